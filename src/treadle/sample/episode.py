@@ -1,0 +1,55 @@
+"""One episode, whole: what a rollout makes, what `collect` yields and what datasets store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """A finished episode of T steps.
+
+    Trees (nested dicts and tuples, as the spaces nest) have arrays as leaves, time first; a leaf without a fixed
+    shape (text, graphs, sequences) is a plain list with one value per row instead.
+
+    Attributes:
+        index: which episode of the run this is, from 0. It alone (with the run's seed) decides the contents.
+        seed: what the environment's reset was given.
+        observations: tree of [T+1, ...]; row 0 is the reset's, row T the terminal one.
+        actions: tree of [T, ...].
+        rewards: float64[T].
+        terminated: bool[T]; only the last can be True.
+        truncated: bool[T]; only the last can be True.
+        infos: T+1 dicts, the reset's first; an empty tuple when infos are not kept.
+        policy_infos: T dicts, or an empty tuple when the policy gave none.
+    """
+
+    index: int
+    seed: int
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: tuple[dict[str, Any], ...] = ()
+    policy_infos: tuple[dict[str, Any], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return."""
+        return float(self.rewards.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the arrays (lists of text and infos are not counted)."""
+        from treadle import trees
+
+        leaves = [*trees.leaves(self.observations), *trees.leaves(self.actions)]
+        arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+        return sum(a.nbytes for a in (*arrays, self.rewards, self.terminated, self.truncated))
