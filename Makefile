@@ -1,0 +1,56 @@
+# Everything that a contributor or a CI machine runs. `make` alone lists the targets.
+#
+# A new machine needs Python >= 3.11 with pip, make, git and a C compiler, nothing else.
+#   PYTHON   the interpreter to build .venv with     make setup PYTHON=python3.12
+#   ARGS     more arguments for the target's command make test ARGS='tests/pool -k arena'
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+ARGS ?=
+
+.PHONY: help setup setup-heavy demo test test-all test-pythons bench format clean clean-all
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make .venv and install what the demo and the tests need (done once per pyproject.toml)
+	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV) dev
+
+setup-heavy: setup ## add torch and Stable-Baselines3, which only `make test-all` needs
+	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV) heavy
+
+DEMO := treadle collect ALE/Pong-v5 --episodes 8 --seed 0 --workers auto --out demo/pong --force
+
+demo: setup ## collect eight episodes of Pong into a Minari dataset
+	@echo '$(DEMO)'
+	@$(BIN)/$(DEMO)
+
+test: setup ## lint, types and the tests that need nothing heavy; CI runs this first
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: setup-heavy ## every test; a missing library is a failure here, not a skip
+	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
+
+test-pythons: ## the quick tests on Python 3.12 and 3.13, where they are installed
+	@scripts/test-pythons.sh $(ARGS)
+
+bench: setup ## measure against the loops people use today (Stable-Baselines3 where it is installed)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+format: setup ## rewrite the sources the way `make test` wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove caches and build products
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-all: clean ## remove the virtual environments and the demo's output too
+	rm -rf $(VENV) .venvs demo

@@ -1,0 +1,179 @@
+"""The limit: what W processes reach that step their envs in the tightest Python loop and never talk to anyone.
+
+Nothing that steps the same Python envs on W cores can be faster in the long run, so every other figure is reported as a
+share of this one. The loop does what a user needs and no more: it steps the env, keeps observation, reward, terminated
+and truncated in arrays made beforehand, and resets when an episode ends (the row then holds the next episode's first
+observation). This file imports nothing of Treadle, and its workers start clean (spawn) and check that.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.measure import Measure, measure
+from benchmarks.workloads import SEED, Workload
+
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 10.0
+
+
+def _views(*arrays: Any) -> list[Any]:
+    """Memoryviews of one-dimensional arrays: written in about half the time that the arrays take."""
+    return [memoryview(array) for array in arrays]
+
+
+class Loop:
+    """Envs of one process, seeded, reset and ready to be stepped.
+
+    actions: int64[batches, len(envs)], cycled. The results of the latest step are in `observations` (one row per env,
+    the env's own shape and dtype), `rewards` (float64[n]), `terminated` and `truncated` (bool[n]).
+    """
+
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]], seeds: Sequence[int], actions: NDArray[np.int64]) -> None:
+        space = envs[0].observation_space
+        assert isinstance(space, gym.spaces.Box)
+        n = len(envs)
+        self.observations = np.zeros((n, *space.shape), space.dtype)
+        self.rewards = np.zeros(n)
+        self.terminated = np.zeros(n, np.bool_)
+        self.truncated = np.zeros(n, np.bool_)
+        self._envs = envs
+        # Plain ints: an env that indexes or compares with a NumPy scalar is slower.
+        self._batches = actions.tolist()
+        self._next = 0
+        # A memoryview is written in about half the time that an array takes, but in one dimension only.
+        self._rows: list[Any] = [memoryview(row) if row.ndim == 1 else row for row in self.observations]
+        for env, row, seed in zip(envs, self._rows, seeds, strict=True):
+            row[:] = env.reset(seed=seed)[0]
+
+    def run(self, seconds: float) -> tuple[int, float]:
+        """Steps all envs, one pass after another, until `seconds` have passed; returns (env steps, wall seconds)."""
+        slots = [(env.step, env.reset, row, i) for i, (env, row) in enumerate(zip(self._envs, self._rows, strict=True))]
+        rewards, terminated, truncated = _views(self.rewards, self.terminated, self.truncated)
+        batches, k = self._batches, self._next
+        n_batches = len(batches)
+        passes = 0
+        clock = perf_counter
+        start = clock()
+        end = start + seconds
+        while True:
+            for (step, reset, row, i), action in zip(slots, batches[k]):
+                observation, reward, over, cut, _ = step(action)
+                rewards[i] = reward
+                terminated[i] = over
+                truncated[i] = cut
+                if over or cut:
+                    observation = reset()[0]
+                row[:] = observation
+            passes += 1
+            k += 1
+            if k == n_batches:
+                k = 0
+            now = clock()
+            if now >= end:
+                break
+        self._next = k
+        return passes * len(slots), now - start
+
+
+def _serve(
+    make: Callable[[], gym.Env[Any, Any]],
+    seeds: Sequence[int],
+    actions: NDArray[np.int64],
+    requests: Connection,
+    barrier: Barrier,
+) -> None:
+    """A worker's life: build the envs, then one run per number of seconds that arrives, until None does."""
+    envs = [make() for _ in seeds]
+    loop = Loop(envs, seeds, actions)
+    if any(name.partition(".")[0] == "treadle" for name in sys.modules):
+        raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
+    requests.send(None)  # ready
+    while (seconds := requests.recv()) is not None:
+        barrier.wait(_START_TIMEOUT_S)
+        requests.send(loop.run(seconds))
+    for env in envs:
+        env.close()
+
+
+class LimitSession:
+    """W processes with an even share of the envs each, built and waiting."""
+
+    def __init__(self, workload: Workload, n_envs: int, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        shares = np.array_split(np.arange(n_envs), min(workers, n_envs))
+        barrier = context.Barrier(len(shares))
+        actions = workload.actions(n_envs)
+        self._connections: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        try:
+            for share in shares:
+                ours, theirs = context.Pipe()
+                seeds = [SEED + int(i) for i in share]
+                process = context.Process(
+                    target=_serve, args=(workload.make, seeds, actions[:, share], theirs, barrier), daemon=True
+                )
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self._connections.append(ours)
+            for connection in self._connections:
+                self._receive(connection, _START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def _receive(connection: Connection, timeout: float) -> Any:
+        if not connection.poll(timeout):
+            raise TimeoutError(f"a process of the limit did not answer within {timeout:.0f} s")
+        return connection.recv()
+
+    def run(self, seconds: float) -> Measure:
+        """Runs all processes for `seconds`, started together; the wall time is that of the slowest."""
+
+        def stretch() -> tuple[int, float]:
+            for connection in self._connections:
+                connection.send(seconds)
+            results = [self._receive(connection, seconds + _START_TIMEOUT_S) for connection in self._connections]
+            return sum(steps for steps, _ in results), max(wall for _, wall in results)
+
+        return measure(stretch)
+
+    def close(self) -> None:
+        """Ends the processes: asks, then kills those that have not ended after 10 s."""
+        for connection in self._connections:
+            try:
+                connection.send(None)
+            except OSError:  # already dead; reaped below
+                continue
+        for process in self._processes:
+            process.join(_STOP_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for connection in self._connections:
+            connection.close()
+
+
+class Limit:
+    """The contestant that all others are compared with."""
+
+    name = "limit"
+
+    def refusal(self, workload: Workload) -> str | None:
+        """None: it takes part in every row."""
+        return None
+
+    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
+        """Starts min(workers, n_envs) processes. Raises EOFError or TimeoutError when one fails to start."""
+        return LimitSession(workload, n_envs, workers)

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# usage: scripts/test-pythons.sh [PYTEST ARGUMENTS]
+#
+# Run the tests that are neither heavy nor slow on each of Python 3.12 and 3.13 that is installed and starts, each in
+# its own environment below .venvs/. Versions that are not here are named and left out. Exit 1 if a run failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+candidates() { # the paths that may hold pythonX.Y, the most likely first
+  command -v "python$1" || true
+  local root
+  root=$(pyenv root 2>/dev/null || echo "$HOME/.pyenv")
+  # A version that pyenv has installed but not activated has a shim on PATH that only prints an error.
+  ls -d "$root/versions/$1"*/bin/"python$1" 2>/dev/null || true
+}
+
+find_version() { # print the first candidate that starts
+  local candidate
+  while IFS= read -r candidate; do
+    if "$candidate" -c pass >/dev/null 2>&1; then
+      echo "$candidate"
+      return
+    fi
+  done < <(candidates "$1")
+  return 1
+}
+
+failed=()
+tested=()
+for version in 3.12 3.13; do
+  if ! python=$(find_version "$version"); then
+    echo "test-pythons: no Python $version here that starts, left out"
+    continue
+  fi
+  venv=.venvs/$version
+  PYTHON=$python scripts/setup.sh "$venv" dev
+  echo "test-pythons: Python $version"
+  tested+=("$version")
+  "$venv/bin/python" -m pytest -m 'not heavy and not slow' -p no:cacheprovider "$@" || failed+=("$version")
+done
+
+echo "test-pythons: tested: ${tested[*]:-none}; failed: ${failed[*]:-none}"
+[ ${#failed[@]} -eq 0 ]

@@ -1,0 +1,213 @@
+"""What can go wrong, by name.
+
+Every error that comes out of a worker says where it happened (`Where`), carries the remote traceback as text, and
+keeps its fields as attributes, so that a program can act on them. All of them pickle and copy with their fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "ArenaError",
+    "BadAction",
+    "BadObservation",
+    "BrokenPool",
+    "ClosedPool",
+    "MissingExtra",
+    "RemoteTraceback",
+    "SpaceError",
+    "StartupFailed",
+    "TaskRaised",
+    "TreadleError",
+    "UsageError",
+    "Where",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerTimeout",
+    "task_raised",
+]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of a failure. None means: not known, or does not apply.
+
+    Attributes:
+        slot: which stream of experience, 0-based.
+        worker: which worker ran it; None for the caller's own share.
+        pid: the worker's process id.
+        phase: init | reset | step | call | state | stream | close.
+        step: steps taken in the slot's current episode, this one included.
+        episode: which episode of the slot (lockstep) or of the run (collecting), 0-based.
+        seed: what the slot's last seeded reset was given.
+        last_action: the action of the failing step.
+    """
+
+    slot: int | None = None
+    worker: int | None = None
+    pid: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    episode: int | None = None
+    seed: int | None = None
+    last_action: Any = None
+
+    def __str__(self) -> str:
+        runner = [f"worker {self.worker}"] if self.worker is not None else ["in the caller"]
+        if self.pid is not None:
+            runner.append(f"pid {self.pid}")
+        who = f"slot {self.slot} ({', '.join(runner)})" if self.slot is not None else ", ".join(runner)
+        if self.phase is None:
+            return who
+        doing = f"{self.phase} {self.step}" if self.phase == "step" and self.step is not None else self.phase
+        if self.episode is not None:
+            doing += f" of episode {self.episode}"
+        return f"{who} in {doing}"
+
+
+class TreadleError(Exception):
+    """Base of everything this package raises on purpose. Keyword arguments become attributes."""
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        Exception.__init__(self, message)
+        self.__dict__.update(fields)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UsageError(TreadleError, ValueError):
+    """The caller broke the protocol; nothing was sent to any worker."""
+
+
+class ClosedPool(UsageError):
+    """Used after close()."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
+
+
+class SpaceError(TreadleError, ValueError):
+    """A value does not fit its space. Fields: where, path (of the leaf), expected, got."""
+
+    where: Where = Where()
+    path: tuple[Any, ...] = ()
+    expected: str = ""
+    got: str = ""
+
+
+class BadAction(SpaceError):
+    """Found before sending: no environment has moved. `where.slot` is the first offending row, None if the count is off."""
+
+
+class WorkerError(TreadleError):
+    """Something went wrong in a worker.
+
+    Attributes:
+        where: the place.
+        remote_traceback: text of the traceback in the worker, "" where there is none.
+        partial: what the other slots had delivered when this was raised; None where the face has nothing to give.
+    """
+
+    where: Where = Where()
+    remote_traceback: str = ""
+    partial: Any = None
+
+
+class BadObservation(SpaceError, WorkerError):
+    """The environment returned an observation that is not in its declared layout (shape, dtype, keys)."""
+
+
+class TaskRaised(WorkerError):
+    """The environment or task raised; the worker lives on. `error_type` names the original's type."""
+
+    error_type: str = ""
+
+
+class WorkerDied(WorkerError, EOFError):
+    """A worker process ended by itself.
+
+    Attributes:
+        exit_code: its exit status, None when a signal ended it.
+        signal: the signal's name such as "SIGSEGV", None otherwise.
+        stderr: the last lines that the worker wrote to its stderr.
+        stack: the Python stack at the moment of death, "" where none could be taken (SIGKILL).
+    """
+
+    exit_code: int | None = None
+    signal: str | None = None
+    stderr: tuple[str, ...] = ()
+    stack: str = ""
+
+
+class WorkerTimeout(WorkerError, TimeoutError):
+    """A worker missed its deadline. Fields: elapsed and limit (seconds), stack (of the worker at that moment)."""
+
+    elapsed: float = 0.0
+    limit: float = 0.0
+    stack: str = ""
+
+
+class StartupFailed(WorkerError):
+    """One or more workers could not start; all were stopped again. `failures` holds one WorkerError each."""
+
+    failures: tuple[WorkerError, ...] = ()
+
+
+class BrokenPool(WorkerError, EOFError):
+    """A worker died earlier and on_failure="raise": the pool can only be closed. `__cause__` is the first failure."""
+
+
+class ArenaError(TreadleError, MemoryError):
+    """Shared memory could not be had. Fields: asked and available (bytes)."""
+
+    asked: int = 0
+    available: int | None = None
+
+
+class RemoteTraceback(Exception):
+    """Stands in for an exception that could not be rebuilt here; its text is the remote traceback."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0]) if self.args else ""
+
+
+_dual: dict[type, type[TaskRaised]] = {}
+
+
+def task_raised(original: type | None, message: str, **fields: Any) -> TaskRaised:
+    """A TaskRaised that is an `original` as well, so that `except ValueError` still catches an env's ValueError.
+
+    Made once per class, only for subclasses of Exception; falls back to plain TaskRaised where the two cannot be
+    joined (a metaclass, a __new__ with arguments of its own).
+    """
+    if original is None or not (isinstance(original, type) and issubclass(original, Exception)):
+        return TaskRaised(message, **fields)
+    if original is Exception or issubclass(TaskRaised, original):
+        return TaskRaised(message, **fields)
+    if issubclass(original, TaskRaised):
+        return original(message, **fields)
+    try:
+        cls = _dual.get(original) or _join(original)
+        error = cls(message, **fields)
+    except Exception:  # noqa: BLE001 - a foreign class may refuse in any way it likes; the plain class always works
+        return TaskRaised(message, **fields)
+    _dual[original] = cls
+    return error
+
+
+def _join(original: type[Exception]) -> type[TaskRaised]:
+    def reduce(self: TaskRaised) -> tuple[Any, ...]:
+        return _rebuild, (original, str(self), self.__dict__)
+
+    body = {"__doc__": original.__doc__, "__module__": __name__, "__reduce__": reduce}
+    return type(f"TaskRaised[{original.__name__}]", (TaskRaised, original), body)
+
+
+def _rebuild(original: type[Exception], message: str, fields: dict[str, Any]) -> TaskRaised:
+    return task_raised(original, message, **fields)
+
+

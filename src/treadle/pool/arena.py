@@ -1,0 +1,165 @@
+"""The arena: shared memory that holds every number of fixed shape.
+
+One memfd per pool, allocated for real with posix_fallocate (so that a full machine is an error now, not a SIGBUS
+later), mapped segment by segment, and never a name in the file system: when the last process is gone, so is the
+memory. It grows by segments: earlier arrays stay where they are, and a worker maps a new segment on the message that
+first speaks of it. Mappings are never closed by hand, because arrays that were handed out may outlive the pool:
+each array holds its mapping, and the last one to go unmaps it.
+
+Where there is no memfd (macOS), an unlinked temporary file serves in its place. A pool without processes uses
+anonymous memory (`shared=False`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import ArenaError
+
+ALIGN = 64
+PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Where one array lies: segment number, offset in it (bytes), dtype, shape."""
+
+    segment: int
+    offset: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class Plan:
+    """Collects the fields of one segment before it is allocated."""
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+        self.nbytes = 0
+
+    def add(self, dtype: Any, shape: tuple[int, ...], align: int = ALIGN) -> Field:
+        dtype = np.dtype(dtype)
+        offset = -(-self.nbytes // align) * align
+        self.nbytes = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return Field(self.segment, offset, dtype, tuple(shape))
+
+
+class Arena:
+    """A growing shared memory file and this process's mappings of it."""
+
+    def __init__(self, *, shared: bool = True, fd: int | None = None) -> None:
+        """A new arena, or with `fd` (which is taken over) the one that another process made."""
+        self.fd = fd if fd is not None else (_anonymous_file() if shared else -1)
+        self._size = 0
+        self._maps: list[mmap.mmap] = []
+        self.segments: list[tuple[int, int]] = []  # (offset in the file, bytes)
+
+    def plan(self) -> Plan:
+        """A plan for the next segment; hand it to `grow` before planning another."""
+        return Plan(len(self.segments))
+
+    def grow(self, plan: Plan) -> None:
+        """Allocate and map the planned segment, zeroed. Raises ArenaError when the memory is not there."""
+        nbytes = max(PAGE, -(-plan.nbytes // PAGE) * PAGE)
+        check_room(nbytes)
+        offset = self._size
+        if self.fd >= 0:
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self.fd, offset, nbytes)
+                else:
+                    os.ftruncate(self.fd, offset + nbytes)
+            except OSError as error:
+                raise _no_room(nbytes, None, str(error)) from error
+        self._size += nbytes
+        self._map(offset, nbytes)
+
+    def join(self, segments: list[tuple[int, int]]) -> None:
+        """Map what another process has allocated since."""
+        for offset, nbytes in segments[len(self.segments) :]:
+            self._map(offset, nbytes)
+
+    def array(self, field: Field) -> np.ndarray:
+        """A fresh array over a field. It keeps the mapping alive; writing to it writes to the arena."""
+        return np.ndarray(field.shape, field.dtype, self._maps[field.segment], field.offset)
+
+    def buffer(self, field: Field) -> tuple[mmap.mmap, int]:
+        """The mapping and the offset of a field, for those who make arrays by the thousand."""
+        return self._maps[field.segment], field.offset
+
+    def forget(self) -> None:
+        """Close the file and drop the mappings; arrays that are still held keep theirs. Idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        self._maps = []
+
+    def _map(self, offset: int, nbytes: int) -> None:
+        if self.fd >= 0:
+            self._maps.append(mmap.mmap(self.fd, nbytes, offset=offset))
+        else:
+            self._maps.append(mmap.mmap(-1, nbytes))
+        self.segments.append((offset, nbytes))
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("treadle", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix="treadle-") as file:
+        return os.dup(file.fileno())
+
+
+def check_room(nbytes: int) -> None:
+    """Raise ArenaError when `nbytes` are clearly not there: allocating beyond the limit may wake the OOM killer."""
+    available = memory_available()
+    if available is not None and nbytes > available:
+        raise _no_room(nbytes, available, "not enough memory")
+
+
+def _no_room(asked: int, available: int | None, why: str) -> ArenaError:
+    there = "" if available is None else f" and {available / 2**20:,.0f} MiB are available"
+    return ArenaError(
+        f"shared memory: {asked / 2**20:,.1f} MiB asked{there} ({why}); use fewer environments, smaller observations "
+        "or fewer blocks",
+        asked=asked,
+        available=available,
+    )
+
+
+def memory_available() -> int | None:
+    """Bytes that can be allocated without swapping or meeting the cgroup's limit; None when nobody says."""
+    found = [n for n in (_meminfo(), _cgroup_room()) if n is not None]
+    return min(found) if found else None
+
+
+def _meminfo() -> int | None:
+    text = _read("/proc/meminfo")
+    for line in text.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_room() -> int | None:
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        top, now = _read(limit).strip(), _read(used).strip()
+        if top.isdigit() and now.isdigit():
+            return max(0, int(top) - int(now))
+    return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,217 @@
+"""A worker process, from its first breath to its last. However it was started, it begins with one descriptor: its
+end of the channel. Everything else arrives there: the start message, then (after its hello) the ground it works on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from treadle.pool import lifeline
+from treadle.pool.arena import Arena
+from treadle.pool.bell import PipeBell, arena_bell
+from treadle.pool.channel import Channel
+from treadle.pool.line import BUSY_NS, Line
+from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
+from treadle.pool.rows import Ground, Rows
+from treadle.pool.serve import Server
+
+STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
+STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first message. With it come descriptors: lifeline, stdout, stderr, crash report."""
+
+    spec: WorkerSpec
+    environ: dict[str, str]
+    cwd: str
+    path: list[str]
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """The second message. With it come descriptors: arena, ticket pipe, then two pipe bells (4) if there are any."""
+
+    ground: Ground
+    tries: int
+
+
+def main(fd: int, *, forked: bool = False) -> None:
+    """Run a worker on channel `fd`; never returns. `forked`: this process is a copy of the caller."""
+    code = 1
+    try:
+        code = _run(Channel(socket.socket(fileno=fd)))
+    except EOFError:
+        code = 0  # the caller is gone or no longer interested
+    finally:
+        _leave(code, run_atexit=not forked)
+
+
+def _run(channel: Channel) -> int:
+    os.setpgid(0, 0)
+    received = channel.recv_wait()
+    assert received is not None
+    start, (life, out, err, crash) = received
+    lifeline.hold(life)
+    _redirect(out, err)
+    faulthandler.enable(file=crash)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(STACK_SIGNAL, file=crash)
+    _inherit(start)
+    programs, hello = _build(start.spec)
+    channel.send(hello, block=True)
+    if hello.failed:
+        return 1
+    received = channel.recv_wait()
+    assert received is not None
+    message, fds = received
+    ground: Ground = message.ground
+    arena = Arena(fd=fds.pop(0))
+    arena.join(ground.segments)
+    tickets = fds.pop(0)
+    if ground.arena_bells:
+        bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
+    else:
+        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
+    line = Line(arena, ground.line, bell, pool_bell, channel)
+    slots = start.spec.slots
+    server = Server(slots, programs)
+    if ground.rows is not None:
+        assert ground.observations is not None
+        assert ground.actions is not None
+        server.attach(Rows(arena, ground.rows, ground.observations, ground.actions, slots[0], slots[-1] + 1))
+    serve(server, line, message.tries, PipeTickets(tickets))
+    return 0
+
+
+def serve(server: Server, line: Line, tries: int, tickets: Any) -> None:
+    """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
+    while True:
+        id, op, block, payload = line.next(tries)
+        if op == STEP and payload is None:  # the common case, without ceremony
+            start = perf_counter_ns()
+            extras = server.step(id, block)
+            line.words[BUSY_NS] += perf_counter_ns() - start
+            answer(line, id, extras, "step")
+            continue
+        if op == CLOSE:
+            raised = server.close()
+            answer(line, id, Extras({}, {}, {}, raised) if raised else None, "close")
+            return
+        request = Request(id, Op(op), payload, block)
+        for reply in server.handle(request, Control(line, tickets, id)):
+            if not reply.last and not line.credit(id):
+                continue
+            answer(line, id, reply.extras, request.op.name.lower(), reply.last)
+        line.words[BUSY_NS] = server.busy_ns
+
+
+def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True) -> None:
+    try:
+        line.answer(id, extras, last)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - pickling runs foreign code: what fails becomes its slot's failure
+        assert extras is not None
+        line.answer(id, without_unpicklable(extras, phase), last)
+
+
+class Control:
+    """What a stream may ask between steps."""
+
+    def __init__(self, line: Line, tickets: Any, id: int) -> None:
+        self._line, self._tickets, self._id = line, tickets, id
+
+    def stopped(self) -> bool:
+        return self._line.stopped(self._id)
+
+    def claim(self) -> int | None:
+        return self._tickets.claim()
+
+
+class PipeTickets:
+    """Tickets on a pipe that all workers read: reads of eight bytes are atomic, so each goes to one worker."""
+
+    END = -1
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def claim(self) -> int | None:
+        data = os.read(self._fd, 8)
+        number = int.from_bytes(data, "little", signed=True)
+        return None if not data or number == self.END else number
+
+
+def _redirect(out: int, err: int) -> None:
+    """Stdout is the caller's own; stderr is a pipe that the caller reads (or its own); stdin gives nothing."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+def _inherit(start: Start) -> None:
+    """The caller's world as it is now, before any of the user's code is imported."""
+    os.environ.clear()
+    os.environ.update(start.environ)
+    if hasattr(time, "tzset"):
+        time.tzset()
+    os.chdir(start.cwd)
+    sys.path[:] = start.path
+    # a forked child starts with its parent's generators, all children alike
+    random.seed()
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed()
+
+
+def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
+    slot = spec.slots[0]
+    programs: list[Any] = []
+    try:
+        factories = spec.build()
+        for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
+            programs.append(factory())
+        hello = Hello(os.getpid(), tuple(program.describe() for program in programs))
+    except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included
+        return programs, Hello(os.getpid(), failed=(slot, Raised.of(error, "init")))
+    return programs, hello
+
+
+def _leave(code: int, run_atexit: bool) -> None:
+    """The end: an own process runs its exit handlers, a fork of the caller must not run the caller's."""
+    error = sys.exc_info()[1]
+    if error is not None and not isinstance(error, EOFError):
+        import traceback
+
+        traceback.print_exception(error)
+    if run_atexit:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # nobody reads it any more
+    os._exit(code)
+
+
+def wait_readable(fds: list[int], timeout: float) -> list[int]:
+    """Those of `fds` that can be read or are hung up, waiting up to `timeout` seconds."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN | select.POLLHUP)
+    return [fd for fd, _ in poll.poll(max(0, int(timeout * 1000)))]

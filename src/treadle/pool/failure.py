@@ -1,0 +1,107 @@
+"""What to do when something fails: pure decisions, and the errors that tell of them."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from treadle.errors import BadObservation, RemoteTraceback, Where, WorkerDied, WorkerError, WorkerTimeout, task_raised
+from treadle.pool.messages import ExitReport, Raised
+
+WINDOW = 600.0  # seconds within which restarts are counted
+BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+LEAST_GRACE = 5.0
+
+
+class Policy(Enum):
+    RAISE = "raise"
+    RESTART = "restart"
+    DROP = "drop"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    act: Policy
+    delay: float = 0.0  # seconds before the restart
+
+
+def on_death(policy: Policy, restarts: list[float], now: float, max_restarts: int) -> Verdict:
+    """A worker is dead. `restarts`: when (monotonic seconds) it was restarted before."""
+    if policy is Policy.RAISE:
+        return Verdict(Policy.RAISE)
+    if policy is Policy.DROP:
+        return Verdict(Policy.DROP)
+    recent = [t for t in restarts if now - t <= WINDOW]
+    if len(recent) >= max_restarts:
+        return Verdict(Policy.RAISE)
+    return Verdict(Policy.RESTART, backoff(len(recent)))
+
+
+def backoff(k: int) -> float:
+    """The first restart is at once, the k-th after it waits 0.5 s x 2^(k-1), at most 30 s."""
+    return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** (k - 1))
+
+
+def grace(limit: float) -> float:
+    """Seconds that a late worker is given to answer before it is killed."""
+    return max(limit, LEAST_GRACE)
+
+
+# -- errors from reports ---------------------------------------------------------------------------------------------
+
+
+def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -> WorkerError:
+    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt."""
+    where = Where(slot, worker, pid, raised.phase, raised.step, raised.episode, raised.seed, raised.last_action)
+    original = raised.original()
+    fields: dict[str, Any] = {"where": where, "remote_traceback": raised.traceback, "error_type": raised.error_type}
+    if raised.path is not None:
+        message = (
+            f"{where}: {raised.message}. The environment's observation does not fit its own observation_space; "
+            "mend the one or the other (a wrapper such as gymnasium.wrappers.DtypeObservation can cast)"
+        )
+        error: WorkerError = BadObservation(
+            message, path=raised.path, expected=raised.expected, got=raised.got, **fields
+        )
+    else:
+        what = f"{raised.error_type}: {raised.message}" if raised.message else raised.error_type
+        message = f"{where}: {what} (the worker lives; reset the slot to carry on). Traceback in .remote_traceback"
+        error = task_raised(type(original) if original else None, message, **fields)
+    error.__cause__ = original or RemoteTraceback(raised.traceback)
+    return error
+
+
+def died(where: Where, report: ExitReport) -> WorkerDied:
+    how = "died"
+    if report.signal:
+        how = f"was ended by {report.signal}"
+    elif report.code is not None:
+        how = f"exited with code {report.code}"
+    hint = ""
+    if report.signal == "SIGKILL" and not report.forced:
+        hint = " Perhaps it ran out of memory, or somebody killed it."
+    tail = "\nlast lines of its stderr:\n  " + "\n  ".join(report.stderr[-10:]) if report.stderr else ""
+    stack = f"\nits Python stack then:\n{report.stack}" if report.stack else ""
+    message = f"{where}: the worker {how}.{hint} The request is lost; close, or use on_failure='restart'.{tail}{stack}"
+    return WorkerDied(
+        message, where=where, exit_code=report.code, signal=report.signal, stderr=report.stderr, stack=report.stack
+    )
+
+
+def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool = False) -> WorkerTimeout:
+    then = "was killed" if killed else "its answer will be dropped; reset the slot to carry on, or close"
+    tail = f"\nits Python stack now:\n{stack}" if stack else ""
+    message = f"{where}: no answer for {elapsed:.1f} s (limit {limit:g} s); {then}.{tail}"
+    return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+__all__ = ["Policy", "Verdict", "backoff", "died", "grace", "late", "on_death", "task_error"]

@@ -1,0 +1,156 @@
+"""The ground that workers stand on: the pool's memory, planned once the workers have said what they need.
+
+Segment 0 holds the control plane (bells, lines), segment 1 the rows. Laying the ground happens after every worker's
+hello, so the layouts come from the real slots and no environment is ever built just to be asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.pool import bell
+from treadle.pool.arena import Arena
+from treadle.pool.bell import CELL, Bell, PipeBell
+from treadle.pool.lease import Leases, fields_of
+from treadle.pool.line import Line, LineFields
+from treadle.pool.messages import Request
+from treadle.pool.rows import Ground, RowFields, Rows
+from treadle.spaces import Layout
+
+
+class Grounding:
+    def __init__(self, n: int, *, rows: bool, copy: bool, blocks: int, shared: bool) -> None:
+        self._n, self._want_rows, self._copy, self._blocks, self._shared = n, rows, copy, blocks, shared
+        self.arena: Arena | None = None
+        self.observations: Layout | None = None
+        self.actions: Layout | None = None
+        self.leases: Leases | None = None
+        self.fields: RowFields | None = None
+        self.done: np.ndarray | None = None
+        self.pool_bell: Bell = bell.local_bell()
+        self._arena_bells = shared and bell.arena_bells_work()
+        self._line_fields: dict[int, LineFields] = {}
+        self._pipes: list[PipeBell] = []
+        self._bells: dict[int, Bell] = {}
+        self._withheld: dict[int, int] = {}
+
+    def lay(self, descriptions: list[Any], members: list[Any]) -> None:
+        """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
+        arena = self.arena = Arena(shared=self._shared)
+        plan = arena.plan()
+        pool_bell = plan.add("u1", (CELL,))
+        for member in members:
+            self._line_fields[member.index] = LineFields.plan(plan, len(member.slots))
+        arena.grow(plan)
+        self._pool_bell_field = pool_bell
+        if self._shared:
+            if self._arena_bells:
+                bell.init_cell(arena, pool_bell)
+                self.pool_bell = bell.arena_bell(arena, pool_bell)
+            else:
+                self.pool_bell = self._pipe()
+        if self._want_rows:
+            self._lay_rows(arena, descriptions)
+
+    def _lay_rows(self, arena: Arena, descriptions: list[Any]) -> None:
+        self.observations = _common_layout(descriptions, "observation_space")
+        self.actions = _common_layout(descriptions, "action_space")
+        plan = arena.plan()
+        finals = any(d.finals for d in descriptions)
+        self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, self._blocks + 1, finals)
+        arena.grow(plan)
+        self.done = arena.array(self.fields.done)
+        self.leases = Leases(arena, [fields_of(block) for block in self.fields.blocks], views=not self._copy)
+
+    def give(self, member: Any, tries: int, tickets: Any) -> None:
+        """Put a member on the ground, for the first time or again after a restart."""
+        assert self.arena is not None
+        if member.inline:
+            if self.fields is not None:
+                member.worker.attach(self._rows(member))
+            return
+        fields = self._line_fields[member.index]
+        if not self._shared:
+            a, b = bell.local_bell(), self.pool_bell
+            line = Line(self.arena, fields, a, b, member.worker.channel)
+            line.clear()
+            theirs = Line(self.arena, fields, a, b, member.worker._theirs)
+            rows = self._rows(member) if self.fields is not None else None
+            member.worker.ground_here(line, theirs, rows, tries)
+            return
+        from treadle.pool.child import Grounds
+
+        fds = [self.arena.fd, tickets.read]
+        if self._arena_bells:
+            bell.init_cell(self.arena, fields.bell)
+            ring = bell.arena_bell(self.arena, fields.bell)
+        else:
+            ring = self._bells.get(member.index) or self._pipe()
+            self._bells[member.index] = ring
+            assert isinstance(ring, PipeBell)
+            assert isinstance(self.pool_bell, PipeBell)
+            fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
+        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel)
+        line.clear()
+        ground = Ground(
+            self.arena.segments,
+            fields,
+            self._pool_bell_field,
+            self.fields,
+            self.observations,
+            self.actions,
+            self._arena_bells,
+        )
+        member.worker.ground(Grounds(ground, tries), tuple(fds), line)
+
+    def _rows(self, member: Any) -> Rows:
+        assert self.arena is not None
+        assert self.fields is not None
+        assert self.observations is not None
+        assert self.actions is not None
+        lo, hi = member.slots[0], member.slots[-1] + 1
+        return Rows(self.arena, self.fields, self.observations, self.actions, lo, hi)
+
+    def _pipe(self) -> PipeBell:
+        pipe = PipeBell.new()
+        self._pipes.append(pipe)
+        return pipe
+
+    def withhold(self, request: Request) -> None:
+        """A late answer may still be written to the request's block: take it out of service until then."""
+        if request.block >= 0 and self.leases is not None:
+            self._withheld[request.id] = request.block
+            self.leases.pin(request.block)
+
+    def release(self, id: int) -> None:
+        block = self._withheld.pop(id, None)
+        if block is not None and self.leases is not None and block not in self._withheld.values():
+            self.leases.unpin(block)
+
+    def clear(self) -> None:
+        """Let the memory go; arrays that were handed out keep theirs."""
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes = []
+        if self.arena is not None:
+            self.arena.forget()
+
+
+def _common_layout(descriptions: list[Any], name: str) -> Layout:
+    """The layout of all slots. Bounds may differ between slots; keys, shapes and dtypes may not."""
+    spaces = [getattr(d, name) for d in descriptions]
+    first = Layout.of(spaces[0])
+    seen = {id(spaces[0])}
+    for slot, space in enumerate(spaces):
+        if id(space) in seen or space == spaces[0]:
+            continue
+        seen.add(id(space))
+        other = Layout.of(space)
+        if [(leaf.path, leaf.dtype, leaf.shape) for leaf in other.leaves] != [
+            (leaf.path, leaf.dtype, leaf.shape) for leaf in first.leaves
+        ]:
+            raise UsageError(f"slot {slot} has the {name} {space}, slot 0 has {spaces[0]}: they must share one layout")
+    return first

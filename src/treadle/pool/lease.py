@@ -1,0 +1,76 @@
+"""Leases: batches handed out without a copy, and written again only when nobody holds them any more.
+
+Fresh copies of image batches cost more than everything else on their way (page faults on new memory), and plain views
+are overwritten under the reader. A lease is in between: the arrays handed out are fresh objects over a block of the
+arena, and the block is free again when they have all been collected. Every view, slice, torch tensor or pickle buffer
+made from such an array holds the array itself (numpy does not look through a base that is not an array), so a weak
+reference to each is proof enough.
+
+When the caller keeps more batches than there are blocks, it gets real copies, made from one spare block.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.arena import Arena, Field
+
+
+class Leases:
+    """Blocks 0..count-1 of one pool; the last is the spare that is only ever copied from.
+
+    Args:
+        fields: for each block the fields handed out, all blocks alike.
+        copying: hand out nothing but copies (for those who keep everything).
+        views: hand out views of one and the same block, overwritten by the next step.
+    """
+
+    def __init__(self, arena: Arena, fields: list[list[Field]], *, views: bool = False) -> None:
+        self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
+        self._spare = len(fields) - 1
+        self._held: list[list[weakref.ref[np.ndarray]]] = [[] for _ in fields]
+        self._pinned: set[int] = set()
+        self._views = views
+        self.copies = 0  # batches that had to be copied because all blocks were held
+
+    def take(self) -> int:
+        """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
+        if self._views:
+            return next((b for b in range(self._spare) if b not in self._pinned), self._spare)
+        for block, refs in enumerate(self._held[: self._spare]):
+            for ref in refs:
+                if ref() is not None:
+                    break
+            else:
+                if block not in self._pinned:
+                    return block
+        return self._spare
+
+    def hand_out(self, block: int) -> list[np.ndarray]:
+        """The block's arrays, the caller's to keep."""
+        arrays = [np.ndarray(*recipe) for recipe in self._recipes[block]]
+        if block == self._spare and not self._views:
+            self.copies += 1
+            return [array.copy() for array in arrays]
+        self._held[block] = [weakref.ref(array) for array in arrays]
+        return arrays
+
+    def peek(self, block: int) -> list[np.ndarray]:
+        """The block's arrays without a lease: read and let go before the next request."""
+        return [np.ndarray(*recipe) for recipe in self._recipes[block]]
+
+    def pin(self, block: int) -> None:
+        """A late worker may still write here: keep the block out of service."""
+        self._pinned.add(block)
+
+    def unpin(self, block: int) -> None:
+        self._pinned.discard(block)
+
+
+def fields_of(block: Any) -> list[Field]:
+    """What is handed out of a `BlockFields`: observation leaves, rewards, the two end flags."""
+    leaves = [field for field in block.observations if field is not None]
+    return [*leaves, block.rewards, block.terminated, block.truncated]

@@ -1,0 +1,79 @@
+"""A worker's life as a table: state -> event -> state. Pure; the same for every backend.
+
+    STARTING --hello--> IDLE --send--> BUSY --reply--> IDLE
+    BUSY --deadline--> LATE --reply--> IDLE (the reply is dropped) | --grace over--> DEAD
+    any --died--> DEAD --restart--> STARTING | --drop--> GONE
+    any --close--> CLOSING --closed--> CLOSED
+
+A missing pair is a bug in the caller of this table and raises. `BUSY` means at least one request is outstanding:
+`send` while BUSY and `reply` with more to come leave it BUSY. Where a worker's death is decided: `pool/pool.py`
+observes it, `after` below says what it means, `failure.py` says what to do about it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    LATE = "late"
+    DEAD = "dead"
+    GONE = "gone"  # dropped for good; the others carry on
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    HELLO = "hello"
+    SEND = "send"
+    REPLY = "reply"  # one of several outstanding answers
+    LAST_REPLY = "last reply"  # nothing is outstanding any more
+    DEADLINE = "deadline"
+    GRACE_OVER = "grace over"
+    DIED = "died"
+    RESTART = "restart"
+    DROP = "drop"
+    CLOSE = "close"
+    CLOSED = "closed"
+
+
+_S, _E = State, Event
+
+TABLE: dict[tuple[State, Event], State] = {
+    (_S.STARTING, _E.HELLO): _S.IDLE,
+    (_S.IDLE, _E.SEND): _S.BUSY,
+    (_S.BUSY, _E.SEND): _S.BUSY,
+    (_S.BUSY, _E.REPLY): _S.BUSY,
+    (_S.BUSY, _E.LAST_REPLY): _S.IDLE,
+    (_S.BUSY, _E.DEADLINE): _S.LATE,
+    (_S.LATE, _E.DEADLINE): _S.LATE,
+    (_S.LATE, _E.REPLY): _S.LATE,
+    (_S.LATE, _E.LAST_REPLY): _S.IDLE,
+    (_S.LATE, _E.GRACE_OVER): _S.DEAD,
+    (_S.DEAD, _E.RESTART): _S.STARTING,
+    (_S.DEAD, _E.DROP): _S.GONE,
+    (_S.DEAD, _E.DIED): _S.DEAD,
+    (_S.CLOSING, _E.CLOSED): _S.CLOSED,
+    (_S.CLOSING, _E.CLOSE): _S.CLOSING,
+    (_S.CLOSED, _E.CLOSE): _S.CLOSED,
+    (_S.CLOSED, _E.CLOSED): _S.CLOSED,
+    **{(s, _E.DIED): _S.DEAD for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE)},
+    **{(s, _E.CLOSE): _S.CLOSING for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE, _S.DEAD, _S.GONE)},
+    # while closing, whatever a worker still does changes nothing
+    **{(_S.CLOSING, e): _S.CLOSING for e in (_E.HELLO, _E.REPLY, _E.LAST_REPLY, _E.DEADLINE, _E.GRACE_OVER, _E.DIED)},
+}
+
+
+def after(state: State, event: Event) -> State:
+    """The next state. Raises KeyError-like RuntimeError for what can never happen."""
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise RuntimeError(f"a worker that is {state.value} cannot see '{event.value}'") from None
+
+
+ALIVE = frozenset({State.IDLE, State.BUSY, State.LATE})
+TERMINAL = frozenset({State.GONE, State.CLOSED})

@@ -1,0 +1,175 @@
+"""The line between the caller and one worker: two rings of words in the arena, a bell, and a channel for payloads.
+
+An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
+is there exactly when it bears the number that the reader expects. Both sides are led to a ring by a bell or by a
+death, never act on half an entry, and keep the order. Small answers (infos) lie pickled in the entry's box; what does
+not fit goes by the channel, after the entry that announces it.
+
+Both sides use this class; each uses its own half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.arena import Arena, Field, Plan
+from treadle.pool.bell import CELL, Bell, await_bell
+from treadle.pool.channel import decode
+from treadle.pool.messages import Extras, Reply
+
+BOX = 4096  # bytes of an answer that need not go by the channel
+WITH_PAYLOAD = 256  # added to a request's op
+FLAG_BOX, FLAG_CHANNEL, FLAG_MORE = 1, 2, 4
+
+CREDIT = 0  # word: answers that the caller has taken
+BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
+STARVED = 2  # word: 1 while a streaming worker waits for credit
+STOP = 3  # word: streams of requests up to this id are to end early
+
+
+@dataclass(frozen=True)
+class LineFields:
+    """Where a line's words lie."""
+
+    bell: Field
+    requests: Field
+    answers: Field
+    box: Field
+    words: Field
+    depth: int
+
+    @classmethod
+    def plan(cls, plan: Plan, slots: int) -> LineFields:
+        """Room for one request a slot and a few for the pool itself; at least 16 for streams to run ahead."""
+        depth = max(16, slots + 4)
+        return cls(
+            plan.add("u1", (CELL,)),
+            plan.add("i8", (depth * 4,)),
+            plan.add("i8", (depth * 4,)),
+            plan.add("u1", (depth * BOX,)),
+            plan.add("i8", (8,)),
+            depth,
+        )
+
+
+class Line:
+    def __init__(self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any) -> None:
+        self.depth = fields.depth
+        self.requests = memoryview(arena.array(fields.requests))
+        self.answers = memoryview(arena.array(fields.answers))
+        self.box = memoryview(arena.array(fields.box))
+        self.words = memoryview(arena.array(fields.words))
+        self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
+        self.posted = 0  # requests posted (caller) or taken (worker)
+        self.taken = 0  # answers taken (caller) or given (worker)
+
+    def clear(self) -> None:
+        """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
+        for words in (self.requests, self.answers, self.words):
+            words[:] = memoryview(np.zeros(len(words), np.int64))
+        self.posted = self.taken = 0
+
+    # -- the caller's half -------------------------------------------------------------------------------------------
+
+    def post(self, id: int, op: int, block: int = -1, payload: Any = None) -> None:
+        """Hand the worker a request and ring. Never waits."""
+        if payload is not None:
+            self.channel.send(payload)
+            op += WITH_PAYLOAD
+        at = self.posted % self.depth * 4
+        self.posted += 1
+        words = self.requests
+        words[at + 1] = id
+        words[at + 2] = op
+        words[at + 3] = block
+        words[at] = self.posted
+        self.bell.release()
+
+    def take(self, timeout: float) -> Reply | None:
+        """The next answer, None when there is none. `timeout` bounds the wait for a payload that was announced."""
+        at = self.taken % self.depth * 4
+        number, id, flags, nbytes = self.answers[at : at + 4]
+        if number != self.taken + 1:
+            return None
+        extras = None
+        if flags & FLAG_BOX:
+            start = self.taken % self.depth * BOX
+            extras = decode(bytes(self.box[start : start + nbytes]), [])[0]
+        elif flags & FLAG_CHANNEL:
+            message = self.channel.recv_wait(timeout)
+            if message is None:
+                return None
+            extras = message[0]
+        self.taken = number
+        self.words[CREDIT] = number
+        if self.words[STARVED]:
+            self.bell.release()
+        return Reply(id, extras, not flags & FLAG_MORE)
+
+    def stop(self, id: int) -> None:
+        """Ask streams of requests up to `id` to end at their next look."""
+        self.words[STOP] = id
+        self.bell.release()
+
+    # -- the worker's half -------------------------------------------------------------------------------------------
+
+    def next(self, tries: int) -> tuple[int, int, int, Any]:
+        """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
+        at = self.posted % self.depth * 4
+        words = self.requests
+        while words[at] != self.posted + 1:
+            await_bell(self.bell, tries, 3600.0)
+        self.posted, id, op, block = words[at : at + 4]
+        payload = None
+        if op >= WITH_PAYLOAD:
+            op -= WITH_PAYLOAD
+            payload = self.channel.recv_wait()[0]
+        return id, op, block, payload
+
+    def stopped(self, id: int) -> bool:
+        """Has the caller asked that the stream of request `id` end?"""
+        return self.words[STOP] >= id
+
+    def credit(self, id: int) -> bool:
+        """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""
+        words = self.words
+        while self.taken - words[CREDIT] >= self.depth - 2:
+            words[STARVED] = 1
+            if self.stopped(id):
+                break
+            if self.taken - words[CREDIT] >= self.depth - 2:
+                self.bell.acquire(True, 0.05)
+        words[STARVED] = 0
+        return not self.stopped(id)
+
+    def answer(self, id: int, extras: Extras | None, last: bool = True) -> None:
+        """Answer request `id` and ring. Raises what pickling raises, with nothing sent."""
+        at = self.taken % self.depth * 4
+        words = self.answers
+        flags = 0 if last else FLAG_MORE
+        size = 0
+        packed = None
+        if extras is not None:
+            packed = self.channel.pack(extras)
+            if packed.size <= BOX:
+                size = len(packed.body)
+                start = self.taken % self.depth * BOX
+                self.box[start : start + size] = packed.body
+                flags |= FLAG_BOX
+                packed = None
+            else:
+                flags |= FLAG_CHANNEL
+                if self.channel.in_process:  # nothing to wait for: let the message be there before the bell rings
+                    self.channel.send_packed(packed)
+                    packed = None
+        self.taken += 1
+        words[at + 1] = id
+        words[at + 2] = flags
+        words[at + 3] = size
+        words[at] = self.taken
+        self.pool_bell.release()
+        if packed is not None:
+            self.channel.send_packed(packed, block=True)

@@ -1,0 +1,215 @@
+"""Workers inside the caller: `SerialWorker` (the caller's own thread steps the slots) and `ThreadWorker`.
+
+They cannot be killed, and no deadline can be enforced on them; everything else is the same walk.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from treadle.pool import child
+from treadle.pool.channel import LocalChannel
+from treadle.pool.line import Line
+from treadle.pool.messages import ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.rows import Rows
+from treadle.pool.serve import Server
+
+
+class SerialWorker:
+    """Runs its requests when somebody takes the replies. A stream runs one reply further at each `take`."""
+
+    in_caller = True
+    pid = None
+    channel = None
+    line: Line | None = None
+
+    def __init__(self, spec: WorkerSpec, factories: list[Any], tickets: Any) -> None:
+        self.spec = spec
+        self.report = ExitReport()
+        self._programs, self._hello = build_here(spec, factories)
+        self.server = Server(spec.slots, self._programs, in_caller=True, local=True)
+        self._tickets = tickets
+        self._requests: deque[Request] = deque()
+        self._running: Iterator[Reply] | None = None
+        self._stop = 0
+        self._closed = False
+
+    def fds(self, *, closing: bool = False) -> list[int]:
+        return []
+
+    def hello(self) -> Hello | None:
+        return self._hello
+
+    def attach(self, rows: Rows) -> None:
+        self.server.attach(rows)
+
+    def send(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def take(self) -> Reply | None:
+        while True:
+            if self._running is None:
+                if not self._requests:
+                    return None
+                request = self._requests.popleft()
+                self._running = self.server.handle(request, _Control(self, request.id))
+            reply = next(self._running, None)
+            if reply is not None:
+                return reply
+            self._running = None
+
+    def stop(self, id: int) -> None:
+        self._stop = id
+
+    def stopped(self, id: int) -> bool:
+        return self._stop >= id
+
+    def ended(self) -> bool:
+        return self._closed
+
+    def stack(self, timeout: float = 0.0) -> str:
+        return ""
+
+    def ask(self) -> None:
+        self._stop = 2**62
+        if self._running is not None:
+            self._running.close()  # type: ignore[attr-defined]
+            self._running = None
+        self._requests.clear()
+        if not self._closed:
+            self._closed = True
+            self.closing = self.server.close()
+
+    def kill(self, number: int) -> None:
+        """Nothing can be done."""
+
+    def bury(self, timeout: float = 0.0) -> ExitReport:
+        return self.report
+
+
+class _Control:
+    def __init__(self, worker: SerialWorker, id: int) -> None:
+        self._worker, self._id = worker, id
+
+    def stopped(self) -> bool:
+        return self._worker.stopped(self._id)
+
+    def claim(self) -> int | None:
+        return self._worker._tickets.claim()
+
+
+class ThreadWorker:
+    """Drives its server from a thread, over a line in ordinary memory."""
+
+    in_caller = True
+    pid = None
+
+    def __init__(self, spec: WorkerSpec, factories: list[Any], tickets: Any) -> None:
+        self.spec = spec
+        self.report = ExitReport()
+        self.channel, self._theirs = LocalChannel.pair()
+        self.line: Line | None = None
+        self._tickets = tickets
+        self._ready = threading.Event()
+        self._built: tuple[list[Any], Hello] | None = None
+        self._their_line: Line | None = None
+        self._rows: Rows | None = None
+        self._tries = 0
+        self._dropped = False
+        self._thread = threading.Thread(
+            target=self._run, args=(factories,), name=f"treadle-worker-{spec.index}", daemon=True
+        )
+        self._thread.start()
+
+    def fds(self, *, closing: bool = False) -> list[int]:
+        return []
+
+    def hello(self) -> Hello | None:
+        return None if self._built is None else self._built[1]
+
+    def ground_here(self, line: Line, their_line: Line, rows: Rows | None, tries: int) -> None:
+        self.line, self._their_line, self._rows, self._tries = line, their_line, rows, tries
+        self._ready.set()
+
+    def send(self, request: Request) -> None:
+        assert self.line is not None
+        self.line.post(request.id, request.op, request.block, request.payload)
+
+    def take(self) -> Reply | None:
+        assert self.line is not None
+        return self.line.take(0.0)
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def stack(self, timeout: float = 0.0) -> str:
+        import traceback
+
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+
+    def ask(self) -> None:
+        if self.line is None:
+            self._dropped = True
+            self._ready.set()
+            return
+        self.line.stop(2**62)
+        self.line.post(2**62, Op.CLOSE)
+
+    def kill(self, number: int) -> None:
+        """A thread cannot be killed; it is a daemon and ends with the program."""
+
+    def bury(self, timeout: float = 0.0) -> ExitReport:
+        self._thread.join(timeout)
+        return self.report
+
+    def _run(self, factories: list[Any]) -> None:
+        built = build_here(self.spec, factories)
+        self._built = built
+        programs, hello = built
+        self._ready.wait()
+        server = Server(self.spec.slots, programs, in_caller=False, local=True)
+        if hello.failed or self._dropped:
+            server.close()
+            return
+        if self._rows is not None:
+            server.attach(self._rows)
+        assert self._their_line is not None
+        child.serve(server, self._their_line, self._tries, self._tickets)
+
+
+def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello]:
+    """Build a worker's programs in this process."""
+    programs: list[Any] = []
+    slot = spec.slots[0]
+    try:
+        for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
+            programs.append(factory())
+        return programs, Hello(0, tuple(program.describe() for program in programs))
+    except Exception as error:  # noqa: BLE001 - whatever a constructor raises is reported as its slot's failure
+        return programs, Hello(0, failed=(slot, Raised.of(error, "init")))
+
+
+class LocalTickets:
+    """Tickets within one process."""
+
+    def __init__(self, *, wait: bool) -> None:
+        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._wait = wait
+
+    def issue(self, number: int | None) -> None:
+        self._queue.put(number)
+
+    def claim(self) -> int | None:
+        try:
+            return self._queue.get(block=self._wait)
+        except queue.Empty:
+            return None
+
+
+__all__ = ["LocalTickets", "SerialWorker", "ThreadWorker", "build_here"]

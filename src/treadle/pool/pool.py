@@ -1,0 +1,489 @@
+"""The pool: the caller's side of many workers. It starts, sends, receives, watches, restarts and closes; it knows
+neither environments nor tasks, only programs that describe themselves.
+
+`send` hands a numbered request to one worker and never waits; `poll` returns the next events: a reply, a failure, a
+restarted worker. Everything else (lockstep, streams, partial batches) is made of these two. Here is where a worker's
+death is *observed*: after its last replies have been drained. What it means is `life.py`'s table, what to do about it
+`failure.py`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import BrokenPool, ClosedPool, StartupFailed, UsageError, Where, WorkerError
+from treadle.pool import bell, failure, life
+from treadle.pool.bell import SLICE
+from treadle.pool.failure import Policy
+from treadle.pool.ground import Grounding
+from treadle.pool.life import Event, State
+from treadle.pool.local import LocalTickets, SerialWorker, ThreadWorker
+from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent, Started
+from treadle.pool.messages import ExitReport, Hello, Op, Request, WorkerSpec
+from treadle.pool.stderr import StderrReader
+
+if TYPE_CHECKING:
+    from treadle.pool.lockstep import Batch, Lockstep
+
+log = logging.getLogger("treadle")
+
+BACKENDS = ("process", "thread", "serial")
+STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
+
+
+class Pool:
+    """Many workers, each running some slots.
+
+    Args:
+        factories: one callable a slot that builds its `Program` (in its worker). For processes they travel by
+            cloudpickle, so lambdas, closures and classes of `__main__` are fine.
+        backend: "process", "thread" or "serial" (everything in the caller).
+        workers: how many workers, the caller not counted; None: as many as cores, at most one a slot. The slots are
+            dealt in contiguous runs, the first ones one slot longer where it does not come out even.
+        inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
+        start_method: "forkserver" (default on Linux), "spawn" or "fork".
+        preload: modules that the fork server imports beforehand; () for the usual ones.
+        start_timeout: seconds for all workers together to build their slots.
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute).
+        close_timeout: seconds for a clean end; `close` takes at most one second more.
+        on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
+        max_restarts: per worker in ten minutes.
+        worker_output: "prefix": stderr of workers goes through the caller, "[slot 3]" before each line; "raw": as is.
+        rows: does this pool step in lockstep (and so need rows in the arena)? False for pools that only stream.
+        copy: False: every step's batch lies in the same memory.
+        blocks: batches that the caller may hold before they are copied.
+
+    Raises:
+        StartupFailed: a slot could not be built; nothing is left running.
+        UsageError, ArenaError.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Any]],
+        *,
+        backend: str = "process",
+        workers: int | None = None,
+        inline: int = 0,
+        start_method: str | None = None,
+        preload: Sequence[str] = (),
+        start_timeout: float = 120.0,
+        step_timeout: float | None = None,
+        close_timeout: float = 5.0,
+        on_failure: str = "raise",
+        max_restarts: int = 3,
+        worker_output: str = "prefix",
+        rows: bool = True,
+        copy: bool = True,
+        blocks: int = 6,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._lock = threading.RLock()
+        self.n = len(factories)
+        _check(factories, backend, workers, inline, on_failure, worker_output)
+        if backend == "process":
+            from treadle.pool import process
+
+            start_method = start_method or process.default_start_method()
+            process.check_start_method(start_method)
+        self.backend, self.start_method = backend, start_method
+        self._preload = tuple(preload)
+        self.step_timeout, self.close_timeout = step_timeout, close_timeout
+        self.policy, self.max_restarts = Policy(on_failure), max_restarts
+        self._pid = os.getpid()
+        self._last_id = 0
+        self.broken: WorkerError | None = None
+        self.restarts = 0
+        cores = bell.cores()
+        inline = self.n if backend == "serial" else inline
+        shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
+        self.tries, self.worker_tries = bell.spins(len(shares), inline, cores)
+        self.tickets: Any = LocalTickets(wait=backend == "thread") if backend != "process" else PipeTicketsOut()
+        self._reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
+        self.members: list[Member] = []
+        self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
+        self._closed = False
+        try:
+            for index, slots in enumerate(shares):
+                self._launch(index, slots, [factories[s] for s in slots])
+            if inline:
+                slots = tuple(range(inline))
+                self._launch(len(shares), slots, [factories[s] for s in slots], inline=True)
+            self._start(monotonic() + start_timeout, start_timeout)
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def _launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        if inline:
+            spec = WorkerSpec(index, slots, b"")
+        else:
+            spec = WorkerSpec.of(index, slots, factories) if self.backend == "process" else WorkerSpec(index, slots, b"")
+        self.members.append(Member(spec, factories, self._worker(spec, factories, inline), inline))
+
+    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
+        if inline:
+            return SerialWorker(spec, factories, self.tickets)
+        if self.backend == "thread":
+            return ThreadWorker(spec, factories, self.tickets)
+        from treadle.pool.process import ProcessWorker
+
+        assert self.start_method is not None
+        return ProcessWorker(spec, self.start_method, self._preload, self._reader)
+
+    def _start(self, deadline: float, limit: float) -> None:
+        """Wait for every hello, then lay the ground. Raises StartupFailed with all that went wrong."""
+        hellos: dict[int, Hello] = {}
+        failures: list[WorkerError] = []
+        waiting = list(self.members)
+        while waiting:
+            for member in list(waiting):
+                hello = member.worker.hello()
+                if hello is not None:
+                    waiting.remove(member)
+                    if hello.failed:
+                        slot, raised = hello.failed
+                        failures.append(failure.task_error(raised, slot, self._index(member), hello.pid or None))
+                        self._end(member)
+                    else:
+                        hellos[member.index] = hello
+                        member.see(Event.HELLO)
+                elif member.worker.ended() and member.worker.hello() is None:
+                    waiting.remove(member)
+                    failures.append(self._died(member, phase="init"))
+            if waiting and monotonic() >= deadline:
+                for member in waiting:
+                    where = Where(member.slots[0], self._index(member), member.worker.pid, "init")
+                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
+                break
+            if waiting:
+                self._sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
+        if failures:
+            raise _startup_failed(failures)
+        self.descriptions = [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
+        self.grounding.lay(self.descriptions, self.members)
+        for member in self.members:
+            self._ground(member)
+
+    def _ground(self, member: Member) -> None:
+        self.grounding.give(member, self.worker_tries, self.tickets)
+
+    def _sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
+        from treadle.pool.child import wait_readable
+
+        fds = [fd for member in members for fd in member.worker.fds(closing=closing)]
+        if fds:
+            wait_readable(fds, timeout)
+        else:
+            time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
+
+    # -- sending and receiving ---------------------------------------------------------------------------------------
+
+    def in_slot_order(self) -> list[Member]:
+        return sorted(self.members, key=lambda member: member.slots[0])
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def send(
+        self, member: Member, op: Op, payload: Any = None, block: int = -1, slots: Sequence[int] | None = None
+    ) -> int:
+        """Send a request; returns its number. Raises ClosedPool or BrokenPool; never waits."""
+        self.check()
+        request = Request(self.next_id(), op, payload, block)
+        member.send(request, tuple(slots or member.slots), None if op is Op.STREAM else self.step_timeout)
+        return request.id
+
+    def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
+        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first."""
+        deadline = None if timeout is None else monotonic() + timeout
+        if self._closed:
+            raise ClosedPool("the pool is closed")
+        while True:
+            events = self._replies()
+            if not events:
+                events = self._watch()
+            if events or not any(m.owed or m.state is State.STARTING or m.restart_at for m in self.members):
+                return events
+            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
+            if left <= 0:
+                return []
+            starting = [m for m in self.members if m.state is State.STARTING]
+            if starting and self.backend == "process":
+                self._sleep_on(starting, min(left, 0.005))
+                self.grounding.pool_bell.acquire(False)
+            else:
+                bell.await_bell(self.grounding.pool_bell, self.tries, left)
+
+    def _replies(self) -> list[PoolEvent]:
+        events: list[PoolEvent] = []
+        for member in self.members:
+            if not member.owed:
+                continue
+            while (reply := member.worker.take()) is not None:
+                if member.settle(reply):
+                    events.append(Answered(member, reply))
+                elif reply.last:
+                    self.grounding.release(reply.id)
+                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                    break
+        return events
+
+    def _watch(self) -> list[PoolEvent]:
+        """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
+        events: list[PoolEvent] = []
+        now = monotonic()
+        for member in self.members:
+            if member.state in life.ALIVE and not member.inline and member.worker.ended():
+                last = self._replies()  # it may have answered before it died
+                if last:
+                    return last
+                events.append(self._bury(member))
+            elif member.owed and (found := self._overdue(member, now)) is not None:
+                events.append(found)
+            elif member.state is State.STARTING and member.worker is not None:
+                events.extend(self._restarted(member))
+            elif member.restart_at is not None and now >= member.restart_at:
+                self._restart(member)
+        return events
+
+    def _overdue(self, member: Member, now: float) -> PoolEvent | None:
+        owed, elapsed = member.owed[0], now - member.turn
+        limit = owed.limit
+        if limit is None:
+            if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
+                member.warned = owed.request.id
+                where, stack = member.where(self.grounding.done), member.worker.stack()
+                log.warning("%s: no answer for %.0f s and no step_timeout is set; its stack:\n%s", where, elapsed, stack)
+            return None
+        if member.inline or elapsed <= limit:
+            return None
+        if owed.request.id in member.late:
+            if elapsed <= limit + failure.grace(limit) or self.backend != "process":
+                return None
+            member.worker.kill(signal.SIGKILL)
+            return None  # its death is the next thing we see
+        where = member.where(self.grounding.done)
+        error = failure.late(where, elapsed, limit, member.worker.stack())
+        for each in member.owed:
+            member.late.add(each.request.id)
+            self.grounding.withhold(each.request)
+        member.see(Event.DEADLINE)
+        return Failed(member, error, tuple(member.owed))
+
+    # -- lockstep ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lockstep(self) -> Lockstep:
+        """The lockstep schedule over this pool's slots. Raises UsageError when it was made with rows=False."""
+        from treadle.pool.lockstep import Lockstep
+
+        return Lockstep(self)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Batch:
+        """See `Lockstep.reset`."""
+        return self.lockstep.reset(*args, **kwargs)
+
+    @cached_property
+    def step(self) -> Callable[[Any], Batch]:
+        """`step(actions) -> Batch`; see `Lockstep`."""
+        return self.lockstep.step
+
+    # -- failure -----------------------------------------------------------------------------------------------------
+
+    def _bury(self, member: Member) -> Failed:
+        owed = tuple(o for o in member.owed if o.request.id not in member.late)
+        error = self._died(member, owed=member.owed[0] if member.owed else None)
+        for each in member.owed:
+            self.grounding.release(each.request.id)
+        member.owed.clear()
+        member.late.clear()
+        member.see(Event.DIED)
+        if self.policy is Policy.RAISE:
+            self.broken = self.broken or error
+        return Failed(member, error, owed)
+
+    def _died(self, member: Member, *, phase: str | None = None, owed: Owed | None = None) -> WorkerError:
+        if phase is not None:
+            where = Where(member.slots[0], self._index(member), member.worker.pid, phase)
+        else:
+            where = member.where(self.grounding.done, owed)
+        return failure.died(where, self._end(member))
+
+    def _end(self, member: Member) -> ExitReport:
+        return member.worker.bury()
+
+    def restart(self, member: Member, delay: float = 0.0) -> None:
+        """Start a dead member anew, after `delay` seconds; `poll` tells when it is ready."""
+        member.restart_at = monotonic() + delay
+        if delay <= 0:
+            self._restart(member)
+
+    def _restart(self, member: Member) -> None:
+        member.restart_at = None
+        member.restarts.append(monotonic())
+        self.restarts += 1
+        member.see(Event.RESTART)
+        member.worker = self._worker(member.spec, member.factories, member.inline)
+
+    def _restarted(self, member: Member) -> list[PoolEvent]:
+        hello = member.worker.hello()
+        if hello is None:
+            if not member.worker.ended() or (hello := member.worker.hello()) is None and not member.worker.ended():
+                return []
+            if hello is None:
+                error = self._died(member, phase="init")
+                member.see(Event.DIED)
+                return [Failed(member, error, ())]
+        if hello.failed:
+            slot, raised = hello.failed
+            self._end(member)
+            member.see(Event.DIED)
+            return [Failed(member, failure.task_error(raised, slot, self._index(member), hello.pid), ())]
+        member.see(Event.HELLO)
+        self._ground(member)
+        return [Started(member)]
+
+    def drop(self, member: Member) -> None:
+        """Give a dead member up for good."""
+        member.see(Event.DROP)
+
+    def check(self) -> None:
+        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        if self._closed:
+            raise ClosedPool("the pool is closed")
+        if self._pid != os.getpid():
+            raise UsageError("this pool belongs to the process that made it, not to a fork of it")
+        if self.broken is not None:
+            raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
+
+    @staticmethod
+    def _index(member: Member) -> int | None:
+        return None if member.inline else member.index
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """End all workers: ask, wait, SIGTERM to the groups, 1 s, SIGKILL. Idempotent; from any thread, at any time.
+
+        Takes at most `timeout` (default `close_timeout`) + 1 s, however stuck the workers are.
+        """
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+            deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
+            left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
+            for member in self.members:
+                member.see(Event.CLOSE)
+            for member in left:
+                member.worker.ask()
+            left = self._await_ends(left, deadline)
+            for number, seconds in ((signal.SIGTERM, 0.75), (signal.SIGKILL, 5.0)):
+                for member in left:
+                    member.worker.kill(number)
+                left = self._await_ends(left, monotonic() + (seconds if self.backend == "process" else 0.0))
+            if left:
+                log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
+            for member in self.members:
+                member.worker.bury()
+                member.see(Event.CLOSED)
+            if self._reader is not None:
+                self._reader.close()
+            if isinstance(self.tickets, PipeTicketsOut):
+                self.tickets.close()
+            self.grounding.clear()
+
+    def _await_ends(self, members: list[Member], deadline: float) -> list[Member]:
+        """Those that have not ended by the deadline. Looks again as soon as one ends."""
+        left = [m for m in members if not m.worker.ended()]
+        while left and monotonic() < deadline:
+            for member in left:  # a worker that waits to send something must not wait for ever
+                if member.worker.line is not None and member.owed:
+                    member.worker.take()
+            self._sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
+            left = [m for m in left if not m.worker.ended()]
+        return left
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._pid == os.getpid():
+            import warnings
+
+            warnings.warn("a treadle pool was dropped without close(); its workers are killed", ResourceWarning, 2)
+            self.close(0.0)
+
+
+def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
+    """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
+    if n == 0:
+        return []
+    workers = min(workers, n)
+    size, extra = divmod(n, workers)
+    shares, at = [], first
+    for i in range(workers):
+        end = at + size + (i < extra)
+        shares.append(tuple(range(at, end)))
+        at = end
+    return shares
+
+
+class PipeTicketsOut:
+    """The caller's end of the tickets that process workers claim (`child.PipeTickets`)."""
+
+    def __init__(self) -> None:
+        self.read, self._write = os.pipe()
+
+    def issue(self, number: int | None) -> None:
+        """Put a ticket in; None tells one claimer that there are no more. At most some thousands may wait unclaimed."""
+        os.write(self._write, (-1 if number is None else number).to_bytes(8, "little", signed=True))
+
+    def close(self) -> None:
+        os.close(self.read)
+        os.close(self._write)
+
+
+def _check(factories: Any, backend: str, workers: int | None, inline: int, on_failure: str, worker_output: str) -> None:
+    n = len(factories)
+    if n == 0:
+        raise UsageError("a pool needs at least one slot")
+    if backend not in BACKENDS:
+        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers must be a positive integer or None, got {workers!r}")
+    if not 0 <= inline <= n:
+        raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
+    if on_failure not in {p.value for p in Policy}:
+        raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
+    if worker_output not in ("prefix", "raw"):
+        raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
+
+
+def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
+    first = failures[0]
+    more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
+    error = StartupFailed(
+        f"{first}{more}", where=first.where, remote_traceback=first.remote_traceback, failures=tuple(failures)
+    )
+    error.__cause__ = first
+    return error

@@ -1,0 +1,302 @@
+"""Workers in processes of their own: how they are started, watched, asked for their stack, and ended.
+
+Three ways to start one, all ending in `child.main` on one socket: `forkserver` (default: a fork of a clean process
+with our imports loaded), `spawn` (a new interpreter: slower, works everywhere on POSIX), `fork` (a copy of the caller:
+only on request, and refused while the caller has threads, whose locks the copy would inherit locked).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.errors import UsageError
+from treadle.pool import child, forkserver, lifeline
+from treadle.pool.channel import Channel
+from treadle.pool.failure import signal_name
+from treadle.pool.line import Line
+from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
+from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
+
+START_METHODS = ("forkserver", "spawn", "fork")
+PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
+
+
+@dataclass(frozen=True)
+class Child:
+    """A started process. `reap(timeout)` gives its status as os.waitstatus_to_exitcode does, None: unknown."""
+
+    pid: int
+    pidfd: int  # -1 where the system has none
+    reap: Callable[[float], int | None]
+
+
+class ProcessWorker:
+    """One worker process. Not for two threads at once."""
+
+    in_caller = False
+
+    def __init__(self, spec: WorkerSpec, start_method: str, preload: tuple[str, ...], reader: StderrReader | None):
+        self.spec = spec
+        self.line: Line | None = None
+        self.report = ExitReport()
+        self._forced = False
+        self._ended = False
+        self.channel, theirs = Channel.pair()
+        self._crash = os.memfd_create("treadle-crash", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _temporary()
+        self._reader, self._tail = reader, None
+        with theirs:
+            self._child = _launch(theirs, start_method, preload)
+        self.pid: int | None = self._child.pid
+        out = _usable(1)
+        if reader is not None:
+            read, err = os.pipe()
+            self._tail = reader.add(read, _prefix(spec.slots))
+        else:
+            err = _usable(2)
+        start = child.Start(spec, dict(os.environ), os.getcwd(), list(sys.path))
+        try:
+            self.channel.send(start, (lifeline.read_end(), out, err, self._crash))
+        except OSError:
+            self._ended = self.ended()  # it died at once; `hello` will find out
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def fds(self, *, closing: bool = False) -> list[int]:
+        """What to poll while it starts, or while it is to end (an end of file on the channel says nothing then)."""
+        found = [self._child.pidfd] if closing else [self.channel.fileno(), self._child.pidfd]
+        return [fd for fd in found if fd >= 0]
+
+    def hello(self) -> Hello | None:
+        """Its first word, when it is there."""
+        try:
+            self.channel.pump()
+            message = self.channel.recv()
+        except (EOFError, OSError):
+            return None
+        return None if message is None else message[0]
+
+    def ground(self, ground: child.Grounds, fds: tuple[int, ...], line: Line) -> None:
+        """Give it its ground; from now on it takes requests."""
+        self.line = line
+        self.channel.send(ground, fds)
+
+    def send(self, request: Request) -> None:
+        assert self.line is not None
+        try:
+            self.line.post(request.id, request.op, request.block, request.payload)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it is dying: its death is seen where deaths are looked for
+
+    def take(self) -> Reply | None:
+        assert self.line is not None
+        try:
+            self.channel.pump()
+        except OSError:
+            pass
+        try:
+            return self.line.take(PAYLOAD_TIMEOUT)
+        except EOFError:
+            return None  # died while sending: the answer is not whole
+
+    def ended(self) -> bool:
+        """Has the process ended? Asks the kernel, at once."""
+        if self._ended:
+            return True
+        if self._child.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self._child.pidfd, select.POLLIN)
+            self._ended = bool(poll.poll(0))
+        else:
+            self._ended = self._child.reap(0.0) is not None
+        return self._ended
+
+    def stack(self, timeout: float = 0.5) -> str:
+        """Its Python stack now, also when it holds the GIL in C; "" when it does not answer (stopped, or dying)."""
+        before = os.fstat(self._crash).st_size
+        try:
+            os.kill(self._child.pid, child.STACK_SIGNAL)
+        except ProcessLookupError:
+            return ""
+        deadline = time.monotonic() + timeout
+        size = before
+        while time.monotonic() < deadline:
+            last, size = size, os.fstat(self._crash).st_size
+            if size > before and size == last:
+                break
+            time.sleep(0.01)
+        return os.pread(self._crash, 65536, before).decode("utf-8", "replace").strip()
+
+    def ask(self) -> None:
+        """Ask it to close its slots and end."""
+        if self.line is None:
+            self.channel.close()
+            return
+        try:
+            self.line.stop(2**62)
+            self.line.post(2**62, Op.CLOSE)
+        except OSError:
+            return  # dying already
+
+    def kill(self, number: int) -> None:
+        """Signal its whole group."""
+        self._forced = True
+        try:
+            os.killpg(self._child.pid, number)
+        except ProcessLookupError:
+            try:
+                os.kill(self._child.pid, number)  # so young that it does not lead a group yet
+            except ProcessLookupError:
+                return
+
+    def bury(self, timeout: float = 1.0) -> ExitReport:
+        """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
+        if self._crash < 0:
+            return self.report
+        try:
+            os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
+        except (ProcessLookupError, PermissionError):
+            pass
+        status = self._child.reap(timeout)
+        lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
+        stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
+        self.report = ExitReport(
+            status if status is not None and status >= 0 else None,
+            signal_name(-status) if status is not None and status < 0 else None,
+            lines,
+            _fatal(stack),
+            self._forced,
+        )
+        if self._child.pidfd >= 0:
+            os.close(self._child.pidfd)
+        self.channel.close()
+        os.close(self._crash)
+        self._crash = -1
+        self.line = None
+        return self.report
+
+
+def _fatal(text: str) -> str:
+    """The dump of a fatal signal; earlier ones that were asked for are not what it died of."""
+    at = text.rfind("Fatal Python error")
+    return text[at:] if at >= 0 else ""
+
+
+def _prefix(slots: tuple[int, ...]) -> str:
+    return f"[slot {slots[0]}]" if len(slots) == 1 else f"[slots {slots[0]}-{slots[-1]}]"
+
+
+def _usable(fd: int) -> int:
+    """A duplicate of the caller's descriptor, or of /dev/null when it has closed it."""
+    try:
+        return os.dup(fd)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _temporary() -> int:
+    import tempfile
+
+    with tempfile.TemporaryFile(prefix="treadle-crash-") as file:
+        return os.dup(file.fileno())
+
+
+# -- launching -------------------------------------------------------------------------------------------------------
+
+
+def check_start_method(start_method: str) -> None:
+    if start_method not in START_METHODS:
+        raise UsageError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
+    if start_method == "fork":
+        threads = [t.name for t in threading.enumerate() if t is not threading.main_thread() and t.name != THREAD_NAME]
+        if threads:
+            raise UsageError(
+                f"start_method='fork' copies this process, and it has other threads ({', '.join(threads[:5])}): their "
+                "locks would be copied locked. Use 'forkserver' (the default) or 'spawn'"
+            )
+
+
+def default_start_method() -> str:
+    """forkserver where there are pidfds (Linux), else spawn."""
+    return "forkserver" if hasattr(os, "pidfd_open") and sys.platform.startswith("linux") else "spawn"
+
+
+def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+    if start_method == "forkserver":
+        server = forkserver.server(tuple(preload) or forkserver.PRELOAD)
+        pid, pidfd = server.fork(sock)
+        return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
+    if start_method == "spawn":
+        process = subprocess.Popen(
+            forkserver.bootstrap("treadle.pool.child", f"main({sock.fileno()})"),
+            pass_fds=(sock.fileno(),),
+            stdin=subprocess.DEVNULL,
+        )
+        return Child(process.pid, _pidfd(process.pid), _popen_reaper(process))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _only(sock.fileno())
+        child.main(sock.fileno(), forked=True)
+    return Child(pid, _pidfd(pid), _fork_reaper(pid))
+
+
+def _pidfd(pid: int) -> int:
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+
+
+def _popen_reaper(process: subprocess.Popen[bytes]) -> Callable[[float], int | None]:
+    def reap(timeout: float) -> int | None:
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    return reap
+
+
+def _fork_reaper(pid: int) -> Callable[[float], int | None]:
+    status: list[int] = []
+
+    def reap(timeout: float) -> int | None:
+        deadline = time.monotonic() + timeout
+        while not status:
+            try:
+                found, raw = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if found:
+                status.append(os.waitstatus_to_exitcode(raw))
+            elif time.monotonic() >= deadline:
+                return None
+            else:
+                time.sleep(0.001)
+        return status[0]
+
+    return reap
+
+
+def _only(keep: int) -> None:
+    """In a forked child: let go of every pipe, socket and memory file of this package that the caller held."""
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        fd = int(name)
+        if fd <= 2 or fd == keep:
+            continue
+        try:
+            if not os.get_inheritable(fd) and os.readlink(f"/proc/self/fd/{fd}").startswith(("socket:", "pipe:")):
+                os.close(fd)
+        except OSError:
+            continue  # the listing's own descriptor
+
+
+__all__ = ["START_METHODS", "Child", "ProcessWorker", "Tail", "check_start_method", "default_start_method"]

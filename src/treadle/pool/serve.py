@@ -1,0 +1,262 @@
+"""The server: the one dispatcher over a worker's slots, the same in a process, a thread and the caller itself.
+
+It turns requests into replies and never raises for what a slot's program does: a failure is part of the reply, one
+slot's own, and the other slots' results stand. Indices here are local (0..k-1); replies name slots.
+
+`step` is the tightest loop of the project. Everything in it is bound beforehand; a step that neither ends an episode
+nor carries an info costs the env's own step, one write of the observation, one of the reward and one of `done`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request
+from treadle.pool.rows import Rows
+
+_FINAL = (type(None), bool, int, float, str, bytes, np.generic)
+
+
+class Server:
+    def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
+        """`in_caller`: a KeyboardInterrupt is the person's at the keyboard and passes through. `local`: replies are
+        not pickled on their way, so they are made snapshots here."""
+        self.slots, self.programs = slots, programs
+        self._catch: Any = (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
+        self._local = local
+        k = len(slots)
+        self._all = range(k)
+        self._steps: list[Callable[[Any], Any]] = [getattr(p, "step", None) for p in programs]
+        self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
+        self._own = [0] * k
+        self._began = [0] * k  # the count at which the slot's episode began
+        self._episode = [-1] * k
+        self._seed: list[int | None] = [None] * k
+        self._phase = "step"
+        self._rows: Rows | None = None
+        self._view: Any = None  # the block that the current request writes
+        self.busy_ns = 0
+
+    def attach(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def handle(self, request: Request, control: Any) -> Iterator[Reply]:
+        """Serve one request; `control` is what streams ask between steps."""
+        start = perf_counter_ns()
+        if request.op is Op.STEP:
+            chosen, loose = request.payload or (None, None)
+            yield Reply(request.id, self.step(request.id, request.block, chosen, loose))
+        elif request.op is Op.RESET:
+            yield Reply(request.id, self._reset(request.id, request.block, request.payload))
+        elif request.op is Op.CALL:
+            yield Reply(request.id, self._call(request.payload))
+        elif request.op is Op.STREAM:
+            for extras in self._stream(request.payload, control):
+                yield Reply(request.id, extras, last=False)
+            yield Reply(request.id)
+        self.busy_ns += perf_counter_ns() - start
+
+    def close(self) -> dict[int, Raised]:
+        """Close every program; what they raise is returned, never raised."""
+        raised = {}
+        for i, program in enumerate(self.programs):
+            try:
+                program.close()
+            except self._catch as error:
+                raised[self.slots[i]] = self._raised(i, error, "close")
+        return raised
+
+    # -- lockstep ----------------------------------------------------------------------------------------------------
+
+    def step(
+        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: list[list[Any]] | None = None
+    ) -> Extras | None:
+        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add."""
+        rows = self._rows
+        view = self._view = rows.block(block)  # type: ignore[union-attr]
+        actions = rows.read_actions(loose_actions or ())  # type: ignore[union-attr]
+        steps, writes = self._steps, view.writes
+        if chosen is None:
+            self._ticks += 1
+            todo: Iterator[Any] = zip(self._all, steps, actions, writes)
+            view.fresh()
+        else:
+            first = self.slots[0]
+            indices = [slot - first for slot in chosen]
+            for i in indices:
+                self._own[i] += 1
+                view.terminated[i] = view.truncated[i] = False
+                view.valid[i] = True
+            todo = iter([(i, steps[i], actions[i], writes[i]) for i in indices])
+        rewards, done = view.rewards, rows.done  # type: ignore[union-attr]
+        infos: dict[int, Any] = {}
+        loose: dict[int, list[Any]] = {}
+        finals: dict[int, Any] = {}
+        raised: dict[int, Raised] = {}
+        i, action = -1, None
+        while True:
+            try:
+                for i, step, action, write in todo:
+                    observation, reward, terminated, truncated, info = step(action)
+                    if terminated or truncated:
+                        observation, info = self._ended(
+                            i, view, finals, observation, reward, terminated, truncated, info
+                        )
+                    without_shape = write(observation)
+                    rewards[i] = reward
+                    if info:
+                        infos[i] = info
+                    if without_shape is not None:
+                        loose[i] = without_shape
+                    done[i] = id
+                break
+            except self._catch as error:
+                raised[i] = self._raised(i, error, self._phase, action)
+                self._phase = "step"
+                done[i] = id
+        if infos or loose or finals or raised:
+            return self._extras(infos, loose, finals, raised)
+        return None
+
+    def _ended(self, i: int, view: Any, finals: dict[int, Any], *result: Any) -> tuple[Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = result
+        view.terminated[i], view.truncated[i] = bool(terminated), bool(truncated)
+        program = self.programs[i]
+        without_shape = None
+        if view.write_finals:  # before the program moves on: an env may reuse its arrays
+            without_shape = self._keep(view.write_finals[i](observation))
+            info = dict(info)
+        self._phase = "reset"
+        record = program.ended(observation, reward, bool(terminated), bool(truncated), info)
+        self._phase = "step"
+        if record.final_info is not None:
+            finals[i] = (record.final_info, without_shape)
+            self._new_episode(i, self._seed[i])
+        self._steps[i] = partial(self._begin_row, i) if record.begins_next else program.step
+        return record.observation, record.info
+
+    def _begin_row(self, i: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Stands in for a slot's step when that step is to begin the next episode (NEXT_STEP)."""
+        self._phase = "reset"
+        program = self.programs[i]
+        observation, info = program.begin()
+        self._phase = "step"
+        self._steps[i] = program.step
+        self._new_episode(i, self._seed[i])
+        self._view.valid[i] = False
+        return observation, 0.0, False, False, info
+
+    def _reset(self, id: int, block: int, orders: dict[int, tuple[int | None, dict[str, Any] | None]]) -> Extras | None:
+        rows = self._rows
+        view = rows.block(block)  # type: ignore[union-attr]
+        infos: dict[int, Any] = {}
+        loose: dict[int, list[Any]] = {}
+        raised: dict[int, Raised] = {}
+        for slot, (seed, options) in orders.items():
+            i = slot - self.slots[0]
+            try:
+                self._new_episode(i, seed)
+                observation, info = self.programs[i].begin(seed, options)
+                self._steps[i] = self.programs[i].step
+                without_shape = view.writes[i](observation)
+                view.rewards[i] = 0.0
+                view.terminated[i] = view.truncated[i] = False
+                view.valid[i] = False
+                if info:
+                    infos[i] = info
+                if without_shape is not None:
+                    loose[i] = without_shape
+            except self._catch as error:
+                raised[i] = self._raised(i, error, "reset")
+            rows.done[i] = id  # type: ignore[union-attr]
+        return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
+
+    # -- calls and streams -------------------------------------------------------------------------------------------
+
+    def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
+        results: dict[int, Any] = {}
+        raised: dict[int, Raised] = {}
+        for slot, (name, args, kwargs) in orders.items():
+            i = slot - self.slots[0]
+            try:
+                results[i] = self.programs[i].call(name, args, kwargs)
+            except self._catch as error:
+                raised[i] = self._raised(i, error, "call")
+            self._steps[i] = getattr(self.programs[i], "step", None)  # type: ignore[call-overload]
+        return self._extras(results, {}, {}, raised)
+
+    def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
+        """Round robin over the slots that still have something to say."""
+        open_streams: dict[int, Iterator[Any]] = {}
+        for slot, order in orders.items():
+            i = slot - self.slots[0]
+            open_streams[i] = iter(self.programs[i].stream(order, control))
+        while open_streams:
+            for i, results in list(open_streams.items()):
+                try:
+                    value = next(results)
+                except StopIteration:
+                    del open_streams[i]
+                except self._catch as error:
+                    del open_streams[i]
+                    yield self._extras({}, {}, {}, {i: self._raised(i, error, "stream")})
+                else:
+                    yield self._extras({i: value}, {}, {}, {})
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _new_episode(self, i: int, seed: int | None) -> None:
+        self._seed[i] = seed
+        self._episode[i] += 1
+        self._began[i] = self._ticks + self._own[i]
+
+    def _extras(
+        self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
+    ) -> Extras:
+        first = self.slots[0]
+        if self._local:
+            infos = {i: snapshot(info) for i, info in infos.items()}
+            loose = {i: self._keep(values) for i, values in loose.items()}  # type: ignore[misc]
+            finals = {i: (snapshot(info), values) for i, (info, values) in finals.items()}
+        if first:
+            tables: Any = (infos, loose, finals, raised)
+            infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
+        return Extras(infos, loose, finals, raised)
+
+    def _keep(self, values: list[Any] | None) -> list[Any] | None:
+        return None if values is None else [snapshot(value) for value in values]
+
+    def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
+        where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
+        if phase == "stream":  # a stream's program says itself where it was
+            phase = getattr(error, "treadle_phase", phase)
+            where.update(getattr(error, "treadle_where", {}))
+        elif phase == "step":
+            where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
+        return Raised.of(error, phase, **where)
+
+
+def portable(action: Any) -> Any:
+    """The action itself when it is small and plain, else its repr."""
+    if isinstance(action, _FINAL):
+        return action
+    if isinstance(action, np.ndarray) and action.nbytes <= 4096 and not action.dtype.hasobject:
+        return action.copy()
+    return repr(action)[:1000]
+
+
+def snapshot(value: Any) -> Any:
+    """A copy that later steps of the env cannot change: what pickling gives for free between processes."""
+    if isinstance(value, _FINAL):
+        return value
+    if type(value) is dict:
+        return {key: snapshot(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.copy()
+    return copy.deepcopy(value)

@@ -1,0 +1,123 @@
+"""What workers write to their stderr: passed on with a prefix that names the slots, the last lines kept for errors.
+
+One thread of the caller reads all of a pool's pipes, so that a worker can never block on a full one.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import threading
+from collections import deque
+
+KEPT = 50  # lines a worker
+THREAD_NAME = "treadle-stderr"
+
+
+class StderrReader:
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, fd: int, prefix: str) -> Tail:
+        """Read `fd` (taken over) until its end; every line goes to this process's stderr behind `prefix`."""
+        tail = Tail(fd, prefix)
+        os.set_blocking(fd, False)
+        with self._lock:
+            self._selector.register(fd, selectors.EVENT_READ, tail)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+                self._thread.start()
+        os.write(self._wake_write, b"!")
+        return tail
+
+    def finish(self, tail: Tail) -> tuple[str, ...]:
+        """Read what is left of a worker that is gone (a grandchild may hold the pipe open for ever) and stop there."""
+        with self._lock:
+            if tail.fd >= 0:
+                self._drain(tail)
+                self._drop(tail)
+        return tail.lines()
+
+    def close(self) -> None:
+        """Stop the thread and close everything. Idempotent."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        os.write(self._wake_write, b"!")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.data, Tail):
+                    self._drain(key.data)
+                    self._drop(key.data)
+            self._selector.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select():
+                with self._lock:
+                    if key.data is None:
+                        os.read(self._wake_read, 4096)
+                    elif key.data.fd >= 0 and not self._drain(key.data):
+                        self._drop(key.data)
+
+    def _drain(self, tail: Tail) -> bool:
+        """Read all there is; False at the end of the pipe."""
+        while True:
+            try:
+                data = os.read(tail.fd, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            tail.feed(data)
+
+    def _drop(self, tail: Tail) -> None:
+        self._selector.unregister(tail.fd)
+        os.close(tail.fd)
+        tail.fd = -1
+        tail.end()
+
+
+class Tail:
+    """One worker's stderr: complete lines are passed on, the last ones kept."""
+
+    def __init__(self, fd: int, prefix: str) -> None:
+        self.fd, self.prefix = fd, prefix
+        self._kept: deque[str] = deque(maxlen=KEPT)
+        self._open = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._open = (self._open + data).split(b"\n")
+        if len(self._open) > 65536:  # a line without an end: pass it on in pieces
+            lines.append(self._open)
+            self._open = b""
+        self._emit(lines)
+
+    def end(self) -> None:
+        if self._open:
+            self._emit([self._open])
+            self._open = b""
+
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self._kept)
+
+    def _emit(self, lines: list[bytes]) -> None:
+        texts = [line.decode("utf-8", "replace") for line in lines]
+        self._kept.extend(text for text in texts if text.strip())
+        if texts and sys.stderr is not None:
+            try:
+                sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in texts))
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                return  # the caller's stderr is closed: nobody is left to tell

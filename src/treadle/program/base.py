@@ -1,0 +1,71 @@
+"""What runs in a slot. The pool's server drives it and knows nothing of environments or tasks beyond this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium as gym
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a slot says of itself when it is built.
+
+    Attributes:
+        observation_space: None for programs that are only streamed or called.
+        action_space: as above.
+        finals: does the slot move on within the step that ends an episode, so that rows for terminal observations
+            are needed?
+        metadata: anything picklable that a face wants to know.
+    """
+
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    finals: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class StreamControl(Protocol):
+    """What a streaming program may ask between steps."""
+
+    def stopped(self) -> bool:
+        """Should it end now, at once?"""
+        ...
+
+    def claim(self) -> int | None:
+        """The next ticket (the index of what to make next); waits for one. None: there will be no more."""
+        ...
+
+
+class Program:
+    """Base of programs. A subclass overrides what its faces use.
+
+    `step` may be an instance attribute that is rebound while running (an env's own bound method, say): the server
+    reads it again after `begin` and after every episode's end, and calls it in its tightest loop.
+    """
+
+    step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]
+
+    def describe(self) -> Description:
+        return Description()
+
+    def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; returns its first observation and info."""
+        raise TypeError(f"{type(self).__name__} cannot be reset")
+
+    def ended(self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Any:
+        """What a step that ended its episode becomes: a `StepResult`."""
+        raise TypeError(f"{type(self).__name__} has no episodes")
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a named operation and return its picklable result."""
+        return getattr(self, name)(*args, **kwargs)
+
+    def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
+        """Yield picklable results until the order is done or `control.stopped()`."""
+        raise TypeError(f"{type(self).__name__} cannot stream")
+
+    def close(self) -> None:
+        """Give back what the slot holds. Called once."""

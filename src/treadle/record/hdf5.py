@@ -1,0 +1,293 @@
+"""An episode as a piece of an HDF5 file, laid out as Minari lays it out, and a file made of such pieces.
+
+A **blob** is one episode's group with everything below it: object headers first, raw data after. Its addresses count
+from its own start, and a list says where they are; putting it into a file means adding the file position to them and
+copying. So workers encode (and compress) everything, once, and whoever merges copies at near the speed of the disk.
+
+Columns below `COMPRESS_FROM` bytes lie in one uncompressed block; larger ones in gzip-1 chunks of at most 2 MB along
+time. Most small episodes of a run differ only in length and data, so the headers are prepared once per structure.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.record import hdf5_format as form
+from treadle.record.columns import Column
+
+COMPRESS_FROM = 1 << 16
+CHUNK_BYTES = 2 << 20
+GZIP_LEVEL = 1
+# The id is the first attribute of the first object, so that merging can set it without reading anything else.
+ID_OFFSET = 64
+
+_U64 = struct.Struct("<Q")
+_PREPARED_MAX = 256
+_RETURNS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
+
+
+class Blob(NamedTuple):
+    """One encoded episode: where addresses lie in `head` (u32 offsets as bytes), the head, and the raw data."""
+
+    moves: bytes
+    head: bytes
+    data: list[Any]
+
+
+@dataclass
+class _Slot:
+    """Where in the prepared bytes one column's numbers go."""
+
+    rows: int
+    address: int
+    size: int  # of a contiguous column; 0 for a chunked one
+    chunk_rows: int  # 0 for a contiguous column
+    chunks: int
+    tree: int = 0  # where the chunk index lies, of a chunked column
+
+
+@dataclass
+class _Prepared:
+    """The headers of one structure, complete but for lengths, addresses and attribute values."""
+
+    head: bytearray = field(default_factory=bytearray)
+    moves: list[int] = field(default_factory=list)
+    slots: list[_Slot] = field(default_factory=list)
+    values: dict[str, int] = field(default_factory=dict)
+    packed_moves: bytes = b""
+
+
+class Hdf5Encoder:
+    """Turns episodes into blobs.
+
+    Args:
+        options: what every episode's reset was given as `options`; stored as Minari does, as attributes
+            `options/<key>` of the episode. Values: numbers, bools, text, arrays of numbers, and dicts of these.
+
+    Raises:
+        TypeError: for an option that is none of these; the message names it.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(_flatten(options or {}, "options"))
+        for name, value in self._options.items():
+            if not isinstance(value, str):
+                try:
+                    form.datatype(np.asarray(value).dtype)
+                except TypeError as error:
+                    raise TypeError(f"option {name!r} cannot be stored: {error}") from None
+        self._prepared: dict[tuple, _Prepared] = {}
+
+    def encode(self, columns: Sequence[Column], seed: int) -> Blob:
+        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",)."""
+        key: tuple = tuple(
+            [(c.path, c.array.dtype.str, c.array.shape[1:], *_chunking(c.array), c.array.size > 0) for c in columns]
+        )
+        key = (seed >= 2**63, *key)  # Minari's own writer makes such seeds unsigned, all others signed
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _PREPARED_MAX:
+                self._prepared.clear()
+            prepared = self._prepared[key] = self._prepare(columns, seed)
+        head, data, moves = prepared.head.copy(), list[Any](), prepared.packed_moves
+        pack_into, end = _U64.pack_into, len(head)
+        for column, slot in zip(columns, prepared.slots):
+            array = column.array
+            pack_into(head, slot.rows, len(array))
+            if slot.chunks:
+                pieces, more_moves = _compress(array, slot, end, head)
+                moves += more_moves
+            else:
+                raw = array.tobytes()
+                pack_into(head, slot.address, end if raw else form.UNDEFINED)
+                pack_into(head, slot.size, len(raw))
+                pieces = [raw, bytes(-len(raw) % 8)] if len(raw) % 8 else [raw]
+            data += pieces
+            for piece in pieces:
+                end += len(piece)
+            if column.path == ("rewards",):
+                _describe(head, prepared.values, array)
+        pack_into(head, prepared.values["seed"], seed)
+        return Blob(moves, bytes(head), data)
+
+    def _prepare(self, columns: Sequence[Column], seed: int) -> _Prepared:
+        prepared = _Prepared()
+        tree: dict[str, Any] = {"infos": {}}
+        for column in columns:
+            node = tree
+            for name in column.path[:-1]:
+                node = node.setdefault(name, {})
+            node[column.path[-1]] = column
+        slots: dict[tuple[str, ...], _Slot] = {}
+        self._add_group(prepared, tree, slots, self._attributes(seed))
+        prepared.slots = [slots[column.path] for column in columns]
+        for column, slot in zip(columns, prepared.slots):
+            if slot.chunks:
+                slot.tree = len(prepared.head)
+                _U64.pack_into(prepared.head, slot.address, slot.tree)  # of the first node; set again with the root's
+                prepared.head += bytes(
+                    sum(form.chunk_tree_levels(slot.chunks)) * form.chunk_node_size(column.array.ndim)
+                )
+        prepared.packed_moves = np.array(prepared.moves, "<u4").tobytes()
+        return prepared
+
+    def _attributes(self, seed: int) -> dict[str, Any]:
+        numbers = {
+            "id": np.int64(0),
+            "seed": np.uint64(0) if seed >= 2**63 else np.int64(0),
+            "total_steps": np.int64(0),
+        }
+        return {**numbers, **self._options, **{name: np.float64(0) for name in _RETURNS}}
+
+    def _add_group(
+        self, prepared: _Prepared, tree: dict[str, Any], slots: dict, attributes: Mapping[str, Any] | None = None
+    ) -> int:
+        """Append a group, then its members; its address."""
+        head, start = prepared.head, len(prepared.head)
+        messages, texts, links = list[bytes](), list[tuple[int, bytes]](), list[tuple[int, Any]]()
+        at = start + 16
+        for name, value in (attributes or {}).items():
+            if isinstance(value, str):
+                text = value.encode()
+                messages.append(form.attribute(name, form.VARIABLE_STRING, (), struct.pack("<IQI", len(text), 0, 0)))
+                texts.append((at + len(messages[-1]) - 16, text))
+            else:
+                array = np.asarray(value)
+                array = array.astype(array.dtype.newbyteorder("<"))
+                raw = array.tobytes()
+                messages.append(form.attribute(name, form.datatype(array.dtype), array.shape, raw))
+                prepared.values[name] = at + len(messages[-1]) - len(form.pad8(raw))
+            at += len(messages[-1])
+        for part in form.group_messages():
+            messages.append(part)
+            at += len(part)
+        for name, child in tree.items():
+            part, offset = form.link(name)
+            links.append((at + offset, child))
+            messages.append(part)
+            at += len(part)
+        head += form.object_header(messages)
+        if texts:
+            heap = len(head)
+            head += form.global_heap([text for _, text in texts])
+            for number, (where, _) in enumerate(texts, 1):
+                struct.pack_into("<QI", head, where + 4, heap, number)
+                prepared.moves.append(where + 4)
+        for where, child in links:
+            inner = (
+                self._add_group(prepared, child, slots)
+                if isinstance(child, dict)
+                else _add_data(prepared, child, slots)
+            )
+            _U64.pack_into(head, where, inner)
+            prepared.moves.append(where)
+        return start
+
+
+def _add_data(prepared: _Prepared, column: Column, slots: dict) -> int:
+    """Append the object header of one array; its address."""
+    start, array = len(prepared.head), column.array
+    chunk_rows, chunks = _chunking(array)
+    space = form.message(form.DATASPACE, form.dataspace(array.shape))
+    kind = form.message(form.DATATYPE, form.datatype(array.dtype), constant=True)
+    before = start + 16 + len(space) + len(kind) + len(form.fill_value())
+    if chunks:
+        layout = form.chunked_layout((chunk_rows, *array.shape[1:]), array.itemsize)
+        filters = [form.gzip_filter(GZIP_LEVEL)]
+        slot = _Slot(start + 32, before + 11, 0, chunk_rows, chunks)
+    else:
+        layout, filters = form.contiguous_layout(), []
+        slot = _Slot(start + 32, before + 10, before + 18, 0, 0)
+    prepared.head += form.object_header([space, kind, form.fill_value(), layout, *filters])
+    if array.nbytes:
+        prepared.moves.append(slot.address)
+    slots[column.path] = slot
+    return start
+
+
+def _chunking(array: np.ndarray) -> tuple[int, int]:
+    """Rows per chunk and number of chunks; (0, 0) when the array is stored as one block."""
+    if array.nbytes < COMPRESS_FROM:
+        return 0, 0
+    rows = len(array)
+    chunks = -(-rows // max(1, CHUNK_BYTES // (array.nbytes // rows)))
+    per_chunk = -(-rows // chunks)  # even chunks: the last one is stored at full size too
+    return per_chunk, -(-rows // per_chunk)
+
+
+def _compress(array: np.ndarray, slot: _Slot, start: int, head: bytearray) -> tuple[list[bytes], bytes]:
+    """Compress the chunks that will lie from `start` on, write their index into `head`; the pieces and the moves."""
+    raw = array.reshape(-1).view(np.uint8).data
+    size = slot.chunk_rows * (array.nbytes // len(array))
+    pieces, addresses, sizes = list[bytes](), list[int](), list[int]()
+    for i in range(slot.chunks):
+        chunk = raw[i * size : (i + 1) * size]
+        packed = zlib.compress(chunk if len(chunk) == size else bytes(chunk).ljust(size, b"\0"), GZIP_LEVEL)
+        addresses.append(start)
+        sizes.append(len(packed))
+        pieces.append(form.pad8(packed))
+        start += len(pieces[-1])
+    tree, root, moves = form.chunk_tree(slot.tree, array.ndim, slot.chunk_rows, addresses, sizes)
+    head[slot.tree : slot.tree + len(tree)] = tree
+    _U64.pack_into(head, slot.address, root)
+    return pieces, (np.array(moves, "<u4") + slot.tree).astype("<u4").tobytes()
+
+
+def _describe(head: bytearray, values: Mapping[str, int], rewards: np.ndarray) -> None:
+    """Fill in total_steps and the statistics that Minari's collector writes."""
+    steps = len(rewards)
+    _U64.pack_into(head, values["total_steps"], steps)
+    total = np.add.reduce(rewards)
+    mean = total / steps
+    away = rewards - mean
+    spread = np.sqrt(np.add.reduce(away * away) / steps)
+    extremes = np.maximum.reduce(rewards), np.minimum.reduce(rewards)
+    for name, value in zip(_RETURNS, (total, mean, spread, *extremes)):
+        struct.pack_into("<d", head, values[name], value)
+
+
+def _flatten(options: Mapping[str, Any], above: str) -> Iterable[tuple[str, Any]]:
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{above}/{key}")
+        else:
+            yield f"{above}/{key}", value
+
+
+def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
+    """Write a file whose groups `episode_0`, `episode_1`, ... are the blobs in this order.
+
+    Args:
+        path: the file to make.
+        blobs: of each episode the moves, the head and the data, as buffers.
+
+    Returns:
+        The size of the file in bytes.
+    """
+    names, addresses, end = list[bytes](), list[int](), form.SUPERBLOCK_SIZE
+    unpack_from, pack_into = _U64.unpack_from, _U64.pack_into
+    with open(path, "wb", buffering=1 << 20) as file:
+        file.write(bytes(form.SUPERBLOCK_SIZE))
+        for number, (moves, head, data) in enumerate(blobs):
+            head = bytearray(head)
+            for at in np.frombuffer(moves, "<u4").tolist():
+                pack_into(head, at, unpack_from(head, at)[0] + end)
+            pack_into(head, ID_OFFSET, number)
+            file.write(head)
+            file.write(data)
+            names.append(b"episode_%d" % number)
+            addresses.append(end)
+            end += len(head) + len(data)
+        root, header, tree, heap = form.root_group(end, names, addresses)
+        file.write(root)
+        end += len(root)
+        file.seek(0)
+        file.write(form.superblock(end, header, tree, heap))
+    return end

@@ -1,0 +1,214 @@
+"""Parts into a dataset, and a dataset back into memory.
+
+`merge` copies what the workers encoded, in the order of the episodes' indices, so the result has the same bytes however
+many workers there were. It writes beside the final place and renames at the end: a dataset is there whole or not at
+all, and the parts are never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.record import minari as minari_files
+from treadle.record.hdf5 import assemble
+from treadle.record.journal import EpisodeNote, Record, journals, read
+from treadle.record.npz import assemble_npz, load_npz
+from treadle.record.parts import Format
+from treadle.record.spaces import base_space
+
+if TYPE_CHECKING:
+    from treadle.record.minari import MinariDataset
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What became of a merge.
+
+    Attributes:
+        path: the dataset's directory (`DIR/treadle/<name>`), or the `.npz` file.
+        dataset_id: what `minari.load_dataset` takes; None for `.npz`.
+        episodes: how many.
+        steps: of all of them.
+        nbytes: bytes on disk.
+        hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
+        warnings: one line for everything that a person should be told, such as an info key that was left out.
+    """
+
+    path: Path
+    dataset_id: str | None
+    episodes: int
+    steps: int
+    nbytes: int
+    hash: str
+    warnings: tuple[str, ...]
+
+
+def overall_hash(digests: Iterable[str]) -> str:
+    """blake2b-128 over hexadecimal digests in order, as 32 hexadecimal digits."""
+    state = hashlib.blake2b(digest_size=16)
+    for digest in digests:
+        state.update(bytes.fromhex(digest))
+    return state.hexdigest()
+
+
+def merge(
+    directory: str | Path,
+    out: str | Path,
+    episodes: Sequence[EpisodeNote] | Sequence[int] | None = None,
+    *,
+    env_id: str,
+    policy: str,
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    env_spec: EnvSpec | str | None = None,
+    format: Format = "hdf5",
+    metadata: Mapping[str, Any] | None = None,
+) -> MergeReport:
+    """Make the dataset of the parts in `directory`.
+
+    Args:
+        directory: where `PartWriter` wrote.
+        out: the directory that becomes `MINARI_DATASETS_PATH`. "hdf5" makes `out/treadle/<name>/data/`, "npz" makes
+            `out/<name>.npz`, with the name `<env_id>-<policy>-v0` in characters that Minari takes. What is there under
+            that name is replaced.
+        episodes: notes or indices in the order in which the episodes shall be stored; None: all that are complete, by
+            index. Minari numbers them 0, 1, ... in this order.
+        env_id: of the environment.
+        policy: a name for it.
+        observation_space: the environment's.
+        action_space: the environment's.
+        env_spec: what `recover_environment` will make; None when the environment has no spec.
+        format: what the parts were written for.
+        metadata: more for Minari's `metadata.json`, such as `description` or `author` (a list).
+
+    Raises:
+        KeyError: when an episode asked for is not there.
+        ValueError: when the parts have another format, or a note's digest is not that of the stored episode.
+        ImportError: when Minari is missing ("hdf5" only).
+        OSError: when the disk is full or cannot be written, with the path; the parts stay as they are.
+    """
+    if format == "hdf5":
+        minari_files.require()
+    records = _select(Path(directory), format, episodes)
+    name, out = minari_files.dataset_name(env_id, policy), Path(out)
+    target = out / minari_files.NAMESPACE / name if format == "hdf5" else out / f"{name}.npz"
+    temporary = target.with_name(f".{target.name}.tmp")
+    said: list[str] = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)
+        if format == "npz":
+            nbytes = assemble_npz(temporary, records)
+        else:
+            texts = _texts(records)
+            data = temporary / "data"
+            data.mkdir(parents=True)
+            nbytes = assemble(data / minari_files.DATA_FILE, (record.sections for record in records))
+            text, said = minari_files.describe(
+                name,
+                episodes=len(records),
+                steps=sum(record.note.length for record in records),
+                nbytes=nbytes,
+                observation_space=base_space(observation_space, texts, ("observations",)),
+                action_space=base_space(action_space, texts, ("actions",)),
+                env_spec=env_spec,
+                more={"algorithm_name": policy, **(metadata or {})},
+            )
+            (data / minari_files.METADATA_FILE).write_text(text)
+            nbytes += len(text)
+            namespace = target.parent / "namespace_metadata.json"
+            if not namespace.exists():
+                namespace.write_text("{}")
+            _remove(target)
+        os.replace(temporary, target)
+    except OSError as error:
+        _remove(temporary, quietly=True)
+        raise OSError(error.errno, f"cannot write the dataset: {error.strerror}", str(target)) from error
+    return MergeReport(
+        path=target,
+        dataset_id=f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None,
+        episodes=len(records),
+        steps=sum(record.note.length for record in records),
+        nbytes=nbytes,
+        hash=overall_hash(record.note.digest for record in records),
+        warnings=(*said, *_left_out(records)),
+    )
+
+
+def _select(directory: Path, format: Format, episodes: Sequence[EpisodeNote] | Sequence[int] | None) -> list[Record]:
+    found: dict[int, Record] = {}
+    for path in journals(directory):
+        for record in read(path, format):
+            found.setdefault(record.note.index, record)
+    if episodes is None:
+        return [found[index] for index in sorted(found)]
+    records = []
+    for wanted in episodes:
+        index = wanted.index if isinstance(wanted, EpisodeNote) else wanted
+        if index not in found:
+            raise KeyError(f"episode {index} is not among the {len(found)} episodes in {directory}")
+        if isinstance(wanted, EpisodeNote) and wanted.digest != found[index].note.digest:
+            raise ValueError(f"episode {index} in {directory} is not the one asked for: its digest differs")
+        records.append(found[index])
+    return records
+
+
+def _texts(records: Sequence[Record]) -> dict[str, tuple[int, int, str]]:
+    out: dict[str, tuple[int, int, str]] = {}
+    for record in records:
+        for path, (low, high, characters) in record.extra.get("texts", {}).items():
+            a, b, known = out.get(path, (low, high, ""))
+            out[path] = (min(a, low), max(b, high), "".join(sorted({*known, *characters})))
+    return out
+
+
+def _left_out(records: Sequence[Record]) -> list[str]:
+    counts: dict[str, int] = {}
+    for record in records:
+        for key in record.note.left_out:
+            counts[key] = counts.get(key, 0) + 1
+    return [
+        f"info {json.dumps(key)} left out of {count} of {len(records)} episodes: it has no fixed shape and is not JSON"
+        for key, count in counts.items()
+    ]
+
+
+def _remove(path: Path, quietly: bool = False) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=quietly)
+    elif path.exists():
+        path.unlink()
+
+
+def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
+    """The dataset that `merge` made in `directory`: a Minari dataset, or of an `.npz` file all its arrays.
+
+    Args:
+        directory: what was `out`, or one dataset's own directory or `.npz` file when there are several.
+
+    Raises:
+        FileNotFoundError: when there is none.
+        ValueError: when there are several; the message names them.
+        ImportError: when Minari is missing.
+    """
+    directory = Path(directory)
+    found = [directory] if directory.suffix == ".npz" and directory.is_file() else sorted(directory.glob("*.npz"))
+    found += [path.parent.parent for path in sorted((directory / minari_files.NAMESPACE).glob("[!.]*/data/*.json"))]
+    if (directory / "data" / minari_files.METADATA_FILE).exists():
+        found.append(directory)
+    if not found:
+        raise FileNotFoundError(f"no dataset in {directory}")
+    if len(found) > 1:
+        raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
+    return load_npz(found[0]) if found[0].suffix == ".npz" else minari_files.load_minari(found[0] / "data")

@@ -1,0 +1,101 @@
+"""Everything that needs Minari: the description beside the data, and loading. The only file that imports it."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+if TYPE_CHECKING:
+    from minari import MinariDataset
+
+NAMESPACE = "treadle"
+DATA_FILE = "main_data.hdf5"
+METADATA_FILE = "metadata.json"
+
+
+def require() -> None:
+    """Raise ImportError, naming the extra to install, unless Minari can be imported."""
+    _minari()
+
+
+def _minari() -> Any:
+    try:
+        import h5py  # noqa: F401  (Minari reads with it, but does not depend on it)
+        import minari
+    except ImportError as error:
+        raise ImportError(f"datasets need Minari and h5py ({error}): pip install 'treadle[data]'") from error
+    return minari
+
+
+def dataset_name(env_id: str, policy: str) -> str:
+    """`<env>-<policy>-v0`, with every character that Minari does not take in a name replaced by "-"."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"-{2,}", "-", re.sub(r"[^A-Za-z0-9_-]", "-", text)).strip("-") or "unnamed"
+
+    return f"{plain(env_id)}-{plain(policy)}-v0"
+
+
+def describe(
+    name: str,
+    *,
+    episodes: int,
+    steps: int,
+    nbytes: int,
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    env_spec: EnvSpec | str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> tuple[str, list[str]]:
+    """The text of `metadata.json` as Minari writes it.
+
+    Args:
+        name: of the dataset, as `dataset_name` gives it.
+        episodes: how many there are.
+        steps: of all episodes.
+        nbytes: size of the data file.
+        observation_space: one that Minari can name.
+        action_space: one that Minari can name.
+        env_spec: of the environment, or its JSON; None when it has none.
+        more: further entries that Minari knows (`algorithm_name`, `description`, `author`, `requirements`, ...).
+
+    Returns:
+        The text, and what a person should be told.
+    """
+    from minari.serialization import serialize_space
+
+    said: list[str] = []
+    metadata: dict[str, Any] = {
+        "total_episodes": episodes,
+        "total_steps": steps,
+        "data_format": "hdf5",
+        "jpeg_encoding": False,
+        "observation_space": serialize_space(observation_space),
+        "action_space": serialize_space(action_space),
+    }
+    if isinstance(env_spec, EnvSpec):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                env_spec = env_spec.to_json()
+        except (TypeError, ValueError) as error:
+            said.append(f"the environment cannot be recovered from the dataset: its spec is not JSON ({error})")
+            env_spec = None
+    if env_spec is not None:
+        metadata["env_spec"] = env_spec
+    metadata["dataset_size"] = round(nbytes / 1e6, 1)
+    metadata.update(more or {})
+    metadata |= {"dataset_id": f"{NAMESPACE}/{name}", "minari_version": _minari().__version__}
+    return json.dumps(metadata), said
+
+
+def load_minari(data: Path) -> MinariDataset:
+    """The dataset whose files lie in `data`. Says nothing to the environment: Minari takes the path itself."""
+    return _minari().MinariDataset(data)

@@ -1,0 +1,99 @@
+"""`summary.json`: what a run was, what came of it and where its time went."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A finished (or interrupted) run.
+
+    Attributes:
+        command: what was typed, or the call that stands for it.
+        versions: version by package, as `versions()` gives them.
+        env_id: of the environment.
+        policy: name of the policy.
+        seed: the run's seed.
+        episodes: how many are stored.
+        steps: of all of them.
+        returns: undiscounted return by episode, in order; as `lengths`, `seeds` and `digests`.
+        lengths: steps by episode.
+        seeds: what each episode's reset was given.
+        digests: of each episode, as in its `EpisodeNote`.
+        hash: of the digests in order, as in `MergeReport`.
+        terminated: how many episodes ended by termination.
+        truncated: how many ended by truncation.
+        seconds: wall time of the run.
+        steps_per_second: stored steps over wall time.
+        raw_bytes: of the arrays before compression.
+        disk_bytes: of the dataset.
+        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1.
+        worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
+        restarts: workers that were replaced.
+        speculative: episodes that were begun and not kept.
+        warnings: what a person was told.
+    """
+
+    command: str
+    versions: dict[str, str]
+    env_id: str
+    policy: str
+    seed: int
+    episodes: int
+    steps: int
+    returns: list[float]
+    lengths: list[int]
+    seeds: list[int]
+    digests: list[str]
+    hash: str
+    terminated: int
+    truncated: int
+    seconds: float
+    steps_per_second: float
+    raw_bytes: int
+    disk_bytes: int
+    time_shares: dict[str, float] = field(default_factory=dict)
+    worker_shares: list[float] = field(default_factory=list)
+    restarts: int = 0
+    speculative: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, Treadle, Gymnasium, NumPy, Minari and `packages`; what is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for name in dict.fromkeys(("treadle", "gymnasium", "numpy", "minari", *packages)):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_summary(path: str | Path, summary: Summary) -> None:
+    """Write the summary as JSON. Whoever reads `path` sees the old file or the new one, never a part of it.
+
+    Raises:
+        OSError: when it cannot be written, with the path; an older file is still there.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_text(json.dumps(asdict(summary), indent=1) + "\n")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error
+
+
+def read_summary(path: str | Path) -> Summary:
+    """What `write_summary` wrote."""
+    return Summary(**json.loads(Path(path).read_text()))

@@ -1,0 +1,106 @@
+"""The seed of a path below a root: one formula for every stream of randomness.
+
+``derive(root, *path)`` hashes the root and the path with NumPy's ``SeedSequence`` (its documentation guarantees the
+same words on every platform and version), so an episode's seed depends on its index alone and never on which worker
+made it, in which order, or how often it was tried. The first number of a path says what the seed is for:
+
+| what | path |
+|---|---|
+| the reset of episode i | (0, i) |
+| the policy's randomness in episode i | (1, i) |
+| a restarted slot | (2, slot, incarnation) |
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+def _index(value: Any, what: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{what} must be a non-negative integer, got {value!r}")
+    if value < 0:
+        raise ValueError(f"{what} must not be negative, got {value}")
+    return int(value)
+
+
+def derive(root: int, *path: int) -> int:
+    """The seed of ``path`` below ``root``: an int in [0, 2**63).
+
+    ``SeedSequence(root, spawn_key=path).generate_state(2, uint32)``, first word high, top bit cleared.
+
+    Raises:
+        ValueError: ``root`` or an entry of ``path`` is negative or not an integer (NumPy's are fine, bools are not), or
+            an entry of ``path`` is 2**32 or more.
+    """
+    root = _index(root, "a seed")
+    key = tuple(_index(entry, "an entry of a seed's path") for entry in path)
+    # SeedSequence cuts larger entries into 32-bit words, so (2**32,) would give the seed of (0, 1)
+    if any(entry >= 2**32 for entry in key):
+        raise ValueError(f"an entry of a seed's path must be below 2**32, got {key}")
+    high, low = np.random.SeedSequence(root, spawn_key=key).generate_state(2, np.uint32).tolist()
+    return (high << 32 | low) & (2**63 - 1)
+
+
+def episode_env_seed(root: int, i: int) -> int:
+    """What the environment's reset of episode ``i`` is given."""
+    return derive(root, 0, i)
+
+
+def episode_policy_seed(root: int, i: int) -> int:
+    """What the policy's randomness in episode ``i`` starts from."""
+    return derive(root, 1, i)
+
+
+def restart_seed(root: int, slot: int, incarnation: int) -> int:
+    """What a slot is seeded with when it is built for the ``incarnation``-th time (1 is the first restart)."""
+    return derive(root, 2, slot, incarnation)
+
+
+def seed_globals(seed: int) -> None:
+    """Seeds the generators that user code reaches without being given one.
+
+    Those are ``random``, NumPy's legacy global generator and, if somebody has imported it already, torch (the CPU's
+    generator, and those of the GPUs once CUDA is initialised).
+
+    Raises:
+        ValueError: ``seed`` is negative, not an integer, or 2**63 or more.
+    """
+    seed = _index(seed, "a seed")
+    if seed >= 2**63:
+        raise ValueError(f"a seed must be below 2**63, got {seed}")
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # the legacy generator takes 32-bit words
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        # not torch.manual_seed: before CUDA is initialised that queues a seed for later, which nothing can take back
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def keep_globals() -> Iterator[None]:
+    """Restores the generators that `seed_globals` seeds when the block ends, whether or not it raised.
+
+    Torch's are kept only if torch was imported when the block began, its GPUs' only if CUDA was initialised then.
+    """
+    python, legacy = random.getstate(), np.random.get_state()
+    torch: Any = sys.modules.get("torch")
+    cpu = torch.get_rng_state() if torch is not None else None
+    gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        if cpu is not None:
+            torch.set_rng_state(cpu)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)

@@ -1,0 +1,322 @@
+"""Batches of actions: from what a policy hands over to rows in arrays, and from the rows to what environments take.
+
+A batch arrives in one of several forms (`treadle.spaces.Layout.batch_writer` lists them). It is first brought to one
+column per leaf, each an array [n, *shape] or a list of n values; then every column is checked; only then is anything
+written, so a refused batch leaves the last one as it was.
+
+The two commonest action spaces, one Discrete and one Box of floats, have a closure of their own for the array that
+needs no conversion. It accepts or passes on to the general way, which finds the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces as gs
+from numpy import ndarray
+
+from treadle.spaces import (
+    BatchReader,
+    BatchWriter,
+    Leaf,
+    Mismatch,
+    Plan,
+    check_outline,
+    describe,
+    flatten,
+    plan_items,
+)
+
+if TYPE_CHECKING:
+    from treadle.spaces import Layout
+
+# Below these a set look-up of every Python int is cheaper than two reductions over the array.
+_FEW_ROWS, _FEW_CHOICES = 32, 1024
+
+
+def _check_arrays(layout: Layout, arrays: Sequence[ndarray | None], n: int | None) -> int:
+    """Raises ValueError unless there is an array [n, *shape] for each fixed leaf; returns n."""
+    if len(arrays) != len(layout.leaves):
+        raise ValueError(f"{len(layout.leaves)} leaves need as many arrays, got {len(arrays)}")
+    for leaf, array in zip(layout.leaves, arrays):
+        if not leaf.fixed:
+            if array is not None:
+                raise ValueError(f"the loose leaf at path {leaf.path!r} has no array, got {describe(array)}")
+            continue
+        if isinstance(array, ndarray) and array.ndim and n is None:
+            n = len(array)
+        if not isinstance(array, ndarray) or array.dtype != leaf.dtype or array.shape != (n, *(leaf.shape or ())):
+            raise ValueError(f"the array of the leaf at path {leaf.path!r} must be {n} x {leaf}, got {describe(array)}")
+    return n or 0
+
+
+def batch_writer(layout: Layout, arrays: Sequence[ndarray | None], n: int) -> BatchWriter:
+    """See `treadle.spaces.Layout.batch_writer`."""
+    if n < 1:
+        raise ValueError(f"a batch has at least one action, got n={n}")
+    _check_arrays(layout, arrays, n)
+    plan, leaves, loose = layout.plan, layout.leaves, layout.loose
+
+    def write(actions: Any) -> list[Sequence[Any]] | None:
+        columns: list[Any] = [None] * len(leaves)
+        try:
+            _columns(plan, actions, (), leaves, n, columns)
+            checked = [_checked(leaf, column, n) for leaf, column in zip(leaves, columns)]
+        except Mismatch as mismatch:
+            mismatch.name = "action"
+            raise
+        for array, column in zip(arrays, checked):
+            if array is not None:
+                array[...] = column
+        return [checked[index] for index in loose] if loose else None
+
+    if isinstance(plan, int) and arrays[plan] is not None:
+        return _fast_writer(leaves[plan], arrays[plan], n, write)  # type: ignore[arg-type]  # not None: a line above
+    return write
+
+
+def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> BatchWriter:
+    """A writer for an array that is right as it is, where the leaf allows a quick proof; else the general one."""
+    shape, dtype = array.shape, array.dtype
+    if isinstance(leaf.space, gs.Discrete):
+        first, count = int(leaf.space.start), int(leaf.space.n)
+        last = first + count - 1
+        if n <= _FEW_ROWS and count <= _FEW_CHOICES:
+            all_allowed = frozenset(range(first, last + 1)).issuperset
+
+            def write_few(actions: Any) -> list[Sequence[Any]] | None:
+                right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+                if right and all_allowed(actions.tolist()):
+                    array[...] = actions
+                    return None
+                return general(actions)
+
+            return write_few
+
+        def write_many(actions: Any) -> list[Sequence[Any]] | None:
+            right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+            if right and first <= actions.min() and actions.max() <= last:
+                array[...] = actions
+                return None
+            return general(actions)
+
+        return write_many
+
+    if dtype.kind == "f":
+        isnan = np.isnan
+
+        def write_floats(actions: Any) -> list[Sequence[Any]] | None:
+            right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+            if right and not isnan(actions).any():
+                array[...] = actions
+                return None
+            return general(actions)
+
+        return write_floats
+    return general
+
+
+def _columns(plan: Plan, value: Any, path: tuple[Any, ...], leaves: Sequence[Leaf], n: int, out: list[Any]) -> None:
+    """Fills ``out`` with one column per leaf: whatever batch the leaf was given, or a list of n values."""
+    if isinstance(plan, int):
+        out[plan] = value
+    elif isinstance(value, list) or (isinstance(value, tuple) and isinstance(plan, dict)):
+        indices = _indices(plan)
+        rows: list[list[Any]] = []
+        if len(value) != n:
+            raise Mismatch(path, f"a batch of {n}", describe(value))
+        for row, item in enumerate(value):
+            rows.append([])
+            try:
+                flatten(plan, item, path, leaves, rows[-1])
+            except Mismatch as mismatch:
+                mismatch.row = row
+                raise
+        for index, column in zip(indices, zip(*rows)):
+            out[index] = list(column)
+    else:
+        check_outline(plan, value, path, leaves)
+        for key, child in plan_items(plan):
+            _columns(child, value[key], (*path, key), leaves, n, out)
+
+
+def _indices(plan: Plan) -> list[int]:
+    """The indices of the leaves below a plan, in order."""
+    if isinstance(plan, int):
+        return [plan]
+    return [index for _, child in plan_items(plan) for index in _indices(child)]
+
+
+def _checked(leaf: Leaf, column: Any, n: int) -> Any:
+    """A column that may be written as it is: an array [n, *shape], or n values for a loose leaf. Raises Mismatch."""
+    if not leaf.fixed:
+        if not isinstance(column, list | tuple) or len(column) != n:
+            raise Mismatch(leaf.path, f"a list or tuple of {n} values", describe(column))
+        return column
+    if isinstance(column, ndarray):
+        shape = (n, *(leaf.shape or ()))
+        if column.shape != shape or not _dtype_fits(column.dtype, leaf):
+            raise Mismatch(leaf.path, f"{leaf.dtype}{list(shape)}", describe(column))
+        _check_values(leaf, column, 0)
+        return column
+    if not isinstance(column, list | tuple):
+        raise Mismatch(leaf.path, f"{leaf.dtype}{[n, *(leaf.shape or ())]}, or a list of {n}", describe(column))
+    if len(column) != n:
+        raise Mismatch(leaf.path, f"a batch of {n}", describe(column))
+    stacked = _stacked(leaf, column)
+    if stacked is not None:
+        _check_values(leaf, stacked, 0)
+        return stacked
+    out = np.empty((n, *(leaf.shape or ())), leaf.dtype)
+    for row, item in enumerate(column):
+        out[row] = _converted(leaf, item, row)
+    return out
+
+
+def _stacked(leaf: Leaf, items: Sequence[Any]) -> ndarray | None:
+    """All items in one array if they are of one kind that needs no look at each; else None."""
+    types = set(map(type, items))
+    if types == {ndarray}:
+        dtype = items[0].dtype
+        if _dtype_fits(dtype, leaf) and all(item.shape == leaf.shape and item.dtype == dtype for item in items):
+            return np.stack(items)
+    elif leaf.shape == () and len(types) == 1:
+        (kind,) = types
+        if kind is int or issubclass(kind, np.generic):
+            array = np.array(items)  # object where a Python int has more than 64 bits
+            if array.shape == (len(items),) and _dtype_fits(array.dtype, leaf):
+                return array
+    return None
+
+
+def _dtype_fits(dtype: np.dtype[Any], leaf: Leaf) -> bool:
+    """Whether values of a dtype may be written to a leaf (integers still have to be in range)."""
+    if dtype == leaf.dtype:
+        return True
+    if leaf.dtype is None:
+        return False
+    if leaf.dtype.kind in "iu":
+        return dtype.kind in "iu"
+    return leaf.dtype.kind == "f" and np.can_cast(dtype, leaf.dtype)
+
+
+def _converted(leaf: Leaf, item: Any, row: int) -> ndarray:
+    """One action's value as an array that may be written as it is. Raises Mismatch."""
+    if isinstance(item, ndarray | np.generic):
+        array = np.asarray(item)
+        fits = _dtype_fits(array.dtype, leaf)
+    elif isinstance(item, bool | int | float | list | tuple):
+        array, fits = _from_python(leaf, item)
+    else:
+        raise Mismatch(leaf.path, str(leaf), describe(item), row)
+    if array.shape != leaf.shape or not fits:
+        raise Mismatch(leaf.path, str(leaf), describe(item), row)
+    _check_values(leaf, array[None], row)
+    with np.errstate(over="ignore"):
+        cast = array.astype(leaf.dtype)
+    if cast.dtype.kind == "f" and (np.isinf(cast) & ~np.isinf(array)).any():
+        raise Mismatch(leaf.path, f"numbers that fit {leaf.dtype}", describe(item), row)
+    return cast
+
+
+def _from_python(leaf: Leaf, item: Any) -> tuple[ndarray, bool]:
+    """Python numbers, perhaps in lists, as an array, and whether that is of a kind the leaf takes."""
+    kind = leaf.dtype.kind  # type: ignore[union-attr]  # a fixed leaf has a dtype
+    takes = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}.get(kind, "")
+    try:
+        array = np.asarray(item)
+    except ValueError:  # ragged lists
+        return np.empty(()), False
+    return array, array.dtype.kind in takes or (array.size == 0 and bool(takes))
+
+
+def _bounds(leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """The least and the greatest value of an integer leaf (for each element of a MultiDiscrete one); None: any."""
+    space = leaf.space
+    if isinstance(space, gs.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    if isinstance(space, gs.MultiDiscrete):
+        start = np.asarray(space.start, np.int64)  # wide: start + nvec may be more than a small dtype holds
+        return start, start + np.asarray(space.nvec, np.int64) - 1
+    if isinstance(space, gs.MultiBinary):
+        return 0, 1
+    if leaf.dtype is not None and leaf.dtype.kind in "iu" and not np.can_cast(dtype, leaf.dtype):
+        info = np.iinfo(leaf.dtype)
+        return info.min, info.max
+    return None
+
+
+def _check_values(leaf: Leaf, batch: ndarray, first_row: int) -> None:
+    """Raises Mismatch for the first row of a batch [k, *shape] with NaN, or with an integer out of range."""
+    if batch.dtype.kind in "fc":
+        bad = np.isnan(batch)
+        if bad.any():
+            where = tuple(np.argwhere(bad)[0].tolist())
+            raise Mismatch(leaf.path, "no NaN", f"nan{_at(where)}", first_row + where[0])
+        return
+    bounds = _bounds(leaf, batch.dtype)
+    if bounds is None:
+        return
+    low, high = bounds
+    bad = (batch < low) | (batch > high)
+    if bad.any():
+        where = tuple(np.argwhere(bad)[0].tolist())
+        least, most = (int(np.broadcast_to(bound, leaf.shape or ())[where[1:]]) for bound in bounds)
+        raise Mismatch(
+            leaf.path, f"an integer in [{least}, {most}]", f"{batch[where]}{_at(where)}", first_row + where[0]
+        )
+
+
+def _at(where: tuple[int, ...]) -> str:
+    return f" at index {list(where[1:])}" if len(where) > 1 else ""
+
+
+def batch_reader(layout: Layout, arrays: Sequence[ndarray | None], lo: int, hi: int) -> BatchReader:
+    """See `treadle.spaces.Layout.batch_reader`."""
+    n = _check_arrays(layout, arrays, None)
+    if not 0 <= lo <= hi or (layout.fixed and hi > n):
+        raise ValueError(f"rows {lo} to {hi} are not within 0 to {n}")
+    columns = [_column_reader(leaf, array[lo:hi]) for leaf, array in zip(layout.leaves, arrays) if array is not None]
+    if isinstance(layout.plan, int):
+        if layout.loose:
+            return lambda loose=(): list(loose[0])
+        column = columns[0]
+        return lambda loose=(): column()
+    assemble = _assembler(layout.plan)
+    fixed = layout.fixed
+    width, loose_indices, count = len(layout.leaves), layout.loose, hi - lo
+
+    def read(loose: Sequence[Sequence[Any]] = ()) -> list[Any]:
+        if len(loose) != len(loose_indices):
+            raise ValueError(f"{len(loose_indices)} loose leaves need as many lists of values, got {len(loose)}")
+        values: list[Any] = [None] * width
+        for index, column in zip(fixed, columns):
+            values[index] = column()
+        for index, items in zip(loose_indices, loose):
+            values[index] = items
+        return assemble(values, count)
+
+    return read
+
+
+def _column_reader(leaf: Leaf, view: ndarray) -> Callable[[], list[Any]]:
+    if isinstance(leaf.space, gs.Discrete):
+        return view.tolist
+    return lambda: list(view.copy())
+
+
+def _assembler(plan: Plan) -> Callable[[list[Any], int], list[Any]]:
+    """A function from columns (one list of ``count`` values per leaf) to ``count`` trees."""
+    children = [(child, None if isinstance(child, int) else _assembler(child)) for _, child in plan_items(plan)]
+    keys = list(plan) if isinstance(plan, dict) else None
+
+    def assemble(values: list[Any], count: int) -> list[Any]:
+        columns = [values[child] if inner is None else inner(values, count) for child, inner in children]
+        if not columns:
+            return [() if keys is None else {} for _ in range(count)]
+        rows = zip(*columns, strict=True)
+        return list(rows) if keys is None else [dict(zip(keys, row)) for row in rows]
+
+    return assemble

@@ -1,0 +1,352 @@
+"""From a Gymnasium space to a layout: which leaves there are, what each looks like, and exact checks of values.
+
+A *leaf* is fixed or loose. A fixed leaf (Box, Discrete, MultiBinary, MultiDiscrete) always has the same dtype and
+shape, so it lives in an array with one row per slot. A loose one (Text, Graph, Sequence, OneOf, anything of dtype
+object and every space this module does not know) goes by message. Dict and Tuple only nest.
+
+Nothing is broadcast and nothing is cast. NumPy would do both without a word (``row[:] = [1.0]`` fills four numbers, a
+float64 of 1e300 becomes an infinite float32), and a learner would never know. So every write is preceded by a check of
+dtype and shape, or *is* one: assigning an array to a one-dimensional memoryview compares format and shape in C and
+refuses everything else, in less time than a comparison in Python takes.
+
+Checks come in two speeds. The fast one, a closure bound to its rows once, accepts what well-behaved environments return
+and refuses when in doubt; the slow one, `Layout.problem`, decides, and says exactly what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+
+from treadle.trees import Path
+
+RowWriter = Callable[[Any], "list[Any] | None"]
+BatchWriter = Callable[[Any], "list[Sequence[Any]] | None"]
+BatchReader = Callable[..., "list[Any]"]
+
+
+class Mismatch(ValueError):
+    """A value is not what its space says.
+
+    Attributes:
+        path: the keys and indices that lead to the leaf (or to the dict or tuple with the wrong outline).
+        expected: what belongs there, e.g. ``uint8[7, 7, 3]``.
+        got: what was there instead.
+        row: the first bad row of a batch; None where the value is no batch, or the batch as a whole is wrong.
+        name: what the value is called in the message; free to be changed by whoever knows better.
+    """
+
+    def __init__(self, path: Path, expected: str, got: str, row: int | None = None, name: str = "observation") -> None:
+        super().__init__(path, expected, got, row, name)  # the arguments, so that pickle and copy can rebuild it
+        self.path = path
+        self.expected = expected
+        self.got = got
+        self.row = row
+        self.name = name
+
+    def __str__(self) -> str:
+        where = self.name + "".join(f"[{key!r}]" for key in self.path)
+        if self.row is not None:
+            where = f"row {self.row} of {where}"
+        return f"{where}: expected {self.expected}, got {self.got}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a space.
+
+    Attributes:
+        path: keys of Dicts and indices of Tuples from the root; ``()`` when the space itself is the leaf.
+        space: the leaf's own space.
+        dtype: of the array that holds it; None for a loose leaf.
+        shape: of one value, ``()`` for Discrete; None for a loose leaf.
+        fixed: whether it has one dtype and shape for ever.
+        nbytes: bytes of one value; 0 for a loose leaf.
+    """
+
+    path: Path
+    space: gym.Space[Any]
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...] | None
+    fixed: bool
+    nbytes: int
+
+    @staticmethod
+    def of(space: gym.Space[Any], path: Path = ()) -> Leaf:
+        """The leaf for a space that does not nest."""
+        if isinstance(space, gs.Box | gs.Discrete | gs.MultiBinary | gs.MultiDiscrete):
+            dtype = np.dtype(space.dtype)
+            if not dtype.hasobject:
+                shape = () if isinstance(space, gs.Discrete) else tuple(space.shape)
+                return Leaf(path, space, dtype, shape, True, dtype.itemsize * math.prod(shape))
+        return Leaf(path, space, None, None, False, 0)
+
+    def __str__(self) -> str:
+        """``uint8[7, 7, 3]``; for a loose leaf the name of its space."""
+        if self.dtype is None or self.shape is None:
+            return f"a value of {type(self.space).__name__}"
+        return f"{self.dtype}{list(self.shape)}"
+
+    def mismatch(self, value: Any) -> tuple[str, str] | None:
+        """What was expected and what was got instead; None if the value may be written as it is.
+
+        A Discrete leaf takes a Python int, a NumPy integer or an integer array of shape () that its dtype can hold, and
+        no bool. Every other fixed leaf takes an array of exactly its dtype and shape, or a NumPy scalar where the shape
+        is (). A loose leaf takes anything: only its space could say more, at a price.
+        """
+        if not self.fixed:
+            return None
+        if isinstance(self.space, gs.Discrete):
+            info = np.iinfo(self.dtype)  # type: ignore[arg-type]  # a fixed leaf has a dtype
+            if is_integer(value) and info.min <= int(value) <= info.max:
+                return None
+            return f"an integer that fits {self.dtype}", describe(value)
+        is_array = isinstance(value, np.ndarray) or (isinstance(value, np.generic) and self.shape == ())
+        if is_array and value.dtype == self.dtype and value.shape == self.shape:
+            return None
+        return str(self), describe(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is one integer: Python's, NumPy's or an array of shape (); a bool is not."""
+    if isinstance(value, np.ndarray):
+        return value.shape == () and value.dtype.kind in "iu"
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a few words: ``float64[7, 7, 3]``, ``int 5``, ``dict with keys ['a']``."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, np.generic):
+        return f"{value.dtype} {value}"
+    if isinstance(value, dict):
+        return f"dict with keys {list(value)!r}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of length {len(value)}"
+    if isinstance(value, bool | int | float | str | bytes):
+        text = repr(value)
+        return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    return "None" if value is None else f"an object of type {type(value).__module__}.{type(value).__qualname__}"
+
+
+# How a space nests, as a tree whose leaves are indices into Layout.leaves.
+Plan = Any
+
+
+def _plan(space: gym.Space[Any], path: Path, leaves: list[Leaf]) -> Plan:
+    if isinstance(space, gs.Dict):
+        return {key: _plan(child, (*path, key), leaves) for key, child in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(_plan(child, (*path, index), leaves) for index, child in enumerate(space.spaces))
+    leaves.append(Leaf.of(space, path))
+    return len(leaves) - 1
+
+
+def plan_items(plan: Plan) -> Iterator[tuple[Any, Plan]]:
+    """The (key, plan) pairs of a nested plan."""
+    return iter(plan.items()) if isinstance(plan, dict) else enumerate(plan)
+
+
+def _outline(plan: Plan, leaves: Sequence[Leaf]) -> str:
+    if isinstance(plan, int):
+        return str(leaves[plan])
+    return f"dict with keys {list(plan)!r}" if isinstance(plan, dict) else f"tuple of length {len(plan)}"
+
+
+def check_outline(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf]) -> None:
+    """Raises Mismatch unless a value has the keys, or the length, of a nested plan's own level."""
+    if isinstance(plan, tuple):
+        # an environment that returns a list for a Tuple space loses nothing by it
+        if not isinstance(value, tuple | list) or len(value) != len(plan):
+            raise Mismatch(path, _outline(plan, leaves), describe(value))
+        return
+    if not isinstance(value, dict):
+        raise Mismatch(path, _outline(plan, leaves), describe(value))
+    for key in plan:
+        if key not in value:
+            raise Mismatch((*path, key), _outline(plan[key], leaves), "nothing (the key is missing)")
+    for key in value:
+        if key not in plan:
+            raise Mismatch((*path, key), "no such key", describe(value[key]))
+
+
+def flatten(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf], out: list[Any]) -> None:
+    """Appends the leaves of a value to ``out``, or raises Mismatch where it nests in another way than the plan."""
+    if isinstance(plan, int):
+        out.append(value)
+        return
+    check_outline(plan, value, path, leaves)
+    for key, child in plan_items(plan):
+        flatten(child, value[key], (*path, key), leaves, out)
+
+
+def _unflatten(plan: Plan, values: Sequence[Any]) -> Any:
+    if isinstance(plan, int):
+        return values[plan]
+    if isinstance(plan, dict):
+        return {key: _unflatten(child, values) for key, child in plan.items()}
+    return tuple(_unflatten(child, values) for child in plan)
+
+
+class Layout:
+    """How the values of one space are taken apart, checked, stored in rows and put together again.
+
+    Attributes:
+        space: the space it was made from.
+        leaves: the leaves, depth first; a Dict's in the order of ``space.spaces``.
+        fixed: indices into ``leaves`` of those with one dtype and shape.
+        loose: indices of the others, which go by message.
+        plan: how the space nests: nested dicts and tuples whose leaves are indices into ``leaves``.
+        row_nbytes: bytes of the fixed leaves of one value, without padding.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        leaves: list[Leaf] = []
+        self.space = space
+        self.plan: Plan = _plan(space, (), leaves)
+        self.leaves: tuple[Leaf, ...] = tuple(leaves)
+        self.fixed: tuple[int, ...] = tuple(i for i, leaf in enumerate(leaves) if leaf.fixed)
+        self.loose: tuple[int, ...] = tuple(i for i, leaf in enumerate(leaves) if not leaf.fixed)
+        self.row_nbytes: int = sum(leaf.nbytes for leaf in leaves)
+
+    @classmethod
+    def of(cls, space: gym.Space[Any]) -> Layout:
+        """The layout of a space."""
+        return cls(space)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.space,)
+
+    def __repr__(self) -> str:
+        return f"Layout({self.space!r})"
+
+    def offsets(self, align: int = 64, *, rows: int = 1) -> tuple[int | None, ...]:
+        """Where each leaf's array [rows, *shape] starts when all lie one after the other, in bytes.
+
+        Every start is a multiple of ``align``; None for a loose leaf.
+        """
+        out: list[int | None] = []
+        end = 0
+        for leaf in self.leaves:
+            start = -(-end // align) * align
+            out.append(start if leaf.fixed else None)
+            end = start + rows * leaf.nbytes if leaf.fixed else end
+        return tuple(out)
+
+    def flatten(self, value: Any) -> list[Any]:
+        """The leaves of a value in the order of ``leaves``, unchecked.
+
+        Raises:
+            Mismatch: the value nests in another way than the space: a missing or extra key, another length.
+        """
+        out: list[Any] = []
+        flatten(self.plan, value, (), self.leaves, out)
+        return out
+
+    def unflatten(self, values: Sequence[Any]) -> Any:
+        """The tree (dicts and tuples, as the space nests) of one value per leaf; the inverse of `flatten`."""
+        return _unflatten(self.plan, values)
+
+    def problem(self, value: Any) -> Mismatch | None:
+        """The first thing wrong with a value, or None: the complete check, see `Leaf.mismatch` for its rules.
+
+        Bounds are not checked, nor what loose leaves hold.
+        """
+        try:
+            values = self.flatten(value)
+        except Mismatch as mismatch:
+            return mismatch.with_traceback(None)
+        for leaf, item in zip(self.leaves, values):
+            wrong = leaf.mismatch(item)
+            if wrong is not None:
+                return Mismatch(leaf.path, *wrong)
+        return None
+
+    def row_writer(self, rows: Sequence[np.ndarray | None]) -> RowWriter:
+        """A function that checks one value and writes it to ``rows``, bound to them for good.
+
+        Args:
+            rows: for each fixed leaf the array of its shape (for a Discrete leaf one of shape (), which is
+                ``array[i, ...]`` and not ``array[i]``) that the value goes to; None for a loose leaf.
+
+        Returns:
+            ``write(value)``, which returns None, or the list of the loose leaves' values (in the order of ``loose``)
+            when the layout has any. It raises Mismatch and may then leave the rows half written.
+
+        Raises:
+            ValueError: ``rows`` do not fit the leaves.
+        """
+        from treadle.space_rows import row_writer  # that module needs the names above
+
+        return row_writer(self, rows)
+
+    def read(self, rows: Sequence[Any], loose: Sequence[Any] = ()) -> Any:
+        """One value, as a copy that nothing else refers to.
+
+        Args:
+            rows: one array per leaf, as for `row_writer`.
+            loose: the values of the loose leaves, in the order of ``loose``; they are not copied.
+
+        Returns:
+            The tree; arrays for fixed leaves, a Python int for a Discrete one.
+        """
+        rest = iter(loose)
+        values = [
+            (row.item() if isinstance(leaf.space, gs.Discrete) else row.copy()) if leaf.fixed else next(rest)
+            for leaf, row in zip(self.leaves, rows)
+        ]
+        return self.unflatten(values)
+
+    def batch_writer(self, arrays: Sequence[np.ndarray | None], n: int) -> BatchWriter:
+        """A function that checks a batch of n actions and writes it to ``arrays``, bound to them for good.
+
+        It takes what Gymnasium's vector environments take. For a leaf: an array [n, *shape], or a list or tuple of n
+        values. For a Dict: a dict of batches, or a list or tuple of n dicts. For a Tuple: a *tuple* of batches, or a
+        *list* of n tuples (Gymnasium reads a tuple as batches, whatever its length). For a loose leaf: a list or tuple
+        of n values.
+
+        Checked before anything is written: the number of actions, shapes, dtypes (integers go to an integer leaf when
+        they fit, floats to a float leaf that ``np.can_cast`` safely; Python numbers have no dtype of their own and need
+        only fit), the range of Discrete, MultiDiscrete and MultiBinary, NaN. The bounds of a Box are not: policies
+        overshoot, and environments clip.
+
+        Args:
+            arrays: for each fixed leaf an array [n, *shape] of its dtype; None for a loose one.
+            n: how many actions make a batch, at least 1.
+
+        Returns:
+            ``write(actions)``, which returns None, or, when there are loose leaves, a list with the n values of each
+            (in the order of ``loose``). It raises Mismatch, whose ``row`` is the first bad action.
+
+        Raises:
+            ValueError: ``arrays`` do not fit the leaves, or n is below 1.
+        """
+        from treadle.space_batch import batch_writer  # that module needs the names above
+
+        return batch_writer(self, arrays, n)
+
+    def batch_reader(self, arrays: Sequence[np.ndarray | None], lo: int, hi: int) -> BatchReader:
+        """A function that reads the actions lo to hi - 1 of a batch, bound to the arrays for good.
+
+        Args:
+            arrays: as for `batch_writer`.
+            lo: the first action's row.
+            hi: the row after the last one's.
+
+        Returns:
+            ``read(loose=())``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python int,
+            another fixed one a row of a private copy. ``loose`` holds, for each loose leaf, its hi - lo values.
+
+        Raises:
+            ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.
+        """
+        from treadle.space_batch import batch_reader  # that module needs the names above
+
+        return batch_reader(self, arrays, lo, hi)

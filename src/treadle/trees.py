@@ -1,0 +1,181 @@
+"""Trees: nested dicts and tuples with anything else as a leaf.
+
+Observations, actions and records are trees that nest as their space nests. A *node* is a dict or a plain tuple; every
+other value is a leaf, lists and named tuples (Gymnasium's ``GraphInstance``) included, because those are values and not
+structure. The order of a dict is its own order in the first tree given; further trees are read by key, so two dicts
+that differ only in order are the same tree.
+
+A *path* is the tuple of dict keys and tuple indices that lead from the root to a leaf; the root's path is ``()``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Path = tuple[Any, ...]
+
+
+def _is_node(tree: Any) -> bool:
+    return isinstance(tree, dict) or (isinstance(tree, tuple) and not hasattr(tree, "_fields"))
+
+
+def _children(node: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(node.items()) if isinstance(node, dict) else enumerate(node)
+
+
+def _rebuild(node: Any, children: list[Any]) -> Any:
+    return dict(zip(node, children)) if isinstance(node, dict) else tuple(children)
+
+
+def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if _is_node(tree):
+        for key, child in _children(tree):
+            yield from _walk(child, (*path, key))
+    else:
+        yield path, tree
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree, depth first."""
+    return [leaf for _, leaf in _walk(tree, ())]
+
+
+def paths(tree: Any) -> list[Path]:
+    """The path of every leaf, in the order of `leaves`."""
+    return [path for path, _ in _walk(tree, ())]
+
+
+def _require_same_node(node: Any, other: Any, path: Path) -> None:
+    if isinstance(node, dict):
+        same = isinstance(other, dict) and node.keys() == other.keys()
+    else:
+        same = _is_node(other) and isinstance(other, tuple) and len(node) == len(other)
+    if not same:
+        raise ValueError(f"the trees differ in structure at path {path!r}: {_outline(node)} against {_outline(other)}")
+
+
+def _outline(tree: Any) -> str:
+    if not _is_node(tree):
+        return type(tree).__name__
+    return f"dict with keys {list(tree)!r}" if isinstance(tree, dict) else f"tuple of length {len(tree)}"
+
+
+def _map(fn: Callable[[Path, list[Any]], Any], trees: Sequence[Any], path: Path) -> Any:
+    first = trees[0]
+    if not _is_node(first):
+        return fn(path, list(trees))
+    for other in trees[1:]:
+        _require_same_node(first, other, path)
+    return _rebuild(first, [_map(fn, [tree[key] for tree in trees], (*path, key)) for key, _ in _children(first)])
+
+
+def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Applies ``fn(leaf, *leaves_of_rest)`` to every leaf and returns the tree of the results.
+
+    The trees in ``rest`` have at least the nodes of the first; where the first has a leaf, whatever they hold is passed
+    on as it is.
+
+    Raises:
+        ValueError: a tree in ``rest`` lacks a node of the first, or has other keys or another length there.
+    """
+    return _map(lambda _, values: fn(*values), [tree, *rest], ())
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Makes one tree of T trees of the same structure: leaf by leaf, on a new leading axis.
+
+    Arrays, NumPy scalars and Python numbers become an array [T, ...]; every other leaf (text, graphs, other objects)
+    becomes a list of T values. Nothing is cast: NumPy leaves have one dtype and one shape throughout. Python numbers of
+    different types take the type that NumPy gives their list.
+
+    Raises:
+        ValueError: no trees, trees of different structure, or a leaf with more than one dtype or shape.
+    """
+    if not trees:
+        raise ValueError("stack needs at least one tree")
+    return _map(_stack_leaf, trees, ())
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | int | float | complex) and not isinstance(leaf, str | bytes)
+
+
+def _stack_leaf(path: Path, values: list[Any]) -> Any:
+    if not all(_is_number(value) for value in values):
+        return values
+    arrays = [np.asarray(value) for value in values]
+    first = arrays[0]
+    if any(array.dtype.hasobject for array in arrays):
+        return values
+    python = not any(isinstance(value, np.ndarray | np.generic) for value in values)
+    for index, array in enumerate(arrays):
+        if array.shape != first.shape or (array.dtype != first.dtype and not python):
+            raise ValueError(
+                f"cannot stack the leaf at path {path!r}: {first.dtype}{list(first.shape)} in tree 0, "
+                f"{array.dtype}{list(array.shape)} in tree {index}"
+            )
+    return np.stack(arrays)
+
+
+def split(tree: Any, n: int) -> list[Any]:
+    """The inverse of `stack`: n trees, one for each index of the leading axis.
+
+    Rows of arrays are views (copy what you keep), rows of one-dimensional arrays are NumPy scalars.
+
+    Raises:
+        ValueError: a leaf is neither an array [n, ...] nor a list of n values.
+    """
+
+    def checked(path: Path, values: list[Any]) -> Any:
+        leaf = values[0]
+        has_axis = isinstance(leaf, list) or (isinstance(leaf, np.ndarray) and leaf.ndim > 0)
+        if not has_axis or len(leaf) != n:
+            raise ValueError(f"cannot split the leaf at path {path!r} into {n}: it is {_leaf_outline(leaf)}")
+        return leaf
+
+    whole = _map(checked, [tree], ())
+    return [map(lambda leaf, i=i: leaf[i], whole) for i in range(n)]
+
+
+def _leaf_outline(leaf: Any) -> str:
+    if isinstance(leaf, np.ndarray):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return f"a list of {len(leaf)}" if isinstance(leaf, list) else f"a {type(leaf).__name__}"
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two trees are the same to the byte.
+
+    Arrays and NumPy scalars are equal when dtype, shape and bytes are (so NaN equals the same NaN, and 0.0 is not
+    -0.0); a NumPy scalar equals the array of shape () that holds it, and never a Python number. Python floats compare
+    by their bytes too. Other leaves are equal when their types are and ``==`` says so; lists and named tuples are
+    compared item by item. The order of dict keys does not matter.
+    """
+    if isinstance(a, dict) or isinstance(b, dict):
+        return (
+            isinstance(a, dict)
+            and isinstance(b, dict)
+            and a.keys() == b.keys()
+            and all(equal(value, b[key]) for key, value in a.items())
+        )
+    if isinstance(a, np.ndarray | np.generic) and isinstance(b, np.ndarray | np.generic):
+        return _equal_arrays(np.asarray(a), np.asarray(b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(builtins.map(equal, a, b))
+    if isinstance(a, float):
+        return np.float64(a).tobytes() == np.float64(b).tobytes()
+    return bool(a == b)
+
+
+def _equal_arrays(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.hasobject:  # the bytes of an object array are addresses
+        return all(builtins.map(equal, a.ravel().tolist(), b.ravel().tolist()))
+    return a.tobytes() == b.tobytes()

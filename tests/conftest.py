@@ -1,0 +1,365 @@
+"""What holds for every test: it leaves nothing behind, it runs under a hard limit, and heavy tests are asked for.
+
+`no_residue` photographs this process and its kin before and after each test and fails the test that left something:
+a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. Two
+processes stay for the whole session and are started before the first photograph: the fork server that workers come
+from and multiprocessing's resource tracker. Imports need no such preparation: those of the libraries that the tests
+use were measured to leave no descriptor, thread or handler behind.
+
+A process is the session's if it descends from this one (workers descend through the fork server), or if it carries
+the mark that `pytest_configure` puts into the environment: then it is ours even when its parent is gone. Every program
+that the session executes has the mark, and so have the workers, since they are forks of the fork server, which is such
+a program. Only an orphan that was forked from this very process, without executing anything, would go unseen.
+
+Photographs are taken from /proc. Where there is none, only threads and signal handlers are compared.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import multiprocessing.heap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+TEST_ALL = os.environ.get("TREADLE_TEST_ALL") == "1"
+SETTLE_SECONDS = 3.0
+MARK = "TREADLE_TEST_SESSION"
+PROC = Path("/proc")
+SHM = Path("/dev/shm")
+
+# An example that steps real processes takes as long as the machine is busy, so hypothesis's own deadline says nothing.
+settings.register_profile("treadle", deadline=None, max_examples=60, print_blob=True)
+settings.load_profile("treadle")
+
+
+def require(module: str) -> ModuleType:
+    """Import `module` for a test, or skip the test without it; under TREADLE_TEST_ALL=1 its absence is a failure.
+
+    Works at the top of a test file too, where it skips the whole file.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        reason = f"{module} cannot be imported: {error}"
+    if TEST_ALL:
+        pytest.fail(f"TREADLE_TEST_ALL=1, but {reason}", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+@pytest.fixture(name="require", scope="session")
+def require_fixture() -> Callable[[str], ModuleType]:
+    """The function `require`, for tests that would rather not import it."""
+    return require
+
+
+# --- processes of the session ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process as /proc shows it. A pid is used again; a pid with its start time (clock ticks since boot) is not."""
+
+    pid: int
+    start: int
+    parent: int
+    state: str
+    name: str
+
+    def __str__(self) -> str:
+        kind = "zombie" if self.state == "Z" else f"process in state {self.state}"
+        return f"{kind} {self.pid} (child of {self.parent}): {self.name}"
+
+
+def read_process(pid: int) -> Process | None:
+    """The process `pid`, or None if it is gone."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
+        command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    # The name in brackets may itself hold brackets and spaces; what follows the last one is regular.
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0], command.strip()[:200] or name)
+
+
+def all_processes() -> dict[int, Process]:
+    """Every process of the machine, by pid."""
+    pids = [int(entry) for entry in os.listdir(PROC) if entry.isdigit()]
+    return {process.pid: process for process in map(read_process, pids) if process is not None}
+
+
+def environment(pid: int) -> bytes:
+    """The environment block that `pid` started with; empty if it is gone, a zombie, or not ours to read."""
+    try:
+        return (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def descends(process: Process, table: dict[int, Process], root: int) -> bool:
+    """Whether `root` is among the ancestors of `process`."""
+    seen = set()
+    parent: Process | None = process
+    while parent is not None and parent.pid not in seen:
+        if parent.parent == root:
+            return True
+        seen.add(parent.pid)
+        parent = table.get(parent.parent)
+    return False
+
+
+_STRANGERS: set[tuple[int, int]] = set()  # processes already seen not to be ours: an environment is read once
+
+
+def session_processes(lasting: set[int]) -> dict[tuple[int, int], Process]:
+    """The live and zombie processes that this session started, by (pid, start), without the pids in `lasting`."""
+    if not PROC.is_dir():
+        return {}
+    table = all_processes()
+    me = table[os.getpid()]
+    mark = os.environ[MARK].encode()
+    found = {}
+    for process in table.values():
+        key = (process.pid, process.start)
+        if process.pid == me.pid or process.pid in lasting:
+            continue
+        if descends(process, table, me.pid):
+            found[key] = process
+        elif process.start >= me.start and key not in _STRANGERS:
+            block = environment(process.pid)
+            if mark in block:
+                found[key] = process
+            elif block:  # empty while a program is being executed: look again
+                _STRANGERS.add(key)
+    return found
+
+
+def fork_server() -> int | None:
+    """Start the process-wide fork server unless it runs; its pid. None on a platform that has none."""
+    try:
+        from treadle.pool import forkserver
+    except ImportError:
+        return None
+    return forkserver.ensure()
+
+
+# --- photographs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What `no_residue` compares, as it was at one moment."""
+
+    server: int | None
+    processes: dict[tuple[int, int], Process]
+    fds: dict[int, str]
+    shm: frozenset[str]
+    threads: frozenset[threading.Thread]
+    handlers: dict[int, Any]
+
+    @classmethod
+    def take(cls) -> "Snapshot":
+        """Photograph this process now."""
+        server = fork_server()
+        tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+        return cls(
+            server=server,
+            processes=session_processes({pid for pid in (server, tracker) if pid is not None}),
+            fds=open_fds(),
+            shm=frozenset(os.listdir(SHM)) if SHM.is_dir() else frozenset(),
+            threads=frozenset(threading.enumerate()),
+            handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
+        )
+
+
+def open_fds() -> dict[int, str]:
+    """What each open descriptor of this process points at. The one that lists the folder is closed again by then."""
+    found: dict[int, str] = {}
+    folder = PROC / "self" / "fd"
+    for entry in os.listdir(folder) if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            found[int(entry)] = os.readlink(folder / entry)
+    return found
+
+
+def held_by_strangers(name: str, ours: set[int]) -> bool:
+    """Whether a process that is not ours maps or holds /dev/shm/`name`: then somebody else on this machine made it."""
+    path = str(SHM / name)
+    for pid in all_processes().keys() - ours - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            if path in (PROC / str(pid) / "maps").read_text(errors="replace"):
+                return True
+            for fd in (PROC / str(pid) / "fd").iterdir():
+                if os.readlink(fd) == path:
+                    return True
+    return False
+
+
+def residue(before: Snapshot, after: Snapshot) -> list[str]:
+    """What `after` has that `before` had not, one line each; empty if nothing was left behind.
+
+    What is gone is no residue: a test may end what a wider fixture or a failed test left running.
+    """
+    left = [str(process) for key, process in after.processes.items() if key not in before.processes]
+    fds = {fd: target for fd, target in after.fds.items() if before.fds.get(fd) != target}
+    if before.server != after.server:
+        # The test killed the fork server, so the line to it is a new one: one new descriptor for each that is gone.
+        gone = [target.partition(":")[0] for fd, target in before.fds.items() if after.fds.get(fd) != target]
+        for fd, target in list(fds.items()):
+            if (kind := target.partition(":")[0]) in gone:
+                gone.remove(kind)
+                del fds[fd]
+    left += [f"open file descriptor {fd} -> {target}" for fd, target in fds.items()]
+    ours = {process.pid for process in after.processes.values()}
+    left += [f"/dev/shm/{name}" for name in after.shm - before.shm if not held_by_strangers(name, ours)]
+    left += [f"thread {thread.name!r}" for thread in after.threads - before.threads]
+    left += [
+        f"handler of signal {number}: {before.handlers[number]!r} became {handler!r}"
+        for number, handler in after.handlers.items()
+        if before.handlers[number] != handler
+    ]
+    return left
+
+
+def settle(before: Snapshot, seconds: float = SETTLE_SECONDS) -> tuple[list[str], Snapshot]:
+    """The residue since `before`, once it is empty or `seconds` have passed, and the last photograph.
+
+    The kernel reaps and closes a little after the call that asked for it has returned, hence the wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        gc.collect()
+        after = Snapshot.take()
+        left = residue(before, after)
+        if not left or time.monotonic() > deadline:
+            return left, after
+        time.sleep(0.01)
+
+
+def kill_leftovers(before: Snapshot, after: Snapshot) -> None:
+    """Kill the processes that a test left, so that they do not slow down or confuse the tests that follow."""
+    for key in after.processes.keys() - before.processes.keys():
+        current = read_process(key[0])
+        if current is not None and current.start == key[1] and current.state != "Z":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(current.pid, signal.SIGKILL)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Remember that a test failed: its traceback keeps local variables alive, which `no_residue` must mention."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lasting_helpers() -> None:
+    """Start what lives as long as the session, before the first photograph."""
+    resource_tracker.ensure_running()
+    # Gymnasium's vectors use multiprocessing's shared heap, which keeps its first block and that block's descriptor.
+    multiprocessing.heap.BufferWrapper(1)
+    fork_server()
+
+
+@pytest.fixture(autouse=True)
+def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterator[None]:
+    """Fail the test that leaves a process, descriptor, shared memory, thread or signal handler behind."""
+    before = Snapshot.take()
+    yield
+    left, after = settle(before)
+    if left:
+        kill_leftovers(before, after)
+        note = ""
+        if request.node.stash.get(FAILED, False):
+            note = "\n(the test failed before: its traceback may be what keeps these alive)"
+        pytest.fail("left behind: " + "\n             ".join(left) + note, pytrace=False)
+
+
+# --- the hard limit --------------------------------------------------------------------------------------------------
+
+BACKSTOP_SECONDS = 30.0
+STDERR = pytest.StashKey[int]()
+OUTER_MARK = pytest.StashKey[str]()
+
+
+def time_limit(item: pytest.Item) -> float:
+    """The seconds that pytest-timeout gives `item`; 0 means no limit."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        limit = marker.args[0] if marker.args else marker.kwargs.get("timeout")
+    else:
+        limit = item.config.getoption("timeout", None)
+    if limit is None:
+        limit = item.config.getini("timeout")
+    return float(limit or 0)
+
+
+def arm(item: pytest.Item) -> None:
+    """Dump all stacks and end the session some time after pytest-timeout should have done so.
+
+    pytest-timeout acts from a Python thread, which never runs while a C call keeps the GIL; faulthandler needs no GIL.
+    """
+    if limit := time_limit(item):
+        faulthandler.dump_traceback_later(limit + BACKSTOP_SECONDS, exit=True, file=item.config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Put each test, its fixtures included, under the hard limit."""
+    arm(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Arm again: pytest itself disarms faulthandler when a test has raised."""
+    arm(item)
+
+
+# --- the session -----------------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark what this session starts, and keep the real stderr for the hard limit (capturing replaces fd 2 later)."""
+    start = read_process(os.getpid()) if PROC.is_dir() else None
+    # A session inside a test of this one adds to the mark, so that both recognize what it starts.
+    config.stash[OUTER_MARK] = os.environ.get(MARK, "")
+    os.environ[MARK] = f"{config.stash[OUTER_MARK]}/{os.getpid()}.{start.start if start else 0}/"
+    config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give back what `pytest_configure` took."""
+    os.close(config.stash[STDERR])
+    os.environ[MARK] = config.stash[OUTER_MARK]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave heavy tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them."""
+    if TEST_ALL or "heavy" in config.getoption("markexpr"):
+        return
+    heavy = [item for item in items if item.get_closest_marker("heavy")]
+    if heavy:
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if not item.get_closest_marker("heavy")]

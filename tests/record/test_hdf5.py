@@ -1,0 +1,116 @@
+"""The files that we lay out byte by byte are HDF5 to the HDF5 library."""
+
+import h5py
+import numpy as np
+import pytest
+from h5py import h5t
+
+from treadle.record import hdf5, hdf5_format
+from treadle.record.columns import Column
+from treadle.record.hdf5 import Hdf5Encoder, assemble
+
+
+def columns(steps: int, *more: Column) -> list[Column]:
+    flags = np.zeros(steps, bool)
+    return [
+        Column(("observations",), np.arange(4 * (steps + 1), dtype=np.float32).reshape(-1, 4)),
+        Column(("actions",), np.arange(steps)),
+        Column(("rewards",), np.linspace(-1, 2, steps)),
+        Column(("terminations",), flags),
+        Column(("truncations",), flags),
+        *more,
+    ]
+
+
+def write(path, *episodes: list[Column], seed: int = 1):
+    encoder = Hdf5Encoder()
+    blobs = [encoder.encode(episode, seed) for episode in episodes]
+    size = assemble(path, [(b.moves, b.head, b"".join(map(bytes, b.data))) for b in blobs])
+    assert size == path.stat().st_size
+    return h5py.File(path)
+
+
+@pytest.mark.parametrize("code", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "S7"])
+def test_datatypes_are_the_librarys_own(code, tmp_path):
+    dtype = np.dtype(code)
+    if dtype.kind != "S":
+        assert h5t.py_create(dtype, logical=True).encode()[2:] == hdf5_format.datatype(dtype)
+    array = np.array([0, 1, 1, 0, 1]).astype(dtype)
+    with write(tmp_path / "f", columns(4, Column(("infos", "x"), array))) as file:
+        assert file["episode_0/infos/x"].dtype == dtype
+        assert file["episode_0/infos/x"][()].tobytes() == array.tobytes()
+
+
+def test_other_types_are_refused():
+    with pytest.raises(TypeError, match="complex128"):
+        hdf5_format.datatype(np.dtype(complex))
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 0), (5, 1, 2, 1, 3), (0, 3)])
+def test_odd_shapes(shape, tmp_path):
+    array = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    with write(tmp_path / "f", columns(4, Column(("infos", "x"), array)), columns(3)) as file:
+        assert file["episode_0/infos/x"].shape == shape
+        assert file["episode_0/infos/x"][()].tobytes() == array.tobytes()
+        assert len(file["episode_1/rewards"]) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 64, 65, 129, 4096, 4097, 9000])
+def test_chunk_index_of_any_depth(rows, tmp_path, monkeypatch):
+    """One row a chunk: up to three levels of nodes."""
+    monkeypatch.setattr(hdf5, "COMPRESS_FROM", 1)
+    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 16)
+    array = np.arange(4 * rows, dtype=np.float32).reshape(rows, 2, 2)
+    with write(tmp_path / "f", columns(2), columns(1, Column(("infos", "x"), array))) as file:
+        data = file["episode_1/infos/x"]
+        assert data.chunks == (1, 2, 2)
+        assert data[()].tobytes() == array.tobytes()
+        assert data[rows // 2].tolist() == array[rows // 2].tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
+def test_last_chunk_is_partial(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(hdf5, "COMPRESS_FROM", 1)
+    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 8 * 3)
+    with write(tmp_path / "f", columns(rows)) as file:
+        for column in columns(rows):
+            assert file["episode_0"]["/".join(column.path)][()].tobytes() == column.array.tobytes()
+        assert file["episode_0"].attrs["rewards_sum"] == columns(rows)[2].array.sum()
+
+
+@pytest.mark.parametrize("count", [0, 1, 128, 129, 1000, 33000])
+def test_any_number_of_episodes(count, tmp_path):
+    """33,000 episodes need a second level above the leaves of the root group."""
+    blob = Hdf5Encoder().encode(columns(1), 3)
+    assemble(tmp_path / "f", [(blob.moves, blob.head, b"".join(blob.data))] * count)
+    with h5py.File(tmp_path / "f", "r+") as file:
+        assert set(file) == {f"episode_{i}" for i in range(count)}
+        for i in {0, 1, count // 2, count - 1} & set(range(count)):
+            assert file[f"episode_{i}"].attrs["id"] == i
+            assert file[f"episode_{i}/actions"][()].tolist() == [0]
+        file.create_group("one_more")
+        assert len(file) == count + 1
+
+
+def test_many_and_long_names(tmp_path):
+    infos = [Column(("infos", f"key é {i}" + "x" * (i * 7 % 300)), np.full(3, i)) for i in range(150)]
+    with write(tmp_path / "f", columns(2, *infos)) as file:
+        assert set(file["episode_0/infos"]) == {c.path[1] for c in infos}
+        for column in infos:
+            assert file["episode_0/infos"][column.path[1]][()].tolist() == column.array.tolist()
+
+
+def test_attributes(tmp_path):
+    episode = columns(9)
+    rewards = episode[2].array
+    with write(tmp_path / "f", episode, seed=2**64 - 1) as file:
+        attributes = dict(file["episode_0"].attrs)
+    assert attributes["seed"] == 2**64 - 1
+    assert attributes["total_steps"] == 9
+    statistics = {name: getattr(rewards, name)() for name in ("sum", "mean", "std", "min", "max")}
+    assert {name: attributes[f"rewards_{name}"] for name in statistics} == statistics
+
+
+def test_options_that_cannot_be_stored_are_named():
+    with pytest.raises(TypeError, match="options/deep/thing"):
+        Hdf5Encoder({"deep": {"thing": object()}})

@@ -1,0 +1,423 @@
+"""The rules of the house that a program can check. Each check is a function, and each is shown a bad sample too."""
+
+import ast
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conftest import SHM, Snapshot, require, residue, settle
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+PACKAGE = SRC / "treadle"
+
+# Arrows only point down: a room imports from lower rows and from itself. `treadle/__init__.py` is the front door: it
+# names everything and loads nothing, so it is outside the table, and no room enters through it.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"__main__", "cli"}),
+    frozenset({"record", "testing"}),
+    frozenset({"vector", "plan", "sample"}),
+    frozenset({"task"}),
+    frozenset({"program"}),
+    frozenset({"pool"}),
+    frozenset({"spaces"}),
+    frozenset({"trees", "seeding", "errors"}),
+)
+# A room without a folder of its own is its file and the files named after it.
+ROOM_OF = {"space_rows": "spaces", "space_batch": "spaces"}
+ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
+# A backend is chosen by name in pool/pool.py, so a face never names one.
+FACES = LAYERS[2]
+BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
+HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
+MAX_LINES = 420
+
+# --- reading imports --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module that a file imports, with absolute name. `lazy`: inside a function or under TYPE_CHECKING."""
+
+    line: int
+    module: str
+    lazy: bool
+
+
+def imports(source: str, module: str, *, package: bool = False) -> list[Import]:
+    """Every import in the `source` of `module`, wherever it stands.
+
+    `from a import b` counts as `a.b`, as b may be a module. `importlib.import_module` and `__import__` count when
+    they are called with a constant name. `package` says that the source is an `__init__.py`.
+    """
+    home = module if package else module.rpartition(".")[0]
+    return list(_walk(ast.parse(source), home, lazy=False))
+
+
+def _walk(node: ast.AST, home: str, *, lazy: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import(node.lineno, alias.name, lazy) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = _absolute("." * node.level + (node.module or ""), home)
+        yield from (Import(node.lineno, f"{base}.{alias.name}", lazy) for alias in node.names)
+    elif isinstance(node, ast.Call) and (name := _dynamic(node)):
+        yield Import(node.lineno, _absolute(name, home), lazy)
+    if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+        for child in node.body:
+            yield from _walk(child, home, lazy=True)
+        for child in node.orelse:
+            yield from _walk(child, home, lazy=lazy)
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        # Decorators and defaults run when the module loads; only the body waits for a call.
+        eager = [*getattr(node, "decorator_list", []), *node.args.defaults, *filter(None, node.args.kw_defaults)]
+        for child in ast.iter_child_nodes(node):
+            if child not in eager and child is not node.args:
+                yield from _walk(child, home, lazy=True)
+        for child in eager:
+            yield from _walk(child, home, lazy=lazy)
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, home, lazy=lazy)
+
+
+def _absolute(name: str, home: str) -> str:
+    dots = len(name) - len(name.lstrip("."))
+    if not dots:
+        return name
+    parts = home.split(".")[: len(home.split(".")) - (dots - 1)]
+    return ".".join([*parts, *filter(None, [name[dots:]])])
+
+
+def _dynamic(call: ast.Call) -> str | None:
+    called = ast.unparse(call.func).rpartition(".")[2]
+    if called not in {"import_module", "__import__"} or not call.args:
+        return None
+    first = call.args[0]
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a file below src."""
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def source_files() -> dict[str, tuple[str, bool]]:
+    """Every module of the package: name -> (source, whether it is an `__init__.py`)."""
+    return {
+        module_name(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def found_imports(files: dict[str, tuple[str, bool]]) -> dict[str, list[Import]]:
+    """The imports of each file of `files`."""
+    return {name: imports(source, name, package=package) for name, (source, package) in files.items()}
+
+
+# --- arrows only point down -------------------------------------------------------------------------------------------
+
+
+def upward_arrows(found: dict[str, list[Import]]) -> list[str]:
+    """The imports that break the table, one line each."""
+    bad = []
+    for name, items in found.items():
+        if name == "treadle":
+            continue
+        room = ROOM_OF.get(name.split(".")[1], name.split(".")[1])
+        if room not in ROW:
+            bad.append(f"{name}: room {room!r} has no row in LAYERS; give it one")
+            continue
+        for item in items:
+            parts = item.module.split(".")
+            if parts[0] != "treadle":
+                continue
+            target = ROOM_OF.get(parts[1], parts[1]) if len(parts) > 1 else ""
+            if target == "__version__":
+                continue
+            if target not in ROW:
+                bad.append(f"{name}:{item.line}: imports {item.module}: go to the room, not through the front door")
+            elif target != room and ROW[target] <= ROW[room]:
+                bad.append(f"{name}:{item.line}: {room} imports {target}, which is not below it")
+            elif room in FACES and any(item.module == b or item.module.startswith(b + ".") for b in BACKENDS):
+                bad.append(f"{name}:{item.line}: {room} names the backend {item.module}; choose it by name in the pool")
+    return bad
+
+
+def test_arrows_only_point_down() -> None:
+    assert upward_arrows(found_imports(source_files())) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("treadle.pool.pool", "from treadle.program.base import Program"),
+        ("treadle.pool.pool", "def f():\n    from ..program import base"),
+        ("treadle.pool.pool", "from .. import program"),
+        ("treadle.vector.sb3", "import treadle.plan.envs"),
+        ("treadle.sample.steps", "from treadle.vector import sampled"),
+        ("treadle.sample.steps", "import importlib\nimportlib.import_module('treadle.plan')"),
+        ("treadle.vector.sb3", "from treadle.pool import process"),
+        ("treadle.vector.sb3", "from treadle.pool.ray import RayBackend"),
+        ("treadle.record.minari", "from treadle import testing"),
+        ("treadle.spaces", "if TYPE_CHECKING:\n    from .pool.arena import Arena"),
+        ("treadle.errors", "from treadle.trees import leaves"),
+        ("treadle.pool.pool", "from treadle import VectorEnv"),
+        ("treadle.pool.pool", "import treadle"),
+        ("treadle.attic", "import os"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(module: str, source: str) -> None:
+    assert len(upward_arrows(found_imports({module: (source, False)}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "package"),
+    [
+        ("treadle.cli.main", "from treadle.record import minari\nfrom . import console", False),
+        ("treadle.vector", "from .sampled import VectorSampledTasks\nfrom ..pool.pool import Pool", True),
+        ("treadle.pool.process", "from treadle import errors, __version__\nimport multiprocessing", False),
+        ("treadle.pool.pool", "from treadle.pool import process, ray", False),
+        ("treadle.spaces", "def f():\n    from treadle.space_rows import row_writer", False),
+        ("treadle", "from treadle.vector import sampled", True),
+    ],
+)
+def test_a_right_arrow_passes(module: str, source: str, package: bool) -> None:
+    assert upward_arrows(found_imports({module: (source, package)})) == []
+
+
+# --- optional dependencies --------------------------------------------------------------------------------------------
+
+
+def stray_dependencies(found: dict[str, list[Import]]) -> list[str]:
+    """Optional dependencies imported when a module loads, or in more than one file.
+
+    Optional is whatever is neither Treadle, the standard library, nor a hard dependency: no list to keep up.
+    """
+    bad = []
+    places: dict[str, set[str]] = {}
+    for name, items in found.items():
+        for item in items:
+            library = item.module.split(".")[0]
+            if library == "treadle" or library in sys.stdlib_module_names or library in HARD_DEPENDENCIES:
+                continue
+            places.setdefault(library, set()).add(name)
+            if not item.lazy:
+                bad.append(f"{name}:{item.line}: {library} is optional; import it inside the function that needs it")
+    bad += [
+        f"{lib} is imported in {sorted(names)}; give it one file" for lib, names in places.items() if len(names) > 1
+    ]
+    return bad
+
+
+def test_optional_dependencies_are_lazy_and_have_one_file() -> None:
+    assert stray_dependencies(found_imports(source_files())) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import rich.table",
+        "try:\n    import ray\nexcept ImportError:\n    ray = None",
+        "from importlib import import_module\nale = import_module('ale_py')",
+        "class A:\n    import h5py",
+        "def f(x=__import__('torch')):\n    pass",
+        "if TYPE_CHECKING:\n    import os\nelse:\n    import minari",
+    ],
+)
+def test_an_eager_optional_import_is_seen(source: str) -> None:
+    (line,) = stray_dependencies(found_imports({"treadle.record.x": (source, False)}))
+    assert "is optional" in line
+
+
+def test_an_optional_dependency_with_two_files_is_seen() -> None:
+    lazy = ("def f():\n    import minari", False)
+    typed = ("if TYPE_CHECKING:\n    from minari import MinariDataset", False)
+    assert stray_dependencies(found_imports({"treadle.record.a": lazy})) == []
+    (line,) = stray_dependencies(found_imports({"treadle.record.a": lazy, "treadle.record.b": typed}))
+    assert "minari" in line
+
+
+# --- a light front door -----------------------------------------------------------------------------------------------
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules outside the standard library that `statement` loads in a fresh interpreter."""
+    script = f"import sys; before = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return {name.split(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names - {"treadle"}
+
+
+def test_importing_treadle_loads_no_library() -> None:
+    assert loaded_by("import treadle") == set()
+
+
+def test_a_loaded_library_is_seen() -> None:
+    assert "numpy" in loaded_by("import treadle, gymnasium")
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def long_files(files: dict[str, tuple[str, bool]]) -> list[str]:
+    """The files that hold more than one noun, going by their length."""
+    counts = {name: len(source.splitlines()) for name, (source, _) in files.items()}
+    return [f"{name} has {count} lines; it is two nouns" for name, count in counts.items() if count > MAX_LINES]
+
+
+def test_no_source_file_is_long() -> None:
+    files = source_files()
+    assert "treadle" in files
+    assert long_files(files) == []
+
+
+def test_a_long_file_is_seen() -> None:
+    assert long_files({"treadle.a": ("x = 1\n" * MAX_LINES, False)}) == []
+    assert len(long_files({"treadle.a": ("x = 1\n" * (MAX_LINES + 1), False)})) == 1
+
+
+# A path of somebody's machine: an absolute path, so not the middle of a longer one, an URL or a shell variable's tail.
+MACHINE_PATH = re.compile(r"(?<![\w.~*$}\])/-])/(?:work|root|home/\w+|Users/\w+)(?:/|\b(?!\.\w))")
+
+
+def machine_paths(name: str, text: str) -> list[str]:
+    """The lines of a file that name a path of one machine."""
+    return [f"{name}:{n}: {line.strip()}" for n, line in enumerate(text.splitlines(), 1) if MACHINE_PATH.search(line)]
+
+
+def project_files() -> list[Path]:
+    """The files of the project: those that git tracks or would track; without git, all outside caches and venvs."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+        paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        paths = [path for path in ROOT.rglob("*") if not any(p.startswith(".") for p in path.relative_to(ROOT).parts)]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    files = project_files()
+    assert Path(__file__) in files
+    bad = []
+    for path in files:
+        data = path.read_bytes()
+        if b"\0" not in data[:8192] and path != Path(__file__):
+            bad += machine_paths(str(path.relative_to(ROOT)), data.decode("utf-8", errors="replace"))
+    assert bad == []
+
+
+@pytest.mark.parametrize("text", ["see /work/x", "'/root/.cache'", "cd /home/ann/treadle", "p=/work", "(/Users/ann/x)"])
+def test_a_machine_path_is_seen(text: str) -> None:
+    assert len(machine_paths("a.md", text)) == 1
+
+
+@pytest.mark.parametrize("text", ["https://x.org/work/a", "$HOME/.pyenv", "src/root/a.py", "/workers", "homes/work/b"])
+def test_other_paths_pass(text: str) -> None:
+    assert machine_paths("a.md", text) == []
+
+
+# --- nothing is left behind -------------------------------------------------------------------------------------------
+
+Leak = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+@contextlib.contextmanager
+def leaked_fd() -> Iterator[None]:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    yield
+    os.close(fd)
+
+
+@contextlib.contextmanager
+def leaked_shm() -> Iterator[None]:
+    path = SHM / f"treadle-test-{os.getpid()}"
+    path.touch()
+    yield
+    path.unlink()
+
+
+@contextlib.contextmanager
+def leaked_thread() -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
+
+
+@contextlib.contextmanager
+def leaked_handler() -> Iterator[None]:
+    old = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield
+    signal.signal(signal.SIGUSR1, old)
+
+
+@contextlib.contextmanager
+def leaked_child() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+@contextlib.contextmanager
+def leaked_zombie() -> Iterator[None]:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    yield
+    child.wait()
+
+
+@contextlib.contextmanager
+def leaked_orphan() -> Iterator[None]:
+    script = (
+        "import subprocess, sys; "
+        "print(subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'], start_new_session=True,"
+        " stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    yield
+    os.kill(int(done.stdout), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="photographs of processes come from /proc")
+@pytest.mark.parametrize(
+    ("leak", "expected"),
+    [
+        (leaked_fd, f"-> {os.devnull}"),
+        (leaked_shm, "/dev/shm/treadle-test-"),
+        (leaked_thread, "thread 'Thread-"),
+        (leaked_handler, f"handler of signal {signal.SIGUSR1.value}"),
+        (leaked_child, "process in state"),
+        (leaked_zombie, "zombie"),
+        (leaked_orphan, "signal.pause()"),
+    ],
+)
+def test_what_a_test_leaves_behind_is_seen(leak: Leak, expected: str) -> None:
+    before = Snapshot.take()
+    with leak():
+        left = residue(before, Snapshot.take())
+    assert any(expected in line for line in left), left
+    assert settle(before)[0] == []
+
+
+def test_a_missing_library_skips_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert require("ast") is ast
+    monkeypatch.setattr("conftest.TEST_ALL", False)
+    with pytest.raises(pytest.skip.Exception, match="no_such_library"):
+        require("no_such_library")
+    monkeypatch.setattr("conftest.TEST_ALL", True)
+    with pytest.raises(pytest.fail.Exception, match="no_such_library"):
+        require("no_such_library")

@@ -1,0 +1,167 @@
+"""Trees: leaves, paths, map, stack, split, equality to the byte."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from treadle import trees
+
+Point = namedtuple("Point", "x y")
+
+TREE = {"b": (1, np.zeros(2)), "a": {"c": "text"}, "e": ()}
+
+arrays = hnp.arrays(
+    st.sampled_from([np.float16, np.float32, np.float64, np.uint8, np.int64, np.bool_]),
+    hnp.array_shapes(min_dims=0, max_dims=2, max_side=3),
+)
+leaf_values = arrays | st.text(max_size=3) | st.integers(-(2**40), 2**40) | st.floats()
+any_tree = st.recursive(
+    leaf_values,
+    lambda inner: st.dictionaries(st.text(max_size=2), inner, max_size=3) | st.lists(inner, max_size=3).map(tuple),
+    max_leaves=8,
+)
+
+
+def test_leaves_and_paths_go_by_the_dicts_own_order() -> None:
+    assert trees.paths(TREE) == [("b", 0), ("b", 1), ("a", "c")]
+    assert trees.leaves(TREE)[0] == 1
+    assert trees.leaves(TREE)[2] == "text"
+
+
+def test_a_value_that_is_no_node_is_one_leaf() -> None:
+    assert trees.paths([1, 2]) == [()]
+    assert trees.leaves(Point(1, 2)) == [Point(1, 2)]
+    assert trees.leaves({}) == []
+
+
+def test_map_reads_further_trees_by_key() -> None:
+    assert trees.map(lambda a, b: a - b, {"x": 5, "y": (7,)}, {"y": (1,), "x": 2}) == {"x": 3, "y": (6,)}
+
+
+def test_map_keeps_the_first_trees_order() -> None:
+    assert list(trees.map(lambda a, b: a, {"x": 1, "a": 2}, {"a": 1, "x": 2})) == ["x", "a"]
+
+
+@pytest.mark.parametrize(
+    ("other", "place"),
+    [
+        ({"x": (1, 2)}, r"\('x',\)"),
+        ({"x": 1}, r"\('x',\)"),
+        ({}, r"\(\)"),
+        ({"x": (1,), "y": 1}, r"\(\)"),
+        (3, r"\(\)"),
+    ],
+)
+def test_map_names_where_structures_differ(other: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=rf"differ in structure at path {place}"):
+        trees.map(lambda a, b: a, {"x": (1,)}, other)
+
+
+def test_stack_makes_arrays_of_numbers_and_lists_of_the_rest() -> None:
+    steps = [{"n": i, "o": np.full((2, 3), i, np.uint8), "t": f"step {i}", "g": Point(i, i)} for i in range(4)]
+    stacked = trees.stack(steps)
+    assert stacked["n"].tolist() == [0, 1, 2, 3]
+    assert stacked["o"].shape == (4, 2, 3)
+    assert stacked["o"].dtype == np.uint8
+    assert stacked["t"] == ["step 0", "step 1", "step 2", "step 3"]
+    assert stacked["g"] == [Point(i, i) for i in range(4)]
+
+
+def test_stack_lets_python_numbers_promote_among_themselves() -> None:
+    assert trees.stack([1, 2.5]).tolist() == [1.0, 2.5]
+
+
+def test_stack_keeps_integers_beyond_64_bits_as_they_are() -> None:
+    assert trees.stack([2**80, 1]) == [2**80, 1]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (np.zeros(2), np.zeros(3)),
+        (np.zeros(2, np.float32), np.zeros(2, np.float64)),
+        (np.float32(1), 1.0),
+    ],
+)
+def test_stack_never_casts(pair: tuple[Any, Any]) -> None:
+    with pytest.raises(ValueError, match=r"path \('x',\).*tree 1"):
+        trees.stack([{"x": value} for value in pair])
+
+
+def test_stack_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        trees.stack([])
+
+
+@given(any_tree, st.integers(1, 3))
+def test_split_is_the_inverse_of_stack(tree: Any, n: int) -> None:
+    def as_numpy(leaf: Any) -> Any:
+        return np.asarray(leaf) if isinstance(leaf, int | float) else leaf
+
+    parts = trees.split(trees.stack([tree] * n), n)
+    assert len(parts) == n
+    for part in parts:
+        assert trees.equal(part, trees.map(as_numpy, tree))
+
+
+@pytest.mark.parametrize("leaf", [np.zeros(3), np.zeros(()), [1], "ab", 7])
+def test_split_refuses_what_has_not_n_rows(leaf: Any) -> None:
+    with pytest.raises(ValueError, match=r"cannot split the leaf at path \('x',\) into 2"):
+        trees.split({"x": leaf}, 2)
+
+
+@given(any_tree)
+def test_every_tree_equals_its_own_copy(tree: Any) -> None:
+    copy = trees.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, tree)
+    assert trees.equal(tree, copy)
+
+
+def test_equal_does_not_mind_the_order_of_keys() -> None:
+    assert trees.equal({"a": 1, "b": 2}, OrderedDict(b=2, a=1))
+
+
+def test_equal_sees_nan_as_itself() -> None:
+    assert trees.equal((np.array([np.nan]), float("nan")), (np.array([np.nan]), float("nan")))
+
+
+def test_equal_takes_a_numpy_scalar_for_its_array() -> None:
+    assert trees.equal(np.float32(2), np.array(2, np.float32))
+
+
+def test_equal_looks_into_object_arrays() -> None:
+    a, b = np.array([(1, 2), "x"], object), np.array([(1, 2), "x"], object)
+    assert trees.equal(a, b)
+    b[0] = (1, 3)
+    assert not trees.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.zeros(2, np.float32), np.zeros(2, np.float64)),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.array([0.0]), np.array([-0.0])),
+        (0.0, -0.0),
+        (1, 1.0),
+        (1, True),
+        (1, np.int64(1)),
+        ((1, 2), [1, 2]),
+        ((1, 2), (1, 2, 3)),
+        (Point(1, 2), (1, 2)),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, (1,)),
+        ("a", "b"),
+        ([np.zeros(1)], [np.ones(1)]),
+    ],
+)
+def test_equal_tells_apart(a: Any, b: Any) -> None:
+    assert not trees.equal(a, b)
+    assert not trees.equal(b, a)
