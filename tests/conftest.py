@@ -149,11 +149,11 @@ def session_processes(lasting: set[int]) -> dict[tuple[int, int], Process]:
 
 
 def fork_server() -> int | None:
-    """Start the process-wide fork server unless it runs; its pid. None on a platform that has none."""
-    try:
-        from treadle.pool import forkserver
-    except ImportError:
+    """Start the process-wide fork server unless it runs; its pid. None where processes are not compared anyway."""
+    if not PROC.is_dir():
         return None
+    from treadle.pool import forkserver
+
     return forkserver.ensure()
 
 

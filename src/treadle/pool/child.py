@@ -25,6 +25,7 @@ from treadle.pool.line import BUSY_NS, Line
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
+from treadle.pool.tickets import PipeTickets
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
@@ -80,7 +81,7 @@ def _run(channel: Channel) -> int:
     ground: Ground = message.ground
     arena = Arena(fd=fds.pop(0))
     arena.join(ground.segments)
-    tickets = fds.pop(0)
+    tickets = PipeTickets(fds.pop(0), owners=arena.array(ground.owners))
     if ground.arena_bells:
         bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
     else:
@@ -92,11 +93,11 @@ def _run(channel: Channel) -> int:
         assert ground.observations is not None
         assert ground.actions is not None
         server.attach(Rows(arena, ground.rows, ground.observations, ground.actions, slots[0], slots[-1] + 1))
-    serve(server, line, message.tries, PipeTickets(tickets))
+    serve(server, line, message.tries, tickets, start.spec.index)
     return 0
 
 
-def serve(server: Server, line: Line, tries: int, tickets: Any) -> None:
+def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> None:
     """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
     while True:
         id, op, block, payload = line.next(tries)
@@ -111,7 +112,7 @@ def serve(server: Server, line: Line, tries: int, tickets: Any) -> None:
             answer(line, id, Extras({}, {}, {}, raised) if raised else None, "close")
             return
         request = Request(id, Op(op), payload, block)
-        for reply in server.handle(request, Control(line, tickets, id)):
+        for reply in server.handle(request, Control(line, tickets, id, worker)):
             if not reply.last and not line.credit(id):
                 continue
             answer(line, id, reply.extras, request.op.name.lower(), reply.last)
@@ -131,28 +132,14 @@ def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = 
 class Control:
     """What a stream may ask between steps."""
 
-    def __init__(self, line: Line, tickets: Any, id: int) -> None:
-        self._line, self._tickets, self._id = line, tickets, id
+    def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
+        self._line, self._tickets, self._id, self._worker = line, tickets, id, worker
 
     def stopped(self) -> bool:
         return self._line.stopped(self._id)
 
-    def claim(self) -> int | None:
-        return self._tickets.claim()
-
-
-class PipeTickets:
-    """Tickets on a pipe that all workers read: reads of eight bytes are atomic, so each goes to one worker."""
-
-    END = -1
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def claim(self) -> int | None:
-        data = os.read(self._fd, 8)
-        number = int.from_bytes(data, "little", signed=True)
-        return None if not data or number == self.END else number
+    def claim(self, wait: bool = True) -> int | None:
+        return self._tickets.claim(self._worker, wait)
 
 
 def _redirect(out: int, err: int) -> None:

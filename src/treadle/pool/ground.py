@@ -18,6 +18,7 @@ from treadle.pool.lease import Leases, fields_of
 from treadle.pool.line import Line, LineFields
 from treadle.pool.messages import Request
 from treadle.pool.rows import Ground, RowFields, Rows
+from treadle.pool.tickets import WINDOW
 from treadle.spaces import Layout
 
 
@@ -37,14 +38,16 @@ class Grounding:
         self._bells: dict[int, Bell] = {}
         self._withheld: dict[int, int] = {}
 
-    def lay(self, descriptions: list[Any], members: list[Any]) -> None:
+    def lay(self, descriptions: list[Any], members: list[Any], tickets: Any) -> None:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
         arena = self.arena = Arena(shared=self._shared)
         plan = arena.plan()
         pool_bell = plan.add("u1", (CELL,))
         for member in members:
             self._line_fields[member.index] = LineFields.plan(plan, len(member.slots))
+        self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
+        tickets.owners = arena.array(self._owners_field)
         self._pool_bell_field = pool_bell
         if self._shared:
             if self._arena_bells:
@@ -99,6 +102,7 @@ class Grounding:
             self.arena.segments,
             fields,
             self._pool_bell_field,
+            self._owners_field,
             self.fields,
             self.observations,
             self.actions,

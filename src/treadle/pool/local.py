@@ -5,7 +5,6 @@ They cannot be killed, and no deadline can be enforced on them; everything else 
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 from collections import deque
@@ -99,8 +98,8 @@ class _Control:
     def stopped(self) -> bool:
         return self._worker.stopped(self._id)
 
-    def claim(self) -> int | None:
-        return self._worker._tickets.claim()
+    def claim(self, wait: bool = True) -> int | None:
+        return self._worker._tickets.claim(self._worker.spec.index, False)
 
 
 class ThreadWorker:
@@ -180,7 +179,7 @@ class ThreadWorker:
         if self._rows is not None:
             server.attach(self._rows)
         assert self._their_line is not None
-        child.serve(server, self._their_line, self._tries, self._tickets)
+        child.serve(server, self._their_line, self._tries, self._tickets, self.spec.index)
 
 
 def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello]:
@@ -195,21 +194,4 @@ def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello
         return programs, Hello(0, failed=(slot, Raised.of(error, "init")))
 
 
-class LocalTickets:
-    """Tickets within one process."""
-
-    def __init__(self, *, wait: bool) -> None:
-        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._wait = wait
-
-    def issue(self, number: int | None) -> None:
-        self._queue.put(number)
-
-    def claim(self) -> int | None:
-        try:
-            return self._queue.get(block=self._wait)
-        except queue.Empty:
-            return None
-
-
-__all__ = ["LocalTickets", "SerialWorker", "ThreadWorker", "build_here"]
+__all__ = ["SerialWorker", "ThreadWorker", "build_here"]

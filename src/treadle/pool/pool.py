@@ -25,10 +25,11 @@ from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.life import Event, State
-from treadle.pool.local import LocalTickets, SerialWorker, ThreadWorker
+from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent, Started
 from treadle.pool.messages import ExitReport, Hello, Op, Request, WorkerSpec
 from treadle.pool.stderr import StderrReader
+from treadle.pool.tickets import LocalTickets, PipeTickets
 
 if TYPE_CHECKING:
     from treadle.pool.lockstep import Batch, Lockstep
@@ -105,8 +106,9 @@ class Pool:
         cores = bell.cores()
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
-        self.tries, self.worker_tries = bell.spins(len(shares), inline, cores)
-        self.tickets: Any = LocalTickets(wait=backend == "thread") if backend != "process" else PipeTicketsOut()
+        # threads share one interpreter: the one that tries keeps the one it waits for from running
+        self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
+        self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
         self._reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
         self.members: list[Member] = []
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
@@ -171,7 +173,7 @@ class Pool:
         if failures:
             raise _startup_failed(failures)
         self.descriptions = [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
-        self.grounding.lay(self.descriptions, self.members)
+        self.grounding.lay(self.descriptions, self.members, self.tickets)
         for member in self.members:
             self._ground(member)
 
@@ -391,6 +393,7 @@ class Pool:
             left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
             for member in self.members:
                 member.see(Event.CLOSE)
+            self.tickets.end()
             for member in left:
                 member.worker.ask()
             left = self._await_ends(left, deadline)
@@ -405,8 +408,7 @@ class Pool:
                 member.see(Event.CLOSED)
             if self._reader is not None:
                 self._reader.close()
-            if isinstance(self.tickets, PipeTicketsOut):
-                self.tickets.close()
+            self.tickets.close()
             self.grounding.clear()
 
     def _await_ends(self, members: list[Member], deadline: float) -> list[Member]:
@@ -446,21 +448,6 @@ def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
         shares.append(tuple(range(at, end)))
         at = end
     return shares
-
-
-class PipeTicketsOut:
-    """The caller's end of the tickets that process workers claim (`child.PipeTickets`)."""
-
-    def __init__(self) -> None:
-        self.read, self._write = os.pipe()
-
-    def issue(self, number: int | None) -> None:
-        """Put a ticket in; None tells one claimer that there are no more. At most some thousands may wait unclaimed."""
-        os.write(self._write, (-1 if number is None else number).to_bytes(8, "little", signed=True))
-
-    def close(self) -> None:
-        os.close(self.read)
-        os.close(self._write)
 
 
 def _check(factories: Any, backend: str, workers: int | None, inline: int, on_failure: str, worker_output: str) -> None:

@@ -34,8 +34,12 @@ class StreamControl(Protocol):
         """Should it end now, at once?"""
         ...
 
-    def claim(self) -> int | None:
-        """The next ticket (the index of what to make next); waits for one. None: there will be no more."""
+    def claim(self, wait: bool = True) -> int | None:
+        """The next ticket: the index of what to make next. Waits for one, unless told not to.
+
+        `tickets.END` (-1): there will be no more. None: none is there now (only without waiting, or in the caller's
+        own thread, where nobody could bring one meanwhile).
+        """
         ...
 
 
