@@ -85,22 +85,34 @@ def seed_globals(seed: int) -> None:
             torch.cuda.manual_seed_all(seed)
 
 
+class GlobalState:
+    """The states of the generators that `seed_globals` seeds, at one moment.
+
+    Torch's are held only if torch has been imported by then, its GPUs' only if CUDA is initialised.
+    """
+
+    def __init__(self) -> None:
+        self._python, self._legacy = random.getstate(), np.random.get_state()
+        torch: Any = sys.modules.get("torch")
+        self._cpu = torch.get_rng_state() if torch is not None else None
+        self._gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+
+    def restore(self) -> None:
+        """Put the generators back to that moment."""
+        random.setstate(self._python)
+        np.random.set_state(self._legacy)
+        torch: Any = sys.modules.get("torch")
+        if self._cpu is not None:
+            torch.set_rng_state(self._cpu)
+        if self._gpus is not None:
+            torch.cuda.set_rng_state_all(self._gpus)
+
+
 @contextmanager
 def keep_globals() -> Iterator[None]:
-    """Restores the generators that `seed_globals` seeds when the block ends, whether or not it raised.
-
-    Torch's are kept only if torch was imported when the block began, its GPUs' only if CUDA was initialised then.
-    """
-    python, legacy = random.getstate(), np.random.get_state()
-    torch: Any = sys.modules.get("torch")
-    cpu = torch.get_rng_state() if torch is not None else None
-    gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+    """Restores the generators that `seed_globals` seeds when the block ends, whether or not it raised."""
+    state = GlobalState()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        if cpu is not None:
-            torch.set_rng_state(cpu)
-        if gpus is not None:
-            torch.cuda.set_rng_state_all(gpus)
+        state.restore()

@@ -1,0 +1,296 @@
+"""Policies: whatever a user calls one, made into an `Actor` that a rollout can ask for actions.
+
+Accepted: None or "random"; a callable `policy(observations) -> actions`; an object with `predict(observations,
+deterministic=)` (Stable-Baselines3), `get_actions(observations)` or `get_action(observation) -> (action, info)`, and
+optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them; and
+"module:attr" or "file.py:attr" naming any of these.
+
+Batches have a leading axis (rows): arrays [rows, ...], dicts and tuples of arrays where the space nests, text as a
+list of str.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+
+from treadle.errors import BadAction, UsageError, Where
+from treadle.spaces import Layout, Mismatch
+
+DRAWN = 256  # actions drawn at once by the random policy
+
+
+class Actor(Protocol):
+    """What a rollout asks for actions. Rows are a worker's environments, 0..rows-1.
+
+    `start(row, seed)` tells that a row begins an episode whose randomness is `seed`'s. `act(observations)` takes one
+    observation a row (None for a row without an episode) and returns one action a row as environments take them, and
+    one info dict a row, or None for no infos at all.
+    """
+
+    def start(self, row: int, seed: int) -> None: ...
+    def act(self, observations: list[Any]) -> tuple[list[Any], list[dict[str, Any]] | None]: ...
+    def close(self) -> None: ...
+
+
+def load_object(reference: str) -> Any:
+    """The object that "module:attr" or "path/to/file.py:attr" names. Raises UsageError that says what is missing."""
+    name, colon, attribute = reference.rpartition(":")
+    if not colon or not name or not attribute:
+        raise UsageError(f"expected module:attribute or file.py:attribute, got {reference!r}")
+    if name.endswith(".py"):
+        module = _load_file(name)
+    else:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+                raise
+            raise UsageError(f"{reference!r}: there is no module {error.name!r} on the import path") from error
+    try:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        names = ", ".join(n for n in vars(module) if not n.startswith("_"))[:200]
+        raise UsageError(f"{reference!r}: {name} has no {attribute!r} (it has: {names})") from error
+    return found
+
+
+def _load_file(path: str) -> Any:
+    full = os.path.abspath(path)
+    if not os.path.exists(full):
+        raise UsageError(f"there is no file {path}")
+    name = "treadle_user_" + os.path.basename(full)[:-3].replace("-", "_") + f"_{abs(hash(full)):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, full)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.append(os.path.dirname(full))  # so that it can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def policy_name(policy: Any) -> str:
+    """A short name for datasets and tables."""
+    if policy is None or policy == "random":
+        return "random"
+    if isinstance(policy, str):
+        return policy.rpartition(":")[2].lower()
+    name = getattr(policy, "__name__", None) or type(policy).__name__
+    return "policy" if name == "<lambda>" else str(name).lower()
+
+
+def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1) -> Actor:
+    """Make an actor, in the worker. Raises UsageError for what is no policy."""
+    if isinstance(policy, str) and policy != "random":
+        policy = load_object(policy)
+    if policy is None or (isinstance(policy, str) and policy == "random"):
+        return RandomActor(action_space, rows)
+    policy = _built(policy, observation_space, action_space)
+    return PolicyActor(policy, Layout.of(observation_space), Layout.of(action_space), rows)
+
+
+def _built(policy: Any, observation_space: gym.Space, action_space: gym.Space) -> Any:
+    """Call a class or a factory with the spaces it takes; anything else is the policy itself."""
+    known = {"observation_space": observation_space, "action_space": action_space}
+    if isinstance(policy, type):
+        names = _parameters(policy)
+        return policy(**{name: space for name, space in known.items() if names is None or name in names})
+    if inspect.isroutine(policy):
+        names = _parameters(policy)
+        if names is not None and set(names) <= set(known):  # takes no observations: a factory
+            return policy(**{name: known[name] for name in names})
+    return policy
+
+
+def _parameters(function: Any) -> list[str] | None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+
+
+class RandomActor:
+    """Uniform over the action space (as the space's own `sample` defines it), drawn in blocks from the row's stream."""
+
+    def __init__(self, space: gym.Space, rows: int) -> None:
+        self._space = space
+        self._draw = _drawer(space)
+        self._rngs: list[np.random.Generator | None] = [None] * rows
+        self._seeds = [0] * rows
+        self._stock: list[list[Any]] = [[] for _ in range(rows)]
+
+    def start(self, row: int, seed: int) -> None:
+        self._rngs[row], self._seeds[row] = None, seed
+        self._stock[row] = []
+
+    def act(self, observations: list[Any]) -> tuple[list[Any], None]:
+        actions = []
+        for row, observation in enumerate(observations):
+            if observation is None:
+                actions.append(None)
+                continue
+            stock = self._stock[row]
+            if not stock:
+                stock = self._stock[row] = self._more(row)
+            actions.append(stock.pop())
+        return actions, None
+
+    def _more(self, row: int) -> list[Any]:
+        """A block of actions in reverse order of use; the first of an episode is a short one."""
+        rng = self._rngs[row]
+        count = DRAWN
+        if rng is None:
+            rng = self._rngs[row] = np.random.Generator(np.random.PCG64(self._seeds[row]))
+            count = 32
+        drawn = self._draw(rng, count)
+        drawn.reverse()
+        return drawn
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]:
+    """How to draw `count` actions of a space from a generator."""
+    if type(space) is gs.Discrete:
+        low, high = int(space.start), int(space.start + space.n)
+        return lambda rng, count: rng.integers(low, high, count).tolist()
+    if type(space) is gs.MultiDiscrete:
+        nvec, start, dtype = space.nvec, space.start, space.dtype
+
+        def draw_many(rng: np.random.Generator, count: int) -> list[Any]:
+            return list((rng.integers(0, nvec, (count, *nvec.shape)) + start).astype(dtype))
+
+        return draw_many
+    if type(space) is gs.Box and space.dtype is not None and space.dtype.kind == "f" and space.is_bounded():
+        low_array, high_array, shape, kind = space.low, space.high, space.shape, space.dtype
+        return lambda rng, count: list(rng.uniform(low_array, high_array, (count, *shape)).astype(kind))
+    private = Layout.of(space).space
+
+    def draw(rng: np.random.Generator, count: int) -> list[Any]:
+        private.seed(int(rng.integers(2**31)))
+        return [private.sample() for _ in range(count)]
+
+    return draw
+
+
+class PolicyActor:
+    """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat row 0 of the batch)."""
+
+    def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int) -> None:
+        self._policy, self._rows = policy, rows
+        self._observations, self._actions = observations, actions
+        self._stack = _stacker(observations)
+        self._arrays = [np.zeros((rows, *leaf.shape), leaf.dtype) if leaf.fixed else None for leaf in actions.leaves]
+        self._write = actions.batch_writer(self._arrays, rows)
+        self._read = actions.batch_reader(self._arrays, 0, rows)
+        self._ask = self._asker(policy)
+        self._rngs: list[np.random.Generator | None] = [None] * rows
+        self._reset = getattr(policy, "reset", None)
+        self._takes = _parameters(self._reset) if callable(self._reset) else []
+        self._last: list[Any] = [None] * rows
+
+    def _asker(self, policy: Any) -> Callable[[Any, int], tuple[Any, Any]]:
+        if callable(getattr(policy, "predict", None)):
+            return lambda batch, count: (policy.predict(batch, deterministic=False)[0], None)
+        if callable(getattr(policy, "get_actions", None)):
+            return lambda batch, count: _pair(policy.get_actions(batch))
+        if callable(getattr(policy, "get_action", None)):
+            return self._ask_each
+        if not callable(policy):
+            raise UsageError(
+                f"a policy is callable or has predict, get_actions or get_action; got {type(policy).__name__}"
+            )
+        if "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or []):
+            if self._rows == 1:
+                return lambda batch, count: (policy(batch, rng=self._rngs[0]), None)
+            return lambda batch, count: (policy(batch, rng=self._rngs), None)
+        return lambda batch, count: (policy(batch), None)
+
+    def _ask_each(self, batch: Any, count: int) -> tuple[Any, Any]:
+        answers = [self._policy.get_action(observation) for observation in self._last]
+        pairs = [answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {}) for answer in answers]
+        return [action for action, _ in pairs], [info for _, info in pairs]
+
+    def start(self, row: int, seed: int) -> None:
+        self._rngs[row] = np.random.Generator(np.random.PCG64(seed))
+        if callable(self._reset) and (self._rows == 1 or self._takes is None or "row" in self._takes):
+            given = {"seed": seed, "row": row}
+            self._reset(**{k: v for k, v in given.items() if self._takes is None or k in self._takes})
+
+    def act(self, observations: list[Any]) -> tuple[list[Any], list[dict[str, Any]] | None]:
+        some = next(o for o in observations if o is not None)
+        self._last = [some if o is None else o for o in observations]
+        batch = self._stack(self._last)
+        actions, infos = self._ask(batch, self._rows)
+        try:
+            loose = self._write(actions)
+        except Mismatch as error:
+            where = Where(phase="policy")
+            raise BadAction(
+                f"the policy's actions do not fit the action space: {error}",
+                where=where,
+                path=error.path,
+                expected=error.expected,
+                got=error.got,
+            ) from None
+        rows = self._read(loose or ())
+        if infos is None:
+            return rows, None
+        return rows, _per_row(infos, self._rows)
+
+    def close(self) -> None:
+        close = getattr(self._policy, "close", None)
+        if callable(close):
+            close()
+
+
+def _pair(answer: Any) -> tuple[Any, Any]:
+    """get_actions may return actions, or (actions, infos)."""
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict | list):
+        return answer
+    return answer, None
+
+
+def _per_row(infos: Any, rows: int) -> list[dict[str, Any]]:
+    """A dict of batched arrays, or a list of dicts, as one dict a row."""
+    if isinstance(infos, dict):
+        return [{key: np.asarray(value)[row] for key, value in infos.items()} for row in range(rows)]
+    return [dict(info) for info in infos]
+
+
+def _stacker(layout: Layout) -> Callable[[list[Any]], Any]:
+    """One observation a row -> the batch a policy sees. The arrays are fresh: a policy may keep them."""
+    leaves = layout.leaves
+    if len(leaves) == 1 and leaves[0].fixed and not leaves[0].path:
+        dtype = leaves[0].dtype
+        return lambda rows: np.asarray(rows, dtype) if len(rows) > 1 else np.array(rows[0], dtype)[None]
+
+    def stack(rows: list[Any]) -> Any:
+        columns = zip(*(layout.flatten(row) for row in rows), strict=True)
+        return layout.unflatten(
+            [np.array(c, leaf.dtype) if leaf.fixed else list(c) for leaf, c in zip(leaves, columns, strict=True)]
+        )
+
+    return stack

@@ -1,0 +1,340 @@
+"""Collecting: whole episodes from many workers, the same bytes for any number of them.
+
+`Collection` drives a pool of `RolloutSlot`s by a `Schedule`: it issues tickets, takes results as they come, replaces
+workers that die, and stops when the schedule is complete. `collect` puts the results in order and yields episodes.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import UsageError, WorkerError
+from treadle.pool import bell, failure
+from treadle.pool.member import Answered, Failed, Member, Started
+from treadle.pool.messages import Op
+from treadle.pool.pool import Pool
+from treadle.pool.tickets import END
+from treadle.program.gym_env import EnvRecipe
+from treadle.sample.episode import Episode
+from treadle.sample.rollout_slot import BATCH, Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+from treadle.sample.schedule import Schedule
+
+log = logging.getLogger("treadle")
+
+DEATHS = 3  # worker deaths on one episode that end a run
+AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
+LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
+DEFAULT_BUFFER = 1 << 30
+
+
+class CollectionFailed(WorkerError):
+    """A run was ended by a failure. Fields: where (episode and seed included), `finished` (episodes that are kept)."""
+
+    finished: int = 0
+
+
+@dataclass
+class Tally:
+    """What a run has done so far."""
+
+    steps: int = 0
+    episodes: int = 0
+    restarts: int = 0
+    speculative: int = 0
+    by_worker: dict[int, int] = field(default_factory=dict)  # worker -> steps
+
+
+class Collection:
+    """One run. Iterate it for (index, length, result) in order of arrival; then `shares()`, and `close()`.
+
+    Args:
+        recipe: what a worker plays.
+        schedule: which episodes.
+        root: the run's seed.
+        workers: how many; None: as many as cores (and no more than episodes).
+        backend: "process", "serial" or "thread".
+        room: asked before a ticket is issued beyond one a worker: may the caller take more results?
+    """
+
+    def __init__(
+        self,
+        recipe: RolloutRecipe,
+        schedule: Schedule,
+        *,
+        root: int = 0,
+        workers: int | None = None,
+        backend: str = "process",
+        room: Callable[[int], bool] | None = None,
+        **pool_options: Any,
+    ) -> None:
+        self._recipe, self.schedule, self._root = recipe, schedule, root
+        self._room = room or (lambda outstanding: True)
+        self.tally = Tally(by_worker={})
+        count = workers or bell.cores()
+        if workers is None and schedule.end is not None:
+            count = max(1, min(count, schedule.end - len(schedule.lengths)))
+        if backend == "serial":
+            count = 1
+        globals = {"process": Globals.SEED, "serial": Globals.SWAP, "thread": Globals.LEAVE}.get(backend, Globals.SEED)
+        factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(count)]
+        pool_options.setdefault("on_failure", "restart")
+        self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
+        self.workers = count
+        self._deaths: dict[int, int] = {}
+        self._issued: list[int] = []  # tickets out, in the order of the pipe
+        self._suspect = False  # has a death left a ticket that nobody signed for?
+
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        for member in self.pool.members:
+            self._order(member, BATCH)
+        self._issue()
+        while not self.schedule.complete:
+            events = self.pool.poll(0.05 if self._suspect else None)
+            if not events:
+                self._find_lost()
+            for event in events:
+                if isinstance(event, Answered):
+                    yield from self._answered(event)
+                elif isinstance(event, Failed):
+                    self._failed(event)
+                elif isinstance(event, Started):
+                    self._order(event.member, 1)
+            self._issue()
+        self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _order(self, member: Member, batch: int) -> None:
+        order = RolloutOrder(self._root, batch)
+        self.pool.send(member, Op.STREAM, {slot: order for slot in member.slots})
+
+    def _issue(self) -> None:
+        """Keep enough tickets out that nobody waits for the caller."""
+        least, most = self.workers * self._recipe.rows, self.workers * (AHEAD + self._recipe.rows)
+        issued = self.schedule.issued
+        while len(issued) < most and (len(issued) < least or self._room(len(issued))):
+            index = self.schedule.take()
+            if index is None:
+                return
+            self._issued.append(index)
+            self.pool.tickets.issue(index)
+
+    def _answered(self, event: Answered) -> Iterator[tuple[int, int, Any]]:
+        extras = event.reply.extras
+        if extras is None:
+            return
+        for slot, raised in sorted(extras.raised.items()):
+            member = event.member
+            error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
+            self._end_with(error)
+        for ready in extras.infos.values():
+            for index, length, result in ready:
+                if not self.schedule.finish(index, length):
+                    continue
+                self.tally.steps += length
+                self.tally.episodes += 1
+                by_worker = self.tally.by_worker
+                by_worker[event.member.index] = by_worker.get(event.member.index, 0) + length
+                yield index, length, result
+        if len(self._issued) > 4096:
+            self._issued = [index for index in self._issued if index in self.schedule.issued]
+
+    def _failed(self, event: Failed) -> None:
+        """A worker died: what it had claimed is made again, by a new worker in its place."""
+        lost = [i for i in self.schedule.issued if self.pool.tickets.owner(i) == event.member.index]
+        for index in sorted(lost):
+            self._deaths[index] = self._deaths.get(index, 0) + 1
+            if self._deaths[index] >= DEATHS:
+                self._end_with(event.error, index)
+            self.schedule.lose(index)
+        self._suspect = True
+        now = event.member.restarts
+        verdict = failure.on_death(self.pool.policy, now, now[-1] if now else 0.0, 10**9)
+        if verdict.act is not failure.Policy.RESTART:
+            self._end_with(event.error, lost[0] if lost else None)
+        self.tally.restarts += 1
+        what = f"; episode {', '.join(map(str, sorted(lost)))} is made again" if lost else ""
+        log.warning("%s%s", str(event.error).splitlines()[0], what)
+        self.pool.restart(event.member)
+
+    def _find_lost(self) -> None:
+        """After a death and a quiet moment: tickets that were read from the pipe and never signed for."""
+        tickets = self.pool.tickets
+        waiting = tickets.waiting()
+        out = [i for i in self._issued if i in self.schedule.issued]
+        unclaimed = [i for i in out if tickets.owner(i) is None]
+        for index in unclaimed[: len(unclaimed) - waiting]:
+            self.schedule.lose(index)
+        self._issued = out
+        self._suspect = False
+
+    def _end_with(self, error: WorkerError, index: int | None = None) -> None:
+        where = error.where
+        if index is not None:
+            from treadle import seeding
+
+            seed = seeding.episode_env_seed(self._root, index)
+            message = f"episode {index} (seed {seed}) has cost {DEATHS} workers their lives; the last: {error}"
+        else:
+            message = str(error)
+        raise CollectionFailed(
+            message,
+            where=where,
+            remote_traceback=error.remote_traceback,
+            finished=len(self.schedule.lengths),
+            episode=index if index is not None else where.episode,
+        ) from error
+
+    def shares(self) -> dict[int, Shares]:
+        """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
+        members = [m for m in self.pool.members if m.state.value in ("idle", "busy")]
+        for member in members:
+            if member.worker.line is not None:
+                member.worker.line.stop(self.pool._last_id)
+        for _ in range(self.workers * self._recipe.rows + 1):
+            self.pool.tickets.issue(END)
+        found: dict[int, Shares] = {}
+        ids = {m.index: self.pool.send(m, Op.CALL, {m.slots[0]: ("shares", (), {})}) for m in members}
+        while any(m.owed for m in members):
+            events = self.pool.poll(self.pool.close_timeout)
+            if not events:
+                break
+            for event in events:
+                if isinstance(event, Answered) and event.reply.id == ids.get(event.member.index) and event.reply.extras:
+                    found[event.member.index] = next(iter(event.reply.extras.infos.values()))
+                elif isinstance(event, Failed):
+                    log.warning("%s", event.error)
+        return found
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def __enter__(self) -> Collection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def collect(
+    env: str | EnvSpec | Callable[..., gym.Env],
+    policy: Any = None,
+    *,
+    episodes: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    workers: int | str = "auto",
+    ordered: bool = True,
+    max_buffered: int = DEFAULT_BUFFER,
+    envs_per_worker: int = 1,
+    max_episode_steps: int | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
+    imports: Sequence[str] = (),
+    infos: bool = True,
+    fresh_env: bool = False,
+    backend: str = "process",
+    **pool_options: Any,
+) -> Iterator[Episode]:
+    """Play whole episodes in parallel and yield them.
+
+    Episode i is made from (seed, i) alone, so what is yielded is the same bytes in the same order for any number of
+    workers. Leaving the loop (or closing the generator) closes the workers.
+
+    Args:
+        env: a registered id, "module:Id", an EnvSpec, or a callable that returns an environment.
+        policy: None for random actions, or see `treadle.program.policies`.
+        episodes: how many. With neither this nor `steps` it goes on for ever.
+        steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
+        seed: the run's root seed.
+        workers: worker processes, or "auto": one a core.
+        ordered: yield in order of index; False: as they come.
+        max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
+        envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
+        max_episode_steps: cut longer episodes (truncated).
+        env_kwargs: for `gymnasium.make`, or the callable.
+        wrappers: applied to each environment, in order.
+        imports: modules to import in the workers first.
+        infos: keep step infos?
+        fresh_env: build a new environment for every episode (for those that carry something over).
+        backend: "process", "serial" (in this thread) or "thread".
+        pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout.
+
+    Raises:
+        UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
+            raises, or three workers die on one episode.
+    """
+    recipe = RolloutRecipe(
+        EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        policy,
+        envs_per_worker,
+        max_episode_steps,
+        infos,
+        fresh_env=fresh_env,
+    )
+    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    count = None if workers == "auto" else int(workers)
+    return _collect(recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, pool_options)
+
+
+def _collect(
+    recipe: RolloutRecipe,
+    schedule: Schedule,
+    seed: int,
+    workers: int | None,
+    ordered: bool,
+    max_buffered: int,
+    backend: str,
+    pool_options: dict[str, Any],
+) -> Iterator[Episode]:
+    if schedule.complete:
+        return
+    waiting: dict[int, Episode] = {}
+    held = largest = 0
+
+    def room(outstanding: int) -> bool:
+        return held + largest * outstanding <= max_buffered
+
+    with Collection(recipe, schedule, root=seed, workers=workers, backend=backend, room=room, **pool_options) as run:
+        following = 0
+        for index, length, episode in run:
+            warn_if_endless(length, recipe)
+            if not ordered:
+                if schedule.end is None or index < schedule.end:
+                    yield episode
+                continue
+            waiting[index] = episode
+            largest = max(largest, episode.nbytes)
+            held += episode.nbytes
+            while following in waiting and (schedule.end is None or following < schedule.end):
+                episode = waiting.pop(following)
+                held -= episode.nbytes
+                following += 1
+                yield episode
+
+
+def check_amounts(
+    episodes: int | None, steps: int | None, workers: int | str, envs_per_worker: int, max_episode_steps: int | None
+) -> None:
+    """Raise UsageError for amounts that make no sense."""
+    if episodes is not None and steps is not None:
+        raise UsageError("give either episodes or steps, not both")
+    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
+    for name, amount in amounts.items():
+        if amount is not None and amount < 1:
+            raise UsageError(f"{name} must be at least 1, got {amount}")
+    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
+    if envs_per_worker < 1:
+        raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")
+
+
+def warn_if_endless(length: int, recipe: RolloutRecipe) -> None:
+    if length >= LONG and recipe.max_steps is None:
+        warnings.warn(f"an episode took {length:,} steps; max_episode_steps would cut it", stacklevel=3)
