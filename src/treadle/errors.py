@@ -100,7 +100,7 @@ class SpaceError(TreadleError, ValueError):
 
 
 class BadAction(SpaceError):
-    """Found before sending: no environment has moved. `where.slot` is the first offending row, None if the count is off."""
+    """Found before sending: no environment has moved. `where.slot` is the first bad row, None if the count is off."""
 
 
 class WorkerError(TreadleError):
@@ -209,5 +209,3 @@ def _join(original: type[Exception]) -> type[TaskRaised]:
 
 def _rebuild(original: type[Exception], message: str, fields: dict[str, Any]) -> TaskRaised:
     return task_raised(original, message, **fields)
-
-

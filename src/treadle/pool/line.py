@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field, Plan
+from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import decode
 from treadle.pool.messages import Extras, Reply
@@ -58,10 +58,10 @@ class LineFields:
 class Line:
     def __init__(self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any) -> None:
         self.depth = fields.depth
-        self.requests = memoryview(arena.array(fields.requests))
-        self.answers = memoryview(arena.array(fields.answers))
-        self.box = memoryview(arena.array(fields.box))
-        self.words = memoryview(arena.array(fields.words))
+        self.requests = view(arena.array(fields.requests))
+        self.answers = view(arena.array(fields.answers))
+        self.box = view(arena.array(fields.box))
+        self.words = view(arena.array(fields.words))
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
@@ -69,7 +69,7 @@ class Line:
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
         for words in (self.requests, self.answers, self.words):
-            words[:] = memoryview(np.zeros(len(words), np.int64))
+            words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
 
     # -- the caller's half -------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ class Lockstep:
             if extras is None and not told and all_fixed:
                 arrays = hand_out(block)
                 if single:
-                    return Batch(*arrays, {}, {})
-                return Batch(batch(arrays), *arrays[-3:], {}, {})
+                    return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, {})
+                return Batch(batch(arrays), arrays[-3], arrays[-2], arrays[-1], {}, {})
             return self._finish(block, [extras, *told.values()])
 
         return step
@@ -216,7 +216,7 @@ class Lockstep:
         if self._pending is not None:
             self._drain()
         chosen = list(range(self.pool.n)) if slots is None else list(slots)
-        members, ids = self._post(Op.CALL, -1, {slot: (name, args, kwargs) for slot in chosen})
+        members, ids = self._post(Op.CALL, -1, dict.fromkeys(chosen, (name, args, kwargs)))
         extras = self._collect(members, ids)
         results = {slot: value for each in extras for slot, value in each.infos.items()}
         self._raise_first(extras, None)
@@ -271,9 +271,7 @@ class Lockstep:
             raise error
         return extras
 
-    def _gather(
-        self, block: int, members: list[Member], ids: dict[int, int], extras: list[Extras | None]
-    ) -> Batch:
+    def _gather(self, block: int, members: list[Member], ids: dict[int, int], extras: list[Extras | None]) -> Batch:
         """The batch in `block` once the members have answered; `extras` is what others have said already."""
         try:
             found = self._collect(members, ids)
@@ -285,7 +283,7 @@ class Lockstep:
         return self._finish(block, [*extras, *found])
 
     def _drain(self) -> None:
-        """Finish an interrupted step and drop what it brought; its slots have moved, as the interrupted caller asked."""
+        """Finish an interrupted step and drop what it brought; its slots have moved, as they were asked to."""
         assert self._pending is not None
         id, block = self._pending
         self._pending = None
@@ -318,7 +316,8 @@ class Lockstep:
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         arrays = self._leases.hand_out(block)
         whole = {slot: (self._final(block, slot, loose), info) for slot, (info, loose) in sorted(finals.items())}
-        return Batch(self._batch(arrays), *arrays[-3:], dict(sorted(infos.items())), whole)
+        observations = self._batch(arrays)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
 
     def _finish(self, block: int, extras: Sequence[Extras | None]) -> Batch:
         batch = self._assemble(block, extras)

@@ -63,6 +63,11 @@ class Member:
         return self.spec.index
 
     @property
+    def shown(self) -> int | None:
+        """The worker's number in errors; None for the caller's own share."""
+        return None if self.inline else self.index
+
+    @property
     def slots(self) -> tuple[int, ...]:
         return self.spec.slots
 
@@ -93,7 +98,7 @@ class Member:
     def where(self, done: Any, owed: Owed | None = None) -> Where:
         """The slot that is at work on the first owed request: the first whose row is not done yet."""
         owed = owed or (self.owed[0] if self.owed else None)
-        worker = None if self.inline else self.index
+        worker = self.shown
         if owed is None:
             slot = self.slots[0] if len(self.slots) == 1 else None
             return Where(slot, worker, self.worker.pid)

@@ -87,7 +87,7 @@ class Raised:
             text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__qualname__}: {message}\n"
         mismatch = {}
         if hasattr(error, "expected") and hasattr(error, "path"):  # spaces.Mismatch
-            mismatch = {"path": tuple(error.path), "expected": error.expected, "got": error.got}
+            mismatch = {"path": tuple(error.path), "expected": error.expected, "got": getattr(error, "got", "")}
         return cls(type(error).__qualname__, message, text, phase, pickled=_pickled(error), **mismatch, **where)
 
     def original(self) -> BaseException | None:
@@ -157,8 +157,8 @@ def without_unpicklable(extras: Extras, phase: str) -> Extras:
                 path, error = found
                 text = f"{path} cannot be sent to the caller: {error.message}"
                 bad[slot] = Raised(error.error_type, text, error.traceback, phase)
-    keep = [{s: v for s, v in table.items() if s not in bad} for table in extras[:3]]
-    return Extras(*keep, {**extras.raised, **bad})  # type: ignore[arg-type]
+    infos, loose, finals = ({s: v for s, v in table.items() if s not in bad} for table in extras[:3])
+    return Extras(infos, loose, finals, {**extras.raised, **bad})
 
 
 def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:

@@ -13,21 +13,20 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import BrokenPool, ClosedPool, StartupFailed, UsageError, Where, WorkerError
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.life import Event, State
-from treadle.pool.local import SerialWorker, ThreadWorker
-from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent, Started
-from treadle.pool.messages import ExitReport, Hello, Op, Request, WorkerSpec
+from treadle.pool.member import Answered, Failed, Member, PoolEvent
+from treadle.pool.messages import Op, Request
+from treadle.pool.roster import Roster, partition
 from treadle.pool.stderr import StderrReader
 from treadle.pool.tickets import LocalTickets, PipeTickets
 
@@ -96,103 +95,39 @@ class Pool:
             start_method = start_method or process.default_start_method()
             process.check_start_method(start_method)
         self.backend, self.start_method = backend, start_method
-        self._preload = tuple(preload)
         self.step_timeout, self.close_timeout = step_timeout, close_timeout
         self.policy, self.max_restarts = Policy(on_failure), max_restarts
         self._pid = os.getpid()
         self._last_id = 0
         self.broken: WorkerError | None = None
-        self.restarts = 0
         cores = bell.cores()
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
         self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
-        self._reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
-        self.members: list[Member] = []
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
+        reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
+        self.roster = Roster(
+            backend, start_method, tuple(preload), reader, self.tickets, self.grounding, self.worker_tries
+        )
+        self.members = self.roster.members
         self._closed = False
         try:
             for index, slots in enumerate(shares):
-                self._launch(index, slots, [factories[s] for s in slots])
+                self.roster.launch(index, slots, [factories[s] for s in slots])
             if inline:
                 slots = tuple(range(inline))
-                self._launch(len(shares), slots, [factories[s] for s in slots], inline=True)
-            self._start(monotonic() + start_timeout, start_timeout)
+                self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
+            self.descriptions = self.roster.start(start_timeout)
         except BaseException:
             self.close(0.0)
             raise
 
-    # -- starting ----------------------------------------------------------------------------------------------------
-
-    def _launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
-        if inline:
-            spec = WorkerSpec(index, slots, b"")
-        else:
-            spec = WorkerSpec.of(index, slots, factories) if self.backend == "process" else WorkerSpec(index, slots, b"")
-        self.members.append(Member(spec, factories, self._worker(spec, factories, inline), inline))
-
-    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
-        if inline:
-            return SerialWorker(spec, factories, self.tickets)
-        if self.backend == "thread":
-            return ThreadWorker(spec, factories, self.tickets)
-        from treadle.pool.process import ProcessWorker
-
-        assert self.start_method is not None
-        return ProcessWorker(spec, self.start_method, self._preload, self._reader)
-
-    def _start(self, deadline: float, limit: float) -> None:
-        """Wait for every hello, then lay the ground. Raises StartupFailed with all that went wrong."""
-        hellos: dict[int, Hello] = {}
-        failures: list[WorkerError] = []
-        waiting = list(self.members)
-        while waiting:
-            for member in list(waiting):
-                hello = member.worker.hello()
-                if hello is not None:
-                    waiting.remove(member)
-                    if hello.failed:
-                        slot, raised = hello.failed
-                        failures.append(failure.task_error(raised, slot, self._index(member), hello.pid or None))
-                        self._end(member)
-                    else:
-                        hellos[member.index] = hello
-                        member.see(Event.HELLO)
-                elif member.worker.ended() and member.worker.hello() is None:
-                    waiting.remove(member)
-                    failures.append(self._died(member, phase="init"))
-            if waiting and monotonic() >= deadline:
-                for member in waiting:
-                    where = Where(member.slots[0], self._index(member), member.worker.pid, "init")
-                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
-                break
-            if waiting:
-                self._sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
-        if failures:
-            raise _startup_failed(failures)
-        self.descriptions = [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
-        self.grounding.lay(self.descriptions, self.members, self.tickets)
-        for member in self.members:
-            self._ground(member)
-
-    def _ground(self, member: Member) -> None:
-        self.grounding.give(member, self.worker_tries, self.tickets)
-
-    def _sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
-        from treadle.pool.child import wait_readable
-
-        fds = [fd for member in members for fd in member.worker.fds(closing=closing)]
-        if fds:
-            wait_readable(fds, timeout)
-        else:
-            time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
-
     # -- sending and receiving ---------------------------------------------------------------------------------------
 
     def in_slot_order(self) -> list[Member]:
-        return sorted(self.members, key=lambda member: member.slots[0])
+        return self.roster.in_slot_order()
 
     def next_id(self) -> int:
         self._last_id += 1
@@ -223,7 +158,7 @@ class Pool:
                 return []
             starting = [m for m in self.members if m.state is State.STARTING]
             if starting and self.backend == "process":
-                self._sleep_on(starting, min(left, 0.005))
+                self.roster.sleep_on(starting, min(left, 0.005))
                 self.grounding.pool_bell.acquire(False)
             else:
                 bell.await_bell(self.grounding.pool_bell, self.tries, left)
@@ -255,9 +190,9 @@ class Pool:
             elif member.owed and (found := self._overdue(member, now)) is not None:
                 events.append(found)
             elif member.state is State.STARTING and member.worker is not None:
-                events.extend(self._restarted(member))
+                events.extend(self.roster.restarted(member))
             elif member.restart_at is not None and now >= member.restart_at:
-                self._restart(member)
+                self.roster.restart(member)
         return events
 
     def _overdue(self, member: Member, now: float) -> PoolEvent | None:
@@ -267,7 +202,7 @@ class Pool:
             if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
                 member.warned = owed.request.id
                 where, stack = member.where(self.grounding.done), member.worker.stack()
-                log.warning("%s: no answer for %.0f s and no step_timeout is set; its stack:\n%s", where, elapsed, stack)
+                log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
             return None
         if member.inline or elapsed <= limit:
             return None
@@ -306,7 +241,7 @@ class Pool:
 
     def _bury(self, member: Member) -> Failed:
         owed = tuple(o for o in member.owed if o.request.id not in member.late)
-        error = self._died(member, owed=member.owed[0] if member.owed else None)
+        error = self.roster.died(member, member.where(self.grounding.done))
         for each in member.owed:
             self.grounding.release(each.request.id)
         member.owed.clear()
@@ -316,46 +251,11 @@ class Pool:
             self.broken = self.broken or error
         return Failed(member, error, owed)
 
-    def _died(self, member: Member, *, phase: str | None = None, owed: Owed | None = None) -> WorkerError:
-        if phase is not None:
-            where = Where(member.slots[0], self._index(member), member.worker.pid, phase)
-        else:
-            where = member.where(self.grounding.done, owed)
-        return failure.died(where, self._end(member))
-
-    def _end(self, member: Member) -> ExitReport:
-        return member.worker.bury()
-
     def restart(self, member: Member, delay: float = 0.0) -> None:
         """Start a dead member anew, after `delay` seconds; `poll` tells when it is ready."""
         member.restart_at = monotonic() + delay
         if delay <= 0:
-            self._restart(member)
-
-    def _restart(self, member: Member) -> None:
-        member.restart_at = None
-        member.restarts.append(monotonic())
-        self.restarts += 1
-        member.see(Event.RESTART)
-        member.worker = self._worker(member.spec, member.factories, member.inline)
-
-    def _restarted(self, member: Member) -> list[PoolEvent]:
-        hello = member.worker.hello()
-        if hello is None:
-            if not member.worker.ended() or (hello := member.worker.hello()) is None and not member.worker.ended():
-                return []
-            if hello is None:
-                error = self._died(member, phase="init")
-                member.see(Event.DIED)
-                return [Failed(member, error, ())]
-        if hello.failed:
-            slot, raised = hello.failed
-            self._end(member)
-            member.see(Event.DIED)
-            return [Failed(member, failure.task_error(raised, slot, self._index(member), hello.pid), ())]
-        member.see(Event.HELLO)
-        self._ground(member)
-        return [Started(member)]
+            self.roster.restart(member)
 
     def drop(self, member: Member) -> None:
         """Give a dead member up for good."""
@@ -369,10 +269,6 @@ class Pool:
             raise UsageError("this pool belongs to the process that made it, not to a fork of it")
         if self.broken is not None:
             raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
-
-    @staticmethod
-    def _index(member: Member) -> int | None:
-        return None if member.inline else member.index
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -394,33 +290,11 @@ class Pool:
             for member in self.members:
                 member.see(Event.CLOSE)
             self.tickets.end()
-            for member in left:
-                member.worker.ask()
-            left = self._await_ends(left, deadline)
-            for number, seconds in ((signal.SIGTERM, 0.75), (signal.SIGKILL, 5.0)):
-                for member in left:
-                    member.worker.kill(number)
-                left = self._await_ends(left, monotonic() + (seconds if self.backend == "process" else 0.0))
-            if left:
-                log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
+            self.roster.end(left, deadline)
             for member in self.members:
-                member.worker.bury()
                 member.see(Event.CLOSED)
-            if self._reader is not None:
-                self._reader.close()
             self.tickets.close()
             self.grounding.clear()
-
-    def _await_ends(self, members: list[Member], deadline: float) -> list[Member]:
-        """Those that have not ended by the deadline. Looks again as soon as one ends."""
-        left = [m for m in members if not m.worker.ended()]
-        while left and monotonic() < deadline:
-            for member in left:  # a worker that waits to send something must not wait for ever
-                if member.worker.line is not None and member.owed:
-                    member.worker.take()
-            self._sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
-            left = [m for m in left if not m.worker.ended()]
-        return left
 
     def __enter__(self) -> Pool:
         return self
@@ -434,20 +308,6 @@ class Pool:
 
             warnings.warn("a treadle pool was dropped without close(); its workers are killed", ResourceWarning, 2)
             self.close(0.0)
-
-
-def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
-    """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
-    if n == 0:
-        return []
-    workers = min(workers, n)
-    size, extra = divmod(n, workers)
-    shares, at = [], first
-    for i in range(workers):
-        end = at + size + (i < extra)
-        shares.append(tuple(range(at, end)))
-        at = end
-    return shares
 
 
 def _check(factories: Any, backend: str, workers: int | None, inline: int, on_failure: str, worker_output: str) -> None:
@@ -464,13 +324,3 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
     if worker_output not in ("prefix", "raw"):
         raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
-
-
-def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
-    first = failures[0]
-    more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
-    error = StartupFailed(
-        f"{first}{more}", where=first.where, remote_traceback=first.remote_traceback, failures=tuple(failures)
-    )
-    error.__cause__ = first
-    return error

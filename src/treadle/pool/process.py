@@ -7,6 +7,7 @@ only on request, and refused while the caller has threads, whose locks the copy 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -99,10 +100,8 @@ class ProcessWorker:
 
     def take(self) -> Reply | None:
         assert self.line is not None
-        try:
+        with contextlib.suppress(OSError):  # it is dying: its death is seen where deaths are looked for
             self.channel.pump()
-        except OSError:
-            pass
         try:
             return self.line.take(PAYLOAD_TIMEOUT)
         except EOFError:
@@ -162,10 +161,8 @@ class ProcessWorker:
         """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
         if self._crash < 0:
             return self.report
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
-        except (ProcessLookupError, PermissionError):
-            pass
         status = self._child.reap(timeout)
         lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
         stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()

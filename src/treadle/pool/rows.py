@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field, Plan
+from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.spaces import Layout
 
 
@@ -31,7 +31,9 @@ class BlockFields:
     @classmethod
     def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool) -> BlockFields:
         def leaves() -> tuple[Field | None, ...]:
-            return tuple(plan.add(leaf.dtype, (n, *leaf.shape)) if leaf.fixed else None for leaf in layout.leaves)
+            return tuple(
+                plan.add(leaf.dtype, (n, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves
+            )
 
         observations = leaves()
         return cls(
@@ -54,7 +56,7 @@ class RowFields:
 
     @classmethod
     def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
-        acts = tuple(plan.add(leaf.dtype, (n, *leaf.shape)) if leaf.fixed else None for leaf in actions.leaves)
+        acts = tuple(plan.add(leaf.dtype, (n, *(leaf.shape or ()))) if leaf.fixed else None for leaf in actions.leaves)
         done = plan.add("i8", (n,))
         return cls(acts, done, tuple(BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)))
 
@@ -66,12 +68,12 @@ class BlockView:
     """One block as a worker writes it: slots lo..hi-1, addressed from 0. Everything is bound once, used for ever."""
 
     def __init__(self, arena: Arena, fields: BlockFields, layout: Layout, lo: int, hi: int) -> None:
-        self.rewards = memoryview(arena.array(fields.rewards))[lo:hi]
-        self.terminated = memoryview(arena.array(fields.terminated))[lo:hi]
-        self.truncated = memoryview(arena.array(fields.truncated))[lo:hi]
-        self.valid = memoryview(arena.array(fields.valid))[lo:hi]
-        self._all_false = memoryview(np.zeros(hi - lo, np.bool_))
-        self._all_true = memoryview(np.ones(hi - lo, np.bool_))
+        self.rewards = view(arena.array(fields.rewards))[lo:hi]
+        self.terminated = view(arena.array(fields.terminated))[lo:hi]
+        self.truncated = view(arena.array(fields.truncated))[lo:hi]
+        self.valid = view(arena.array(fields.valid))[lo:hi]
+        self._all_false = view(np.zeros(hi - lo, np.bool_))
+        self._all_true = view(np.ones(hi - lo, np.bool_))
         self.writes = _writers(arena, fields.observations, layout, lo, hi)
         self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
 
@@ -100,7 +102,7 @@ class Rows:
         self._arena, self._fields, self._layout = arena, fields, observations
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
-        self.done = memoryview(arena.array(fields.done))[lo:hi]
+        self.done = view(arena.array(fields.done))[lo:hi]
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         self.read_actions = actions.batch_reader(arrays, lo, hi)
 

@@ -10,7 +10,7 @@ nor carries an info costs the env's own step, one write of the observation, one 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -32,7 +32,7 @@ class Server:
         self._local = local
         k = len(slots)
         self._all = range(k)
-        self._steps: list[Callable[[Any], Any]] = [getattr(p, "step", None) for p in programs]
+        self._steps: list[Any] = [getattr(p, "step", None) for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._own = [0] * k
         self._began = [0] * k  # the count at which the slot's episode began
@@ -188,7 +188,7 @@ class Server:
                 results[i] = self.programs[i].call(name, args, kwargs)
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
-            self._steps[i] = getattr(self.programs[i], "step", None)  # type: ignore[call-overload]
+            self._steps[i] = getattr(self.programs[i], "step", None)
         return self._extras(results, {}, {}, raised)
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:

@@ -40,7 +40,7 @@ class EnvRecipe:
     imports: tuple[str, ...] = ()
 
     def build(self) -> gym.Env:
-        """The environment. Raises UsageError / MissingExtra for what the recipe gets wrong, else what building raises."""
+        """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
         for name in self.imports:
             importlib.import_module(name)
         if isinstance(self.env, str):
@@ -118,7 +118,7 @@ class GymEnv(Program):
         self.env.close()
 
     def _held(self, action: Any) -> Any:
-        raise UsageError("this episode has ended and nothing moves on by itself here: reset the slot before stepping it")
+        raise UsageError("this episode has ended and nothing moves on by itself here: reset the slot first")
 
 
 def gym_env(

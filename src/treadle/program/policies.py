@@ -145,7 +145,7 @@ class RandomActor:
         self._stock[row] = []
 
     def act(self, observations: list[Any]) -> tuple[list[Any], None]:
-        actions = []
+        actions: list[Any] = []
         for row, observation in enumerate(observations):
             if observation is None:
                 actions.append(None)
@@ -196,13 +196,15 @@ def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]
 
 
 class PolicyActor:
-    """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat row 0 of the batch)."""
+    """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat one that has)."""
 
     def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int) -> None:
         self._policy, self._rows = policy, rows
         self._observations, self._actions = observations, actions
         self._stack = _stacker(observations)
-        self._arrays = [np.zeros((rows, *leaf.shape), leaf.dtype) if leaf.fixed else None for leaf in actions.leaves]
+        self._arrays = [
+            np.zeros((rows, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in actions.leaves
+        ]
         self._write = actions.batch_writer(self._arrays, rows)
         self._read = actions.batch_reader(self._arrays, 0, rows)
         self._ask = self._asker(policy)

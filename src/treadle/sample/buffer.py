@@ -37,7 +37,7 @@ class TreeColumn:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._columns = [Column(leaf) if leaf.fixed else None for leaf in layout.leaves]
-        self._loose: list[list[Any]] = [[] for leaf in layout.leaves if not leaf.fixed]
+        self._loose: list[Any] = [[] for leaf in layout.leaves if not leaf.fixed]
         self._room = 0
         self._vector: Any = None
         self._bind()

@@ -112,7 +112,7 @@ class Collection:
 
     def _order(self, member: Member, batch: int) -> None:
         order = RolloutOrder(self._root, batch)
-        self.pool.send(member, Op.STREAM, {slot: order for slot in member.slots})
+        self.pool.send(member, Op.STREAM, dict.fromkeys(member.slots, order))
 
     def _issue(self) -> None:
         """Keep enough tickets out that nobody waits for the caller."""

@@ -119,6 +119,7 @@ class RolloutSlot(Program):
         ready: list[tuple[int, int, Any]] = []
         since = perf_counter()
         more = True
+        copies = sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         while True:
             for row in range(rows):
                 while more and now[row] is None:
@@ -155,7 +156,7 @@ class RolloutSlot(Program):
                 try:
                     result = steps[row](action)
                     buffer.step(action, None if policy_infos is None else policy_infos[row], result)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - raised on, with its place
                     raise _placed(error, "step", buffer, action) from None
                 now[row] = result[0]
                 if result[2] or result[3] or buffer.length >= most:
@@ -163,7 +164,7 @@ class RolloutSlot(Program):
                     now[row] = None
                     encode = perf_counter()
                     shares.step += encode - after
-                    episode = buffer.episode(bool(result[2]), truncated, copy=sink is None and self._globals is not Globals.SEED)
+                    episode = buffer.episode(bool(result[2]), truncated, copy=copies)
                     ready.append((buffer.index, buffer.length, episode if sink is None else sink.add(episode)))
                     after = perf_counter()
                     shares.encode += after - encode
@@ -193,7 +194,7 @@ class RolloutSlot(Program):
             observation, info = self._envs[row].reset(seed=seed)
             self._actor.start(row, policy_seed)
             buffer.begin(index, seed, observation, info)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised on, with its place
             raise _placed(error, "reset", buffer, None) from None
         self.shares.reset += perf_counter() - start
         return observation

@@ -1,0 +1,194 @@
+"""The roster: a pool's workers as processes that come and go - launched, awaited, replaced, ended.
+
+Starting is parallel: all are launched, then all hellos are awaited under one deadline. Ending is a ladder under one
+deadline: ask, wait, SIGTERM to the groups, SIGKILL to the groups, reap.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from time import monotonic
+from typing import Any
+
+from treadle.errors import StartupFailed, Where, WorkerError
+from treadle.pool import failure
+from treadle.pool.bell import SLICE
+from treadle.pool.ground import Grounding
+from treadle.pool.life import Event
+from treadle.pool.local import SerialWorker, ThreadWorker
+from treadle.pool.member import Failed, Member, Started
+from treadle.pool.messages import Hello, WorkerSpec
+from treadle.pool.stderr import StderrReader
+
+log = logging.getLogger("treadle")
+
+TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
+
+
+class Roster:
+    def __init__(
+        self,
+        backend: str,
+        start_method: str | None,
+        preload: tuple[str, ...],
+        reader: StderrReader | None,
+        tickets: Any,
+        grounding: Grounding,
+        worker_tries: int,
+    ) -> None:
+        self._backend, self._start_method, self._preload = backend, start_method, preload
+        self._reader, self._tickets, self._grounding, self._tries = reader, tickets, grounding, worker_tries
+        self.members: list[Member] = []
+        self.restarts = 0
+
+    def in_slot_order(self) -> list[Member]:
+        return sorted(self.members, key=lambda member: member.slots[0])
+
+    def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        if inline or self._backend != "process":
+            spec = WorkerSpec(index, slots, b"")
+        else:
+            spec = WorkerSpec.of(index, slots, factories)
+        self.members.append(Member(spec, factories, self._worker(spec, factories, inline), inline))
+
+    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
+        if inline:
+            return SerialWorker(spec, factories, self._tickets)
+        if self._backend == "thread":
+            return ThreadWorker(spec, factories, self._tickets)
+        from treadle.pool.process import ProcessWorker
+
+        assert self._start_method is not None
+        return ProcessWorker(spec, self._start_method, self._preload, self._reader)
+
+    def start(self, limit: float) -> list[Any]:
+        """Wait up to `limit` seconds for every hello, then lay the ground; returns one description a slot.
+
+        Raises StartupFailed with all that went wrong.
+        """
+        deadline = monotonic() + limit
+        hellos: dict[int, Hello] = {}
+        failures: list[WorkerError] = []
+        waiting = list(self.members)
+        while waiting:
+            for member in list(waiting):
+                hello = member.worker.hello()
+                if hello is not None:
+                    waiting.remove(member)
+                    if hello.failed:
+                        slot, raised = hello.failed
+                        failures.append(failure.task_error(raised, slot, member.shown, hello.pid or None))
+                        member.worker.bury()
+                    else:
+                        hellos[member.index] = hello
+                        member.see(Event.HELLO)
+                elif member.worker.ended() and member.worker.hello() is None:
+                    waiting.remove(member)
+                    failures.append(self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init")))
+            if waiting and monotonic() >= deadline:
+                for member in waiting:
+                    where = Where(member.slots[0], member.shown, member.worker.pid, "init")
+                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
+                break
+            if waiting:
+                self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
+        if failures:
+            raise _startup_failed(failures)
+        descriptions = [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
+        self._grounding.lay(descriptions, self.members, self._tickets)
+        for member in self.members:
+            self._grounding.give(member, self._tries, self._tickets)
+        return descriptions
+
+    def sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
+        from treadle.pool.child import wait_readable
+
+        fds = [fd for member in members for fd in member.worker.fds(closing=closing)]
+        if fds:
+            wait_readable(fds, timeout)
+        else:
+            time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
+
+    def died(self, member: Member, where: Where) -> WorkerError:
+        """Bury a member that has ended; the error tells how."""
+        return failure.died(where, member.worker.bury())
+
+    def restart(self, member: Member) -> None:
+        """Start a dead member anew; `restarted` tells when it is ready."""
+        member.restart_at = None
+        member.restarts.append(monotonic())
+        self.restarts += 1
+        member.see(Event.RESTART)
+        member.worker = self._worker(member.spec, member.factories, member.inline)
+
+    def restarted(self, member: Member) -> list[Failed | Started]:
+        """The news of a member that is starting again: none yet, ready, or failed once more."""
+        hello = member.worker.hello()
+        if hello is None:
+            if not member.worker.ended() or ((hello := member.worker.hello()) is None and not member.worker.ended()):
+                return []
+            if hello is None:
+                error = self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init"))
+                member.see(Event.DIED)
+                return [Failed(member, error, ())]
+        if hello.failed:
+            slot, raised = hello.failed
+            member.worker.bury()
+            member.see(Event.DIED)
+            return [Failed(member, failure.task_error(raised, slot, member.shown, hello.pid), ())]
+        member.see(Event.HELLO)
+        self._grounding.give(member, self._tries, self._tickets)
+        return [Started(member)]
+
+    def end(self, left: list[Member], deadline: float) -> None:
+        """Climb the ladder with the members that still run, then bury all."""
+        for member in left:
+            member.worker.ask()
+        left = self._await_ends(left, deadline)
+        for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+            for member in left:
+                member.worker.kill(number)
+            left = self._await_ends(left, monotonic() + (seconds if self._backend == "process" else 0.0))
+        if left:
+            log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
+        for member in self.members:
+            member.worker.bury()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _await_ends(self, members: list[Member], deadline: float) -> list[Member]:
+        """Those that have not ended by the deadline. Looks again as soon as one ends."""
+        left = [m for m in members if not m.worker.ended()]
+        while left and monotonic() < deadline:
+            for member in left:  # a worker that waits to send something must not wait for ever
+                if member.worker.line is not None and member.owed:
+                    member.worker.take()
+            self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
+            left = [m for m in left if not m.worker.ended()]
+        return left
+
+
+def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
+    """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
+    if n == 0:
+        return []
+    workers = min(workers, n)
+    size, extra = divmod(n, workers)
+    shares, at = [], first
+    for i in range(workers):
+        end = at + size + (i < extra)
+        shares.append(tuple(range(at, end)))
+        at = end
+    return shares
+
+
+def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
+    first = failures[0]
+    more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
+    error = StartupFailed(
+        f"{first}{more}", where=first.where, remote_traceback=first.remote_traceback, failures=tuple(failures)
+    )
+    error.__cause__ = first
+    return error
