@@ -169,7 +169,7 @@ class StableBaselinesDummy(_StableBaselines):
 class StableBaselinesSubproc(_StableBaselines):
     """`stable_baselines3.common.vec_env.SubprocVecEnv`: one process per env, everything through pipes.
 
-    Its processes are forked. Its own default, forkserver, took about 0.65 s per env to start, more than a minute for 128,
+    Its processes are forked. Its own default, forkserver, took 0.5 to 0.7 s per env to start (20 s and more for 32),
     and then stepped 6 to 8 % slower (medians at 8 and 32 CartPoles, ranges overlapping): the choice favours the peer.
     """
 

@@ -157,7 +157,8 @@ def without_unpicklable(extras: Extras, phase: str) -> Extras:
                 path, error = found
                 text = f"{path} cannot be sent to the caller: {error.message}"
                 bad[slot] = Raised(error.error_type, text, error.traceback, phase)
-    infos, loose, finals = ({s: v for s, v in table.items() if s not in bad} for table in extras[:3])
+    tables: Any = extras[:3]
+    infos, loose, finals = ({s: v for s, v in table.items() if s not in bad} for table in tables)
     return Extras(infos, loose, finals, {**extras.raised, **bad})
 
 

@@ -57,7 +57,7 @@ class TreeColumn:
 
     def tree(self, rows: int, copy: bool) -> Any:
         loose = iter(self._loose)
-        values = []
+        values: list[Any] = []
         for column in self._columns:
             if column is None:
                 values.append(list(next(loose)))
