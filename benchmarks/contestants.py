@@ -80,15 +80,16 @@ class VectorSession:
     def _stretch(self, seconds: float) -> tuple[int, float]:
         step, batches, k, n_batches = self._step, self._batches, self._next, len(self._batches)
         clock, count = perf_counter, np.count_nonzero
-        ended = self._ended
+        ended, reset_rows = self._ended, self._reset_rows
         calls = resets = 0
         start = clock()
         end = start + seconds
         while True:
             _, _, terminated, truncated, _ = step(batches[k])
             calls += 1
-            resets += ended
-            ended = int(count(terminated | truncated))
+            if reset_rows:
+                resets += ended
+                ended = int(count(terminated | truncated))
             k += 1
             if k == n_batches:
                 k = 0
@@ -96,7 +97,7 @@ class VectorSession:
             if now >= end:
                 break
         self._next, self._ended = k, ended
-        return calls * self._n_envs - (resets if self._reset_rows else 0), now - start
+        return calls * self._n_envs - resets, now - start
 
     def close(self) -> None:
         self._close()
