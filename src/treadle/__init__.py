@@ -1,3 +1,82 @@
-"""Treadle steps many environments at once."""
+"""Treadle steps many environments at once.
+
+Every public name lives in a room of its own and is loaded when it is first used, so that `import treadle` costs
+nothing: no NumPy, no Gymnasium, no set-up.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# public name -> the module it comes from
+_HOME = {
+    **dict.fromkeys(
+        (
+            "ArenaError",
+            "BadAction",
+            "BadObservation",
+            "BrokenPool",
+            "ClosedPool",
+            "MissingExtra",
+            "RemoteTraceback",
+            "SpaceError",
+            "StartupFailed",
+            "TaskRaised",
+            "TreadleError",
+            "UsageError",
+            "Where",
+            "WorkerDied",
+            "WorkerError",
+            "WorkerTimeout",
+        ),
+        "treadle.errors",
+    ),
+    "Episode": "treadle.sample.episode",
+    "collect": "treadle.sample.collect",
+    "CollectionFailed": "treadle.sample.collect",
+    "evaluate": "treadle.sample.evaluate",
+    "Evaluation": "treadle.sample.evaluate",
+    "load": "treadle.record.merge",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - the names are in the table above
+
+if TYPE_CHECKING:
+    from treadle.errors import (
+        ArenaError,
+        BadAction,
+        BadObservation,
+        BrokenPool,
+        ClosedPool,
+        MissingExtra,
+        RemoteTraceback,
+        SpaceError,
+        StartupFailed,
+        TaskRaised,
+        TreadleError,
+        UsageError,
+        Where,
+        WorkerDied,
+        WorkerError,
+        WorkerTimeout,
+    )
+    from treadle.record.merge import load
+    from treadle.sample.collect import CollectionFailed, collect
+    from treadle.sample.episode import Episode
+    from treadle.sample.evaluate import Evaluation, evaluate
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'treadle' has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

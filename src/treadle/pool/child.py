@@ -105,7 +105,7 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             start = perf_counter_ns()
             extras = server.step(id, block)
             line.words[BUSY_NS] += perf_counter_ns() - start
-            answer(line, id, extras, "step")
+            answer(line, id, extras, "step", ended=server.ended)
             continue
         if op == CLOSE:
             raised = server.close()
@@ -119,14 +119,14 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
         line.words[BUSY_NS] = server.busy_ns
 
 
-def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True) -> None:
+def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False) -> None:
     try:
-        line.answer(id, extras, last)
+        line.answer(id, extras, last, ended)
     except OSError:
         raise
     except Exception:  # noqa: BLE001 - pickling runs foreign code: what fails becomes its slot's failure
         assert extras is not None
-        line.answer(id, without_unpicklable(extras, phase), last)
+        line.answer(id, without_unpicklable(extras, phase), last, ended)
 
 
 class Control:

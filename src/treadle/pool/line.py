@@ -22,7 +22,8 @@ from treadle.pool.messages import Extras, Reply
 
 BOX = 4096  # bytes of an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op
-FLAG_BOX, FLAG_CHANNEL, FLAG_MORE = 1, 2, 4
+FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
+WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
 CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
@@ -145,11 +146,14 @@ class Line:
         words[STARVED] = 0
         return not self.stopped(id)
 
-    def answer(self, id: int, extras: Extras | None, last: bool = True) -> None:
-        """Answer request `id` and ring. Raises what pickling raises, with nothing sent."""
+    def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
+        """Answer request `id` and ring. Raises what pickling raises, with nothing sent.
+
+        `ended`: an episode ended in this step, so that the caller looks at the flags.
+        """
         at = self.taken % self.depth * 4
         words = self.answers
-        flags = 0 if last else FLAG_MORE
+        flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
         if extras is not None:

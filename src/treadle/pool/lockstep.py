@@ -17,6 +17,7 @@ from treadle.errors import BadAction, UsageError, Where, WorkerError, WorkerTime
 from treadle.pool import failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
+from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.spaces import Mismatch
@@ -69,6 +70,7 @@ class Lockstep:
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._last_loose: dict[int, list[Any]] = {}
         self._block = -1
+        self._final_views: dict[int, list[np.ndarray | None]] = {}
         self._was_reset = False
         self._plain = False  # may the fast lane be taken?
         self.step: Callable[[Any], Batch] = self._bind()
@@ -111,7 +113,12 @@ class Lockstep:
             self._pending = id, block
             for member in lanes:
                 member.worker.line.post(id, STEP, block)
-            extras = own.step(id, block) if own is not None else None
+            extras = None
+            ended = 0
+            if own is not None:
+                extras = own.step(id, block)
+                if own.ended:
+                    ended = FLAG_ENDED
             told: dict[int, Extras] = {}
             for member in lanes:
                 line = member.worker.line
@@ -127,7 +134,9 @@ class Lockstep:
                                 return self._leave_lane(id, block, lanes, extras, told)
                 else:
                     ring(False)
-                if answers[at + 2]:
+                flags = answers[at + 2]
+                ended |= flags
+                if flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
@@ -138,9 +147,10 @@ class Lockstep:
             self._block = block
             if extras is None and not told and all_fixed:
                 arrays = hand_out(block)
+                finals = self._finals(block, arrays, {}) if ended & FLAG_ENDED else {}
                 if single:
-                    return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, {})
-                return Batch(batch(arrays), arrays[-3], arrays[-2], arrays[-1], {}, {})
+                    return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
+                return Batch(batch(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
             return self._finish(block, [extras, *told.values()])
 
         return step
@@ -315,7 +325,7 @@ class Lockstep:
         for slot in range(self.pool.n if self.observations.loose else 0):
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         arrays = self._leases.hand_out(block)
-        whole = {slot: (self._final(block, slot, loose), info) for slot, (info, loose) in sorted(finals.items())}
+        whole = self._finals(block, arrays, finals)
         observations = self._batch(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
 
@@ -341,13 +351,23 @@ class Lockstep:
             errors[0].add_note(f"{len(errors) - 1} more slots failed: {sorted(raised)[1:]}")
         raise errors[0]
 
-    def _final(self, block: int, slot: int, loose: list[Any] | None) -> Any:
-        assert self._ground.arena is not None
-        values = []
-        rest = iter(loose or [])
-        for field in self._fields.blocks[block].finals:
-            values.append(next(rest) if field is None else self._ground.arena.array(field)[slot].copy())
-        return self.observations.unflatten(values)
+    def _finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
+        """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
+        views = self._final_views.get(block)
+        if views is None:
+            fields = self._fields.blocks[block].finals
+            assert self._ground.arena is not None
+            views = [None if field is None else self._ground.arena.array(field) for field in fields]
+            self._final_views[block] = views
+        if not views:
+            return {}
+        found = {}
+        for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
+            info, loose = told.get(slot, (None, None))
+            rest = iter(loose or ())
+            values = [next(rest) if view is None else view[slot].copy() for view in views]
+            found[slot] = (self.observations.unflatten(values), {} if info is None else info)
+        return found
 
     def _carry_over(self, block: int, chosen: set[int]) -> None:
         """Rows that are not reset keep their last observation."""

@@ -42,6 +42,7 @@ class Server:
         self._rows: Rows | None = None
         self._view: Any = None  # the block that the current request writes
         self.busy_ns = 0
+        self.ended = False  # did a slot's episode end in the latest step?
 
     def attach(self, rows: Rows) -> None:
         self._rows = rows
@@ -94,6 +95,7 @@ class Server:
                 view.terminated[i] = view.truncated[i] = False
                 view.valid[i] = True
             todo = iter([(i, steps[i], actions[i], writes[i]) for i in indices])
+        self.ended = False
         rewards, done = view.rewards, rows.done  # type: ignore[union-attr]
         infos: dict[int, Any] = {}
         loose: dict[int, list[Any]] = {}
@@ -105,9 +107,7 @@ class Server:
                 for i, step, action, write in todo:
                     observation, reward, terminated, truncated, info = step(action)
                     if terminated or truncated:
-                        observation, info = self._ended(
-                            i, view, finals, observation, reward, terminated, truncated, info
-                        )
+                        observation, info = self._end(i, view, finals, observation, reward, terminated, truncated, info)
                     without_shape = write(observation)
                     rewards[i] = reward
                     if info:
@@ -124,20 +124,37 @@ class Server:
             return self._extras(infos, loose, finals, raised)
         return None
 
-    def _ended(self, i: int, view: Any, finals: dict[int, Any], *result: Any) -> tuple[Any, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = result
-        view.terminated[i], view.truncated[i] = bool(terminated), bool(truncated)
+    def _end(
+        self,
+        i: int,
+        view: Any,
+        finals: dict[int, Any],
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict[str, Any],
+    ) -> tuple[Any, dict[str, Any]]:
+        """A step that ended its episode: keep the terminal row, let the program move on as it is set to."""
+        self.ended = True
+        view.terminated[i] = terminated = bool(terminated)
+        view.truncated[i] = truncated = bool(truncated)
         program = self.programs[i]
-        without_shape = None
-        if view.write_finals:  # before the program moves on: an env may reuse its arrays
-            without_shape = self._keep(view.write_finals[i](observation))
-            info = dict(info)
+        loose = None
+        if view.write_finals:  # before the program moves on: an env may use its arrays and its info again
+            loose = view.write_finals[i](observation)
+            if loose is not None:
+                loose = self._keep(loose)
+            if info:
+                info = snapshot(info)
         self._phase = "reset"
-        record = program.ended(observation, reward, bool(terminated), bool(truncated), info)
+        record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
         if record.final_info is not None:
-            finals[i] = (record.final_info, without_shape)
-            self._new_episode(i, self._seed[i])
+            if record.final_info or loose is not None:  # the row itself is in the arena: most ends need no words
+                finals[i] = (record.final_info, loose)
+            self._episode[i] += 1
+            self._began[i] = self._ticks + self._own[i]
         self._steps[i] = partial(self._begin_row, i) if record.begins_next else program.step
         return record.observation, record.info
 
@@ -223,7 +240,6 @@ class Server:
         if self._local:
             infos = {i: snapshot(info) for i, info in infos.items()}
             loose = {i: self._keep(values) for i, values in loose.items()}  # type: ignore[misc]
-            finals = {i: (snapshot(info), values) for i, (info, values) in finals.items()}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)

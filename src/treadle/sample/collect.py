@@ -7,7 +7,6 @@ workers that die, and stops when the schedule is complete. `collect` puts the re
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,29 +15,26 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle.errors import UsageError, WorkerError
+from treadle.errors import UsageError
 from treadle.pool import bell, failure
 from treadle.pool.member import Answered, Failed, Member, Started
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.tickets import END
 from treadle.program.gym_env import EnvRecipe
+from treadle.sample import failed
 from treadle.sample.episode import Episode
+from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import BATCH, Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
 from treadle.sample.schedule import Schedule
+
+__all__ = ["Collection", "CollectionFailed", "Tally", "check_amounts", "collect"]
 
 log = logging.getLogger("treadle")
 
 DEATHS = 3  # worker deaths on one episode that end a run
 AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
-LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 DEFAULT_BUFFER = 1 << 30
-
-
-class CollectionFailed(WorkerError):
-    """A run was ended by a failure. Fields: where (episode and seed included), `finished` (episodes that are kept)."""
-
-    finished: int = 0
 
 
 @dataclass
@@ -132,7 +128,7 @@ class Collection:
         for slot, raised in sorted(extras.raised.items()):
             member = event.member
             error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
-            self._end_with(error)
+            raise failed.raised(error, len(self.schedule.lengths))
         for ready in extras.infos.values():
             for index, length, result in ready:
                 if not self.schedule.finish(index, length):
@@ -151,13 +147,13 @@ class Collection:
         for index in sorted(lost):
             self._deaths[index] = self._deaths.get(index, 0) + 1
             if self._deaths[index] >= DEATHS:
-                self._end_with(event.error, index)
+                raise failed.died(event.error, index, self._root, DEATHS, len(self.schedule.lengths))
             self.schedule.lose(index)
         self._suspect = True
         now = event.member.restarts
         verdict = failure.on_death(self.pool.policy, now, now[-1] if now else 0.0, 10**9)
         if verdict.act is not failure.Policy.RESTART:
-            self._end_with(event.error, lost[0] if lost else None)
+            raise failed.died(event.error, None, self._root, 1, len(self.schedule.lengths))
         self.tally.restarts += 1
         what = f"; episode {', '.join(map(str, sorted(lost)))} is made again" if lost else ""
         log.warning("%s%s", str(event.error).splitlines()[0], what)
@@ -173,23 +169,6 @@ class Collection:
             self.schedule.lose(index)
         self._issued = out
         self._suspect = False
-
-    def _end_with(self, error: WorkerError, index: int | None = None) -> None:
-        where = error.where
-        if index is not None:
-            from treadle import seeding
-
-            seed = seeding.episode_env_seed(self._root, index)
-            message = f"episode {index} (seed {seed}) has cost {DEATHS} workers their lives; the last: {error}"
-        else:
-            message = str(error)
-        raise CollectionFailed(
-            message,
-            where=where,
-            remote_traceback=error.remote_traceback,
-            finished=len(self.schedule.lengths),
-            episode=index if index is not None else where.episode,
-        ) from error
 
     def shares(self) -> dict[int, Shares]:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
@@ -303,8 +282,7 @@ def _collect(
 
     with Collection(recipe, schedule, root=seed, workers=workers, backend=backend, room=room, **pool_options) as run:
         following = 0
-        for index, length, episode in run:
-            warn_if_endless(length, recipe)
+        for index, _, episode in run:
             if not ordered:
                 if schedule.end is None or index < schedule.end:
                     yield episode
@@ -333,8 +311,3 @@ def check_amounts(
         raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
     if envs_per_worker < 1:
         raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")
-
-
-def warn_if_endless(length: int, recipe: RolloutRecipe) -> None:
-    if length >= LONG and recipe.max_steps is None:
-        warnings.warn(f"an episode took {length:,} steps; max_episode_steps would cut it", stacklevel=3)

@@ -7,6 +7,8 @@ neighbours.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -14,12 +16,15 @@ from time import perf_counter
 from typing import Any
 
 from treadle import seeding
+from treadle.errors import BadAction, UsageError
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, portable_spec
+from treadle.program.gym_env import EnvRecipe, import_package, portable_spec
 from treadle.program.policies import build_actor
 from treadle.sample.buffer import EpisodeBuffer
+from treadle.sample.episode import Episode
 from treadle.spaces import Layout
 
+LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
 BATCH, BATCH_SECONDS = 16, 0.05  # small episodes travel together, but none waits long
 
@@ -78,6 +83,7 @@ class Shares:
 class RolloutSlot(Program):
     def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED) -> None:
         self._recipe, self._globals = recipe, globals
+        _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         env = self._envs[0]
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
@@ -115,7 +121,7 @@ class RolloutSlot(Program):
         steps: list[Any] = [env.step for env in self._envs]
         buffers, actor, sink = self._buffers, self._actor, self._sink
         now: list[Any] = [None] * rows  # the observation each row acts on; None: no episode
-        most = recipe.max_steps or (1 << 62)
+        most = recipe.max_steps or self._endless()
         ready: list[tuple[int, int, Any]] = []
         since = perf_counter()
         more = True
@@ -146,7 +152,10 @@ class RolloutSlot(Program):
                     break
                 continue
             before = perf_counter()
-            actions, policy_infos = actor.act(now)
+            try:
+                actions, policy_infos = actor.act(now)
+            except Exception as error:  # noqa: BLE001 - whatever a policy raises is placed and raised again
+                raise self._blamed(error, now) from None
             after = perf_counter()
             shares.policy += after - before
             for row in range(rows):
@@ -160,12 +169,15 @@ class RolloutSlot(Program):
                     raise _placed(error, "step", buffer, action) from None
                 now[row] = result[0]
                 if result[2] or result[3] or buffer.length >= most:
+                    if buffer.length >= most and recipe.max_steps is None and not (result[2] or result[3]):
+                        most = self._warn_endless(buffer)
+                        continue
                     truncated = bool(result[3]) or (buffer.length >= most and not result[2])
                     now[row] = None
                     encode = perf_counter()
                     shares.step += encode - after
                     episode = buffer.episode(bool(result[2]), truncated, copy=copies)
-                    ready.append((buffer.index, buffer.length, episode if sink is None else sink.add(episode)))
+                    ready.append((buffer.index, buffer.length, episode if sink is None else self._store(episode)))
                     after = perf_counter()
                     shares.encode += after - encode
                     # an episode shares its buffer's memory: it must be on its way before the buffer is used again
@@ -199,6 +211,33 @@ class RolloutSlot(Program):
         self.shares.reset += perf_counter() - start
         return observation
 
+    def _store(self, episode: Episode) -> Any:
+        try:
+            return self._sink.add(episode)
+        except Exception as error:
+            error.treadle_phase = "write"  # type: ignore[attr-defined]
+            error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
+            raise
+
+    def _blamed(self, error: Exception, now: list[Any]) -> Exception:
+        """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
+        row = getattr(error.__context__, "row", None)  # of a spaces.Mismatch
+        if row is None or now[row] is None:
+            row = next(row for row, observation in enumerate(now) if observation is not None)
+        if isinstance(error, BadAction):  # as plain text: its path is the action's, not an observation's
+            error = UsageError(str(error))
+        return _placed(error, "policy", self._buffers[row], None)
+
+    def _endless(self) -> int:
+        """After how many steps a warning is due: never for an environment that has a limit of its own."""
+        spec = self._envs[0].spec
+        return LONG if spec is None or spec.max_episode_steps is None else 1 << 62
+
+    def _warn_endless(self, buffer: EpisodeBuffer) -> int:
+        message = f"episode {buffer.index} has taken {buffer.length:,} steps and the environment has no time limit; "
+        warnings.warn(message + "max_episode_steps (--max-episode-steps) would cut it", stacklevel=2)
+        return 1 << 62
+
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self, name)
 
@@ -215,8 +254,19 @@ def _placed(error: Exception, phase: str, buffer: EpisodeBuffer, action: Any) ->
     from treadle.pool.serve import portable
 
     error.treadle_phase = phase  # type: ignore[attr-defined]
-    where = {"episode": buffer.index, "seed": buffer.seed}
+    where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
+    if phase != "reset":
+        where["step"] = buffer.length + 1
     if phase == "step":
-        where.update(step=buffer.length + 1, last_action=portable(action))  # type: ignore[call-overload]
+        where["last_action"] = portable(action)
     error.treadle_where = where  # type: ignore[attr-defined]
     return error
+
+
+def _without_banner(env: EnvRecipe) -> None:
+    """ALE greets every new environment with two lines on stderr; from here on it says warnings and errors only."""
+    if isinstance(env.env, str):
+        import_package(env.env)
+    ale: Any = sys.modules.get("ale_py")
+    if ale is not None:
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Warning)

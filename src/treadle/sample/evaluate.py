@@ -1,0 +1,200 @@
+"""Evaluating: how good is a policy, and is it better than another one?
+
+The same episodes as `collect` makes, without keeping them. Episode i of two policies starts from the same seed, so
+their returns are compared in pairs, which takes the luck of the start out of the difference.
+
+Intervals are percentile bootstraps (Efron 1979): the mean is taken of `RESAMPLES` samples drawn with replacement, and
+the interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from treadle import seeding
+from treadle.errors import UsageError
+from treadle.program.gym_env import EnvRecipe
+from treadle.program.policies import policy_name
+from treadle.sample.collect import Collection, check_amounts
+from treadle.sample.episode import Episode
+from treadle.sample.rollout_slot import RolloutRecipe
+from treadle.sample.schedule import Schedule
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+_BOOTSTRAP = 4  # the first number of the seed path of bootstraps
+
+
+@dataclass(frozen=True)
+class Score:
+    """What came of one episode.
+
+    Attributes:
+        index: which episode of the run.
+        seed: what the environment's reset was given.
+        total_reward: undiscounted return.
+        length: steps.
+        terminated: did its last step terminate it?
+        truncated: did its last step cut it?
+    """
+
+    index: int
+    seed: int
+    total_reward: float
+    length: int
+    terminated: bool
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One policy's result.
+
+    Attributes:
+        policy: its name.
+        scores: one an episode, by index.
+        mean: of the returns.
+        std: of the returns (population).
+        low, high: the bootstrap interval of the mean, at `CONFIDENCE`.
+    """
+
+    policy: str
+    scores: tuple[Score, ...]
+    mean: float
+    std: float
+    low: float
+    high: float
+
+    @property
+    def returns(self) -> np.ndarray:
+        """float64[episodes]."""
+        return np.array([score.total_reward for score in self.scores], np.float64)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two policies on the same seeds.
+
+    Attributes:
+        first, second: each one's own result.
+        difference: mean over episodes of the first one's return minus the second one's.
+        low, high: the bootstrap interval of `difference`, over pairs, at `CONFIDENCE`.
+        wins, ties, losses: episodes in which the first one's return was greater, equal, smaller.
+    """
+
+    first: Evaluation
+    second: Evaluation
+    difference: float
+    low: float
+    high: float
+    wins: int
+    ties: int
+    losses: int
+
+
+class _Totals:
+    """Keeps nothing of an episode but its score. Made in the worker."""
+
+    def __init__(self, worker: int, observation_space: gym.Space, action_space: gym.Space) -> None:
+        """A sink has a worker and two spaces; none matters here."""
+
+    def add(self, episode: Episode) -> Score:
+        end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
+        return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def evaluate(
+    env: str | EnvSpec | Callable[..., gym.Env],
+    policy: Any,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    workers: int | str = "auto",
+    envs_per_worker: int = 1,
+    max_episode_steps: int | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
+    imports: Sequence[str] = (),
+    fresh_env: bool = False,
+    backend: str = "process",
+    watch: Callable[[Score], None] | None = None,
+    **pool_options: Any,
+) -> Evaluation:
+    """Play whole episodes and return how they went. The result is the same for any number of workers.
+
+    Args:
+        env: as for `treadle.sample.collect.collect`; so are the arguments that are not described here.
+        policy: None for random actions, or see `treadle.program.policies`.
+        episodes: how many.
+        seed: the run's root seed. Two policies with the same seed meet the same episodes.
+        watch: called with each score, in order of arrival.
+
+    Raises:
+        UsageError, StartupFailed, CollectionFailed: as `collect`.
+    """
+    check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
+    recipe = RolloutRecipe(
+        EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        policy,
+        envs_per_worker,
+        max_episode_steps,
+        infos=False,
+        sink=_Totals,
+        fresh_env=fresh_env,
+    )
+    count = None if workers == "auto" else int(workers)
+    scores: dict[int, Score] = {}
+    with Collection(recipe, Schedule(episodes), root=seed, workers=count, backend=backend, **pool_options) as run:
+        for index, _, score in run:
+            scores[index] = score
+            if watch is not None:
+                watch(score)
+    return _evaluation(policy_name(policy), [scores[index] for index in range(episodes)], seed)
+
+
+def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
+    """Two evaluations in pairs.
+
+    Args:
+        first, second: made with the same environment, seed and number of episodes.
+        seed: of the bootstrap.
+
+    Raises:
+        UsageError: when they are not about the same episodes.
+    """
+    if [(s.index, s.seed) for s in first.scores] != [(s.index, s.seed) for s in second.scores]:
+        raise UsageError("two policies are compared on the same episodes: give both evaluations the same seed and count")
+    differences = first.returns - second.returns
+    low, high = bootstrap(differences, seed)
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    mean = float(differences.mean())
+    return Comparison(first, second, mean, low, high, wins, len(differences) - wins - losses, losses)
+
+
+def bootstrap(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    """The percentile bootstrap interval of the mean of float64[n], n >= 1, at `CONFIDENCE`."""
+    rng = np.random.Generator(np.random.PCG64(seeding.derive(seed, _BOOTSTRAP)))
+    n = len(values)
+    at_once = max(1, 1_000_000 // n)  # bounds the memory, not the result
+    means = [
+        values[rng.integers(0, n, (min(at_once, RESAMPLES - start), n))].mean(axis=1)
+        for start in range(0, RESAMPLES, at_once)
+    ]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _evaluation(policy: str, scores: list[Score], seed: int) -> Evaluation:
+    returns = np.array([score.total_reward for score in scores], np.float64)
+    low, high = bootstrap(returns, seed)
+    return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high)

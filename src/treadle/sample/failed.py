@@ -1,0 +1,110 @@
+"""How a run was ended: the error, and its cause in the words of one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from treadle import seeding
+from treadle.errors import RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+class CollectionFailed(WorkerError):
+    """A run was ended by a failure.
+
+    Attributes:
+        where: the place; `where.episode` and `where.seed` say which episode it was, where that is known.
+        remote_traceback: of the worker, "" where there is none.
+        reason: the cause in one line, such as "ValueError: boom".
+        finished: episodes that were finished before.
+        stored: what became of them, for a run that writes a dataset (`treadle.record.dataset.Stored`); else None.
+    """
+
+    reason: str = ""
+    finished: int = 0
+    stored: Any = None
+
+
+def raised(error: WorkerError, finished: int) -> CollectionFailed:
+    """The end of a run because an environment, a policy or the disk raised."""
+    reason = reason_of(error)
+    return _made(error, f"{_place(error.where)}: {reason}", error.where, reason, finished)
+
+
+def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
+    """The end of a run because workers died: `deaths` of them on episode `index` (None: nobody knows which)."""
+    where, reason = error.where, reason_of(error)
+    if index is None:
+        return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
+    seed = seeding.episode_env_seed(root, index)
+    where = Where(where.slot, where.worker, where.pid, where.phase, episode=index, seed=seed)
+    message = f"episode {index} (seed {seed}) has cost {deaths} workers their lives; the last time {reason}"
+    return _made(error, message, where, reason, finished)
+
+
+def _made(error: WorkerError, message: str, where: Where, reason: str, finished: int) -> CollectionFailed:
+    failed = CollectionFailed(
+        message, where=where, remote_traceback=error.remote_traceback, reason=reason, finished=finished
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _place(where: Where) -> str:
+    worker = f"slot {where.slot}" if where.slot is not None else "a worker"
+    if where.episode is None or where.seed is None:
+        return f"{worker}, {where.phase or 'running'}"
+    doing = f"step {where.step}" if where.phase == "step" and where.step is not None else where.phase
+    if where.phase == "policy" and where.step is not None:
+        doing = f"policy before step {where.step}"
+    return f"episode {where.episode} (seed {where.seed}, {worker}), {doing}"
+
+
+def reason_of(error: WorkerError) -> str:
+    """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
+    the worker ended."""
+    if isinstance(error, WorkerDied):
+        if error.signal:
+            reason = f"the worker was ended by {error.signal}"
+        else:
+            reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
+        return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
+    original, kind = error.__cause__, getattr(error, "error_type", "") or type(error).__name__
+    if original is None or isinstance(original, RemoteTraceback):
+        lines = error.remote_traceback.strip().splitlines()
+        text = lines[-1] if lines else str(error)
+    else:
+        said = " ".join(str(original).split())
+        if isinstance(original, TreadleError) and said:  # our own words need no type before them
+            return said
+        text = f"{kind}: {said}" if said else kind
+    place = user_frame(error.remote_traceback)
+    return f"{text} ({place})" if place else text
+
+
+def user_frame(traceback: str) -> str:
+    """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none."""
+    for match in reversed(list(_FRAME.finditer(traceback))):
+        file = match["file"]
+        if not file.startswith((_HERE, "<")) and "site-packages" not in file and f"{os.sep}lib{os.sep}py" not in file:
+            return f"{os.path.basename(file)}:{match['line']}"
+    return ""
+
+
+def own_traceback(traceback: str) -> str:
+    """A worker's traceback without the frames of this package: what the user's own code did."""
+    kept: list[str] = []
+    ours = False
+    for line in traceback.splitlines():
+        match = _FRAME.match(line)
+        if match is not None:
+            ours = match["file"].startswith(_HERE)
+        elif not line.startswith("    "):
+            ours = False
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept)
