@@ -32,8 +32,6 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"spaces"}),
     frozenset({"trees", "seeding", "errors"}),
 )
-# A room without a folder of its own is its file and the files named after it.
-ROOM_OF = {"space_rows": "spaces", "space_batch": "spaces"}
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
 FACES = LAYERS[2]
@@ -134,7 +132,7 @@ def upward_arrows(found: dict[str, list[Import]]) -> list[str]:
     for name, items in found.items():
         if name == "treadle":
             continue
-        room = ROOM_OF.get(name.split(".")[1], name.split(".")[1])
+        room = name.split(".")[1]
         if room not in ROW:
             bad.append(f"{name}: room {room!r} has no row in LAYERS; give it one")
             continue
@@ -142,7 +140,7 @@ def upward_arrows(found: dict[str, list[Import]]) -> list[str]:
             parts = item.module.split(".")
             if parts[0] != "treadle":
                 continue
-            target = ROOM_OF.get(parts[1], parts[1]) if len(parts) > 1 else ""
+            target = parts[1] if len(parts) > 1 else ""
             if target == "__version__":
                 continue
             if target not in ROW:
@@ -188,7 +186,7 @@ def test_a_wrong_arrow_is_seen(module: str, source: str) -> None:
         ("treadle.vector", "from .sampled import VectorSampledTasks\nfrom ..pool.pool import Pool", True),
         ("treadle.pool.process", "from treadle import errors, __version__\nimport multiprocessing", False),
         ("treadle.pool.pool", "from treadle.pool import process, ray", False),
-        ("treadle.spaces", "def f():\n    from treadle.space_rows import row_writer", False),
+        ("treadle.spaces.layout", "def f():\n    from treadle.spaces.rows import row_writer", False),
         ("treadle", "from treadle.vector import sampled", True),
     ],
 )

@@ -18,16 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 from numpy import ndarray
 
-from treadle.spaces import Leaf, Plan, RowWriter, describe, plan_items
-
-if TYPE_CHECKING:
-    from treadle.spaces import Layout
+from treadle.spaces.leaves import Leaf, Outline, Plan, RowWriter, describe, plan_items
 
 # Exact types, so that bool (a subclass of int) and np.bool_ are not among them.
 _INTEGERS = frozenset({int, *(np.dtype(code).type for code in "bBhHiIlLqQ")})
@@ -38,7 +35,7 @@ _UNKNOWN = (KeyError, IndexError, TypeError, ValueError, NotImplementedError)
 Write = Callable[[Any], None]
 
 
-def row_writer(layout: Layout, rows: Sequence[ndarray | None]) -> RowWriter:
+def row_writer(layout: Outline, rows: Sequence[ndarray | None]) -> RowWriter:
     """See `treadle.spaces.Layout.row_writer`."""
     if len(rows) != len(layout.leaves):
         raise ValueError(f"{len(layout.leaves)} leaves need as many rows, got {len(rows)}")

@@ -11,17 +11,18 @@ needs no conversion. It accepts or passes on to the general way, which finds the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 from numpy import ndarray
 
-from treadle.spaces import (
+from treadle.spaces.leaves import (
     BatchReader,
     BatchWriter,
     Leaf,
     Mismatch,
+    Outline,
     Plan,
     check_outline,
     describe,
@@ -29,14 +30,11 @@ from treadle.spaces import (
     plan_items,
 )
 
-if TYPE_CHECKING:
-    from treadle.spaces import Layout
-
 # Below these a set look-up of every Python int is cheaper than two reductions over the array.
 _FEW_ROWS, _FEW_CHOICES = 32, 1024
 
 
-def _check_arrays(layout: Layout, arrays: Sequence[ndarray | None], n: int | None) -> int:
+def _check_arrays(layout: Outline, arrays: Sequence[ndarray | None], n: int | None) -> int:
     """Raises ValueError unless there is an array [n, *shape] for each fixed leaf; returns n."""
     if len(arrays) != len(layout.leaves):
         raise ValueError(f"{len(layout.leaves)} leaves need as many arrays, got {len(arrays)}")
@@ -52,7 +50,7 @@ def _check_arrays(layout: Layout, arrays: Sequence[ndarray | None], n: int | Non
     return n or 0
 
 
-def batch_writer(layout: Layout, arrays: Sequence[ndarray | None], n: int) -> BatchWriter:
+def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int) -> BatchWriter:
     """See `treadle.spaces.Layout.batch_writer`."""
     if n < 1:
         raise ValueError(f"a batch has at least one action, got n={n}")
@@ -273,7 +271,7 @@ def _at(where: tuple[int, ...]) -> str:
     return f" at index {list(where[1:])}" if len(where) > 1 else ""
 
 
-def batch_reader(layout: Layout, arrays: Sequence[ndarray | None], lo: int, hi: int) -> BatchReader:
+def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi: int) -> BatchReader:
     """See `treadle.spaces.Layout.batch_reader`."""
     n = _check_arrays(layout, arrays, None)
     if not 0 <= lo <= hi or (layout.fixed and hi > n):
