@@ -76,7 +76,7 @@ def seed_globals(seed: int) -> None:
     if seed >= 2**63:
         raise ValueError(f"a seed must be below 2**63, got {seed}")
     random.seed(seed)
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # the legacy generator takes 32-bit words
+    np.random.seed((seed ^ seed >> 32) & 0xFFFFFFFF)  # one 32-bit word: an array of two takes five times as long
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         # not torch.manual_seed: before CUDA is initialised that queues a seed for later, which nothing can take back

@@ -14,6 +14,7 @@ continues another waits for the second, because workers outlive a killed caller 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -49,16 +50,20 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self.parts = self.path / PARTS
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory", str(self.path))
         self._made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied", str(self.path))
+            raise PermissionError(errno.EACCES, "Permission denied", str(self.path))
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._fd)
-            raise UsageError(f"another run is writing to {self.path}; wait for it or choose another directory") from None
+            raise UsageError(
+                f"another run is writing to {self.path}; wait for it or choose another directory"
+            ) from None
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -77,64 +82,81 @@ class RunDirectory:
         """The summary that is there."""
         return read_summary(self.path / SUMMARY)
 
-    def check(self, arguments: Mapping[str, Any], *, force: bool, resume: bool) -> None:
-        """May a run with these arguments begin here?
+    def check(self, arguments: Mapping[str, Any], output: Path, *, force: bool, resume: bool) -> list[str]:
+        """May a run with these arguments begin here, and make `output`?
+
+        Returns:
+            What a person should be told: a Python file that has changed since the run to resume was begun.
 
         Raises:
             UsageError: something is there, and neither `force` nor `resume` says what to do with it; or the run to
                 resume was made with other arguments, which are named.
         """
-        found = self._found()
+        found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
             before = json.loads((self.path / ARGUMENTS).read_text())
             changes = differences(before["arguments"], arguments)
+            known = before["files"]
             if changes:
                 raise UsageError(
                     f"{self.path} was begun with other arguments ({'; '.join(changes)}): --resume continues with the "
                     "same ones; use --force to start again, or another directory"
                 )
-        elif found and not force:
+            return [
+                f"{name} has changed since the run was begun: episodes from before and after are mixed"
+                for name, digest in file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]).items()
+                if known.get(name, digest) != digest
+            ]
+        if found and not force:
             if resume:
-                raise UsageError(f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed")
+                raise UsageError(
+                    f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed"
+                )
             advice = "--force to replace it" if self.complete else "--resume to continue it, or --force to start again"
             raise UsageError(f"{found} is there already: use {advice}, or choose another directory with --out")
+        return []
 
-    def _found(self) -> Path | None:
-        """Something that a run has written here."""
-        for path in (self.parts, self.path / SUMMARY, self.path / ARGUMENTS, self.path / "treadle"):
-            if path.exists():
-                return path
-        return None
+    def _files(self) -> tuple[Path, ...]:
+        return self.parts, self.path / SUMMARY, self.path / ARGUMENTS
 
-    def begin(self, arguments: Mapping[str, Any], output: Path, *, resume: bool) -> list[EpisodeNote]:
-        """Make room for the run and write its arguments down; the episodes that are there already (`resume`).
-
-        Args:
-            arguments: checked by `check`.
-            output: what the run will make, below DIR. It is removed unless `resume`.
-            resume: keep the parts.
+    def recover(self) -> list[EpisodeNote]:
+        """The episodes of the run to resume, once nobody writes any more.
 
         Raises:
             UsageError: when workers of an earlier run are still writing.
+        """
+        if not self.parts.exists():
+            return []
+        self._await_writers()
+        return recover(self.parts)
+
+    def begin(self, arguments: Mapping[str, Any], output: Path) -> None:
+        """Remove what an earlier run left, and write this one's arguments down.
+
+        Args:
+            arguments: checked by `check`.
+            output: what the run will make, below DIR.
+
+        Raises:
             OSError: when DIR cannot be written.
         """
-        if resume and self.parts.exists():
-            self._await_writers()
-            return recover(self.parts)
         old = self.path / ARGUMENTS
         if old.exists():
             remove(self.path / json.loads(old.read_text())["output"])
-        for path in (self.parts, self.path / SUMMARY, output):
+        for path in (*self._files()[:2], output):
             remove(path)
-        text = json.dumps({"arguments": dict(arguments), "output": str(output.relative_to(self.path))}, indent=1)
+        content = {
+            "arguments": dict(arguments),
+            "files": file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
+            "output": str(output.relative_to(self.path)),
+        }
         temporary = old.with_name(f".{ARGUMENTS}.tmp")
         try:
-            temporary.write_text(text + "\n")
+            temporary.write_text(json.dumps(content, indent=1) + "\n")
             os.replace(temporary, old)
         finally:
             temporary.unlink(missing_ok=True)
         self.parts.mkdir()
-        return []
 
     def _await_writers(self) -> None:
         fd = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -151,6 +173,11 @@ class RunDirectory:
                     time.sleep(0.01)
         finally:
             os.close(fd)
+
+    def abandon(self) -> None:
+        """The run has made nothing: DIR becomes what it was before `begin`, less what that removed."""
+        for path in self._files():
+            remove(path)
 
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""
@@ -182,11 +209,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = []
     for key in dict.fromkeys((*before, *told)):
         if before.get(key) != told.get(key):
-            if key == "files":
-                a, b = before.get(key) or {}, told.get(key) or {}
-                found += [f"{name} has changed since" for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
-            else:
-                found.append(f"{key} was {json.dumps(before.get(key))} and is {json.dumps(told.get(key))}")
+            found.append(f"{key} was {json.dumps(before.get(key))} and is {json.dumps(told.get(key))}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A growing record of one episode in the making. Every observation is checked exactly as it is written.
+"""One episode in the making. Every observation and action is checked exactly as it is written.
 
 The buffers are used again for the next episode: an `Episode` made from them shares their memory until then, unless
 it is asked for as a copy.
@@ -6,124 +6,143 @@ it is asked for as a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import mmap
+import sys
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from treadle.sample.episode import Episode
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Leaf, RowWriter
 
-FIRST_BYTES = 1 << 20  # room that a leaf's column starts with
+# Linux's value on every common processor; the module does not name it in all versions
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
 
-
-class Column:
-    """One leaf over time."""
-
-    def __init__(self, leaf: Any) -> None:
-        self._leaf = leaf
-        rows = max(64, min(1024, FIRST_BYTES // max(1, leaf.nbytes)))
-        self.data = np.empty((rows, *leaf.shape), leaf.dtype)
-
-    def grow(self) -> None:
-        bigger = np.empty((2 * len(self.data), *self._leaf.shape), self._leaf.dtype)
-        bigger[: len(self.data)] = self.data
-        self.data = bigger
+RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the most first
+FEWEST_ROWS = 64  # rows to make writers for at once
 
 
 class TreeColumn:
-    """A value of a space over time: one column a leaf, a list for leaves without a fixed shape."""
+    """A value of a space over time: one growing array a leaf, a list for leaves without a fixed shape.
+
+    The arrays grow in place: each is a large reservation of address space, of which only what is written becomes
+    memory, once, and is used again by later episodes. Copying to a bigger array instead would touch three times the
+    memory, and first touches cost more than everything else here (a raw Pong episode is 100 MB: 0.4 s of them).
+
+    Attributes:
+        writes: one exact writer a row, as `Layout.row_writer` makes them; `more` extends it.
+        loose: for each leaf without a fixed shape its values, to be appended by who writes.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._columns = [Column(leaf) if leaf.fixed else None for leaf in layout.leaves]
-        self._loose: list[Any] = [[] for leaf in layout.leaves if not leaf.fixed]
-        self._room = 0
-        self._vector: Any = None
-        self._bind()
+        self._data = [reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
+        self._rows = min((len(data) for data in self._data if data is not None), default=1 << 62)
+        self.writes: list[RowWriter] = []
+        self.loose: list[list[Any]] = [[] for _ in layout.loose]
+
+    def more(self) -> None:
+        """Make writers for further rows. Raises MemoryError when the reservation is used up."""
+        start = len(self.writes)
+        if start >= self._rows:
+            raise MemoryError(f"an episode of more than {start:,} steps is too long to keep; max_episode_steps cuts it")
+        for row in range(start, min(self._rows, max(2 * start, FEWEST_ROWS))):
+            self.writes.append(self._layout.row_writer([None if d is None else d[row, ...] for d in self._data]))
 
     def clear(self) -> None:
-        for values in self._loose:
+        for values in self.loose:
             values.clear()
 
-    def write(self, at: int, value: Any) -> None:
-        """Write row `at`. Raises `spaces.Mismatch`."""
-        if at >= self._room:
-            for column in self._columns:
-                if column is not None:
-                    column.grow()
-            self._bind()
-        self._write(at, value)
-
     def tree(self, rows: int, copy: bool) -> Any:
-        loose = iter(self._loose)
+        """The first `rows` values as a tree of arrays and lists."""
+        loose = iter(self.loose)
         values: list[Any] = []
-        for column in self._columns:
-            if column is None:
+        for data in self._data:
+            if data is None:
                 values.append(list(next(loose)))
             else:
-                values.append(column.data[:rows].copy() if copy else column.data[:rows])
+                values.append(data[:rows].copy() if copy else data[:rows])
         return self._layout.unflatten(values)
 
-    def _bind(self) -> None:
-        """Choose the quickest exact way to write a row, for columns as they are now."""
-        columns, layout = self._columns, self._layout
-        self._room = min((len(c.data) for c in columns if c is not None), default=1 << 62)
-        leaves = layout.leaves
-        self._write: Callable[[int, Any], None] = self._write_any
-        if len(leaves) == 1 and leaves[0].fixed and not leaves[0].path:
-            data = columns[0].data  # type: ignore[union-attr]
-            dtype, shape = leaves[0].dtype, leaves[0].shape
 
-            def write(at: int, value: Any) -> None:
-                if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
-                    data[at] = value
-                else:
-                    self._write_any(at, value)
-
-            self._write = write
-
-    def _write_any(self, at: int, value: Any) -> None:
-        problem = self._layout.problem(value)
-        if problem is not None:
-            raise problem
-        loose = iter(self._loose)
-        for column, leaf in zip(self._columns, self._layout.flatten(value), strict=True):
-            if column is None:
-                next(loose).append(leaf)
-            else:
-                column.data[at] = leaf
+def reserve(leaf: Leaf) -> np.ndarray:
+    """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
+    for nbytes in RESERVED:
+        rows = max(1, nbytes // max(1, leaf.nbytes))
+        try:
+            memory = mmap.mmap(-1, rows * leaf.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        except (OSError, OverflowError):
+            continue  # a limit on address space: ask for less
+        return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
+    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
 
 
 class EpisodeBuffer:
-    """One episode in the making: `begin`, then `step` until it ends, then `episode`."""
+    """`begin`, then drive `play` until it returns, then `episode`.
+
+    Attributes:
+        index, seed: of the episode in the making; -1 before the first.
+        length: steps taken so far.
+        last: the latest observation, once `play` has ended.
+    """
 
     def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
         self._observations, self._actions = TreeColumn(observations), TreeColumn(actions)
         self._keep_infos = infos
         self.index = self.seed = -1
         self.length = 0
+        self.last: Any = None
 
     def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
+        """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
         self.index, self.seed, self.length = index, seed, 0
         self._observations.clear()
         self._actions.clear()
         self._rewards: list[float] = []
         self._infos: list[dict[str, Any]] = [dict(info)] if self._keep_infos else []
         self._policy_infos: list[dict[str, Any]] = []
-        self._observations.write(0, observation)
+        self._write(self._observations, 0, observation)
 
-    def step(self, action: Any, policy_info: dict[str, Any] | None, result: tuple[Any, ...]) -> None:
-        """One step. Raises `spaces.Mismatch` when the observation does not fit."""
-        observation, reward, _, _, info = result
-        self._actions.write(self.length, action)
-        self._rewards.append(reward)
-        if self._keep_infos:
-            self._infos.append(dict(info) if info else {})
-        if policy_info is not None:
-            self._policy_infos.append(policy_info)
-        self.length += 1
-        self._observations.write(self.length, observation)
+    def play(self, step: Any, observation: Any, most: int) -> Generator[Any, tuple[Any, Any], tuple[bool, bool]]:
+        """The episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
+
+        Ends with (terminated, truncated), both False when `most` steps were taken without an end. Raises what the
+        environment raises, and `spaces.Mismatch`.
+        """
+        observations, actions = self._observations, self._actions
+        seen, done = observations.writes, actions.writes
+        reward_of, info_of = self._rewards.append, self._infos.append
+        keep_infos, fixed = self._keep_infos, not observations.loose and not actions.loose
+        length = self.length
+        while True:
+            action, policy_info = yield observation
+            observation, reward, terminated, truncated, info = step(action)
+            if fixed and length + 1 < len(seen) and length < len(done):
+                done[length](action)
+                seen[length + 1](observation)
+            else:
+                self._write(actions, length, action)
+                self._write(observations, length + 1, observation)
+            reward_of(reward)
+            if keep_infos:
+                info_of(dict(info))
+            if policy_info is not None:
+                self._policy_infos.append(policy_info)
+            length += 1
+            self.length = length
+            if terminated or truncated or length >= most:
+                self.last = observation
+                return bool(terminated), bool(truncated)
+
+    @staticmethod
+    def _write(column: TreeColumn, row: int, value: Any) -> None:
+        while row >= len(column.writes):
+            column.more()
+        loose = column.writes[row](value)
+        if loose is not None:
+            for values, item in zip(column.loose, loose, strict=True):
+                values.append(item)
 
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
         """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`."""

@@ -172,7 +172,9 @@ def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
         UsageError: when they are not about the same episodes.
     """
     if [(s.index, s.seed) for s in first.scores] != [(s.index, s.seed) for s in second.scores]:
-        raise UsageError("two policies are compared on the same episodes: give both evaluations the same seed and count")
+        raise UsageError(
+            "two policies are compared on the same episodes: give both evaluations the same seed and count"
+        )
     differences = first.returns - second.returns
     low, high = bootstrap(differences, seed)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())

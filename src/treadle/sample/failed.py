@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from treadle import seeding
-from treadle.errors import RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError
+from treadle.errors import BadObservation, RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -79,6 +79,8 @@ def reason_of(error: WorkerError) -> str:
         text = lines[-1] if lines else str(error)
     else:
         said = " ".join(str(original).split())
+        if isinstance(error, BadObservation):
+            return f"{said}: the environment's observation does not fit its own observation_space"
         if isinstance(original, TreadleError) and said:  # our own words need no type before them
             return said
         text = f"{kind}: {said}" if said else kind

@@ -26,6 +26,7 @@ from treadle.spaces import Layout
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
+CLOCKED = 16  # one policy call in so many is timed
 BATCH, BATCH_SECONDS = 16, 0.05  # small episodes travel together, but none waits long
 
 
@@ -116,82 +117,95 @@ class RolloutSlot(Program):
             yield ready
 
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
-        recipe, shares = self._recipe, self.shares
-        rows = recipe.rows
-        steps: list[Any] = [env.step for env in self._envs]
-        buffers, actor, sink = self._buffers, self._actor, self._sink
-        now: list[Any] = [None] * rows  # the observation each row acts on; None: no episode
-        most = recipe.max_steps or self._endless()
+        shares, act, buffers = self.shares, self._actor.act, self._buffers
+        rows = range(self._recipe.rows)
+        self._most = self._recipe.max_steps or self._endless()
+        playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
+        now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
-        since = perf_counter()
-        more = True
-        copies = sink is None and self._globals is not Globals.SEED  # pickling copies by itself
+        since = mark = perf_counter()
+        open_rows, more, beat = 0, True, 0
         while True:
-            for row in range(rows):
-                while more and now[row] is None:
-                    if control.stopped():
-                        return
-                    index = control.claim(wait=False)
-                    if index is None:
-                        if ready:
-                            yield ready
-                            ready, since = [], perf_counter()
-                        if any(o is not None for o in now):
-                            break
-                        index = control.claim(wait=True)
-                        if index is None:  # nobody could bring one: let the caller do so
-                            yield []
-                            continue
-                    if index == END:
-                        more = False
-                        break
-                    now[row] = self._begin(row, index, order.root)
-                    steps[row] = self._envs[row].step
-            if all(o is None for o in now):
-                if not more:
+            while more and open_rows < len(rows):
+                index = control.claim(wait=False)
+                if index is None and ready:  # let the caller have what there is before waiting for it
+                    yield ready
+                    ready, since = [], perf_counter()
+                if index is None and open_rows:
                     break
-                continue
-            before = perf_counter()
+                if index is None:
+                    index = control.claim(wait=True)
+                if control.stopped():
+                    return
+                if index is None:  # nobody could bring one while we wait: let the caller do so
+                    yield []
+                elif index == END:
+                    more = False
+                else:
+                    row = playing.index(None)
+                    now[row], playing[row] = self._begin(row, index, order.root)
+                    open_rows += 1
+                mark = perf_counter()
+            if not open_rows:
+                break
+            beat += 1
             try:
-                actions, policy_infos = actor.act(now)
+                if beat % CLOCKED:
+                    actions, policy_infos = act(now)
+                else:
+                    before = perf_counter()
+                    actions, policy_infos = act(now)
+                    shares.policy += (perf_counter() - before) * CLOCKED
             except Exception as error:  # noqa: BLE001 - whatever a policy raises is placed and raised again
                 raise self._blamed(error, now) from None
-            after = perf_counter()
-            shares.policy += after - before
-            for row in range(rows):
-                if now[row] is None:
+            for row in rows:
+                episode = playing[row]
+                if episode is None:
                     continue
-                buffer, action = buffers[row], actions[row]
                 try:
-                    result = steps[row](action)
-                    buffer.step(action, None if policy_infos is None else policy_infos[row], result)
-                except Exception as error:  # noqa: BLE001 - raised on, with its place
-                    raise _placed(error, "step", buffer, action) from None
-                now[row] = result[0]
-                if result[2] or result[3] or buffer.length >= most:
-                    if buffer.length >= most and recipe.max_steps is None and not (result[2] or result[3]):
-                        most = self._warn_endless(buffer)
+                    now[row] = episode.send((actions[row], None if policy_infos is None else policy_infos[row]))
+                except StopIteration as end:
+                    ended = self._ended(row, *end.value)
+                    if ended is None:  # it has only grown suspiciously long
+                        now[row], playing[row] = self._going_on(row)
                         continue
-                    truncated = bool(result[3]) or (buffer.length >= most and not result[2])
-                    now[row] = None
-                    encode = perf_counter()
-                    shares.step += encode - after
-                    episode = buffer.episode(bool(result[2]), truncated, copy=copies)
-                    ready.append((buffer.index, buffer.length, episode if sink is None else self._store(episode)))
-                    after = perf_counter()
-                    shares.encode += after - encode
+                    now[row] = playing[row] = None
+                    open_rows -= 1
+                    finished = perf_counter()
+                    shares.step += finished - mark
+                    ready.append(ended)
+                    mark = perf_counter()
                     # an episode shares its buffer's memory: it must be on its way before the buffer is used again
-                    if sink is None or len(ready) >= order.batch or after - since > BATCH_SECONDS:
+                    if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
                         yield ready
                         ready, since = [], perf_counter()
-                        after = perf_counter()
-            shares.step += perf_counter() - after
+                        mark = since
+                except Exception as error:  # noqa: BLE001 - raised on, with its place
+                    raise _placed(error, "step", buffers[row], actions[row]) from None
             if control.stopped():
                 return
         if ready:
             yield ready
 
-    def _begin(self, row: int, index: int, root: int) -> Any:
+    def _ended(self, row: int, terminated: bool, truncated: bool) -> tuple[int, int, Any] | None:
+        """What becomes of a row whose episode has stopped: (index, length, result); None: it goes on after all."""
+        buffer, recipe = self._buffers[row], self._recipe
+        if not (terminated or truncated):
+            if recipe.max_steps is None:
+                self._warn_endless(buffer)
+                return None
+            truncated = True
+        start = perf_counter()
+        copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
+        episode = buffer.episode(terminated, truncated, copy=copies)
+        result = episode if self._sink is None else self._store(episode)
+        taken = perf_counter() - start
+        self.shares.encode += taken
+        self.shares.step -= taken
+        return buffer.index, buffer.length, result
+
+    def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
+        """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
         start = perf_counter()
         seed = seeding.episode_env_seed(root, index)
         policy_seed = seeding.episode_policy_seed(root, index)
@@ -208,10 +222,20 @@ class RolloutSlot(Program):
             buffer.begin(index, seed, observation, info)
         except Exception as error:  # noqa: BLE001 - raised on, with its place
             raise _placed(error, "reset", buffer, None) from None
+        playing = buffer.play(self._envs[row].step, observation, self._most)
+        next(playing)
         self.shares.reset += perf_counter() - start
-        return observation
+        return observation, playing
+
+    def _going_on(self, row: int) -> tuple[Any, Any]:
+        """An episode that reached the length that deserves a warning: the same one, without a limit."""
+        self._most = 1 << 62
+        last = self._buffers[row].last
+        playing = self._buffers[row].play(self._envs[row].step, last, self._most)
+        return next(playing), playing
 
     def _store(self, episode: Episode) -> Any:
+        assert self._sink is not None
         try:
             return self._sink.add(episode)
         except Exception as error:
@@ -233,10 +257,9 @@ class RolloutSlot(Program):
         spec = self._envs[0].spec
         return LONG if spec is None or spec.max_episode_steps is None else 1 << 62
 
-    def _warn_endless(self, buffer: EpisodeBuffer) -> int:
+    def _warn_endless(self, buffer: EpisodeBuffer) -> None:
         message = f"episode {buffer.index} has taken {buffer.length:,} steps and the environment has no time limit; "
         warnings.warn(message + "max_episode_steps (--max-episode-steps) would cut it", stacklevel=2)
-        return 1 << 62
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self, name)

@@ -1,0 +1,384 @@
+"""A run that ends in a dataset: episodes are made, each is encoded and stored by its worker, all are merged in order.
+
+Nothing that was finished is lost: until everything is merged the episodes lie in `DIR/.parts`, and a run that was
+stopped (by Ctrl-C, an environment that raises, a full disk, a kill) is continued with `resume`. A run that is stopped
+in a way that can be noticed merges the episodes 0, 1, ... up to the first one that is missing, which is what
+a run of just so many episodes gives. Those finished beyond it stay in `.parts`: storing them too would favour short
+ones.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import MissingExtra, UsageError, Where
+from treadle.program.gym_env import EnvRecipe
+from treadle.program.policies import policy_name
+from treadle.record import minari as minari_files
+from treadle.record.journal import EpisodeNote
+from treadle.record.merge import MergeReport, merge
+from treadle.record.part_sink import PartSink
+from treadle.record.parts import Format, recover
+from treadle.record.progress import Standing, throttled
+from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.summary import Summary, versions, write_summary
+from treadle.record.verify import verify as verify_episodes
+from treadle.sample.collect import Collection, Tally, check_amounts
+from treadle.sample.failed import CollectionFailed
+from treadle.sample.named import env_name, reference_of
+from treadle.sample.rollout_slot import RolloutRecipe, Shares
+from treadle.sample.schedule import Schedule
+
+log = logging.getLogger("treadle")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is in a run's directory now.
+
+    Attributes:
+        directory: DIR.
+        path: the dataset's folder or `.npz` file; None when there is none.
+        dataset_id: what `minari.load_dataset` takes; None for `.npz` or no dataset.
+        summary: of the dataset; None when there is none.
+        complete: does it have everything that was asked for?
+        finished: episodes that are stored, those in `.parts` included.
+        before: how many of them were there before (a resumed run).
+    """
+
+    directory: Path
+    path: Path | None
+    dataset_id: str | None
+    summary: Summary | None
+    complete: bool
+    finished: int
+    before: int = 0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run. `stored` says what is there."""
+
+    stored: Stored
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__()
+        self.stored = stored
+
+
+def collect_dataset(
+    env: str | EnvSpec | Callable[..., gym.Env],
+    policy: Any = None,
+    *,
+    out: str | Path,
+    episodes: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    workers: int | str = "auto",
+    envs_per_worker: int = 1,
+    max_episode_steps: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
+    imports: Sequence[str] = (),
+    infos: bool = True,
+    fresh_env: bool = False,
+    format: Format = "hdf5",
+    force: bool = False,
+    resume: bool = False,
+    verify: int = 1,
+    command: str = "treadle.record.dataset.collect_dataset(...)",
+    watch: Callable[[Standing], None] | None = None,
+    **pool_options: Any,
+) -> Stored:
+    """Collect a dataset into the directory `out`.
+
+    The arguments that are not described here are those of `treadle.sample.collect.collect`.
+
+    Args:
+        out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
+        episodes, steps: one of them is given.
+        format: "hdf5" (a Minari dataset) or "npz" (one file of arrays).
+        force: replace what an earlier run left in `out`.
+        resume: continue the run that was begun in `out` with the same arguments: its finished episodes are kept, and
+            it ends with the same bytes as if it had not been stopped. With nothing there it begins one, with a
+            complete run there it does nothing.
+        verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
+            the summary's warnings.
+        command: what the summary says made the dataset.
+        watch: called with the standing of the run, at most ten times a second.
+
+    Raises:
+        UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
+            other arguments. MissingExtra: no Minari or h5py.
+        StartupFailed: an environment could not be built. What was in `out` is untouched.
+        CollectionFailed: the run was stopped; its `stored` (a `Stored`) says what is there.
+        Interrupted: the same for Ctrl-C.
+        OSError: `out` cannot be made or written.
+    """
+    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    if episodes is None and steps is None:
+        raise UsageError("give either episodes or steps")
+    if force and resume:
+        raise UsageError("force starts again and resume continues: give one of them")
+    if verify < 0 or seed < 0:
+        raise UsageError(f"{'verify' if verify < 0 else 'seed'} must not be negative, got {min(verify, seed)}")
+    if format == "hdf5":
+        _require_minari()
+    arguments = {
+        "env": reference_of(env),
+        "policy": reference_of(policy) or "random",
+        "episodes": episodes,
+        "steps": steps,
+        "seed": seed,
+        "envs_per_worker": envs_per_worker,
+        "max_episode_steps": max_episode_steps,
+        "env_kwargs": json.loads(json.dumps(dict(env_kwargs or {}), default=repr)),
+        "wrappers": [reference_of(wrapper) for wrapper in wrappers],
+        "imports": list(imports),
+        "infos": infos,
+        "fresh_env": fresh_env,
+        "format": format,
+    }
+    name = minari_files.dataset_name(env_name(env), policy_name(policy))
+    folder = Path(out).absolute()
+    output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
+    with RunDirectory(out) as place:
+        for warning in place.check(arguments, output, force=force, resume=resume):
+            log.warning("%s", warning)
+        if resume and place.complete:
+            found = place.summary()
+            dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
+            return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes)
+        recipe = RolloutRecipe(
+            EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+            policy,
+            envs_per_worker,
+            max_episode_steps,
+            infos,
+            sink=PartSink(str(place.parts), infos, format),
+            fresh_env=fresh_env,
+        )
+        count = None if workers == "auto" else int(workers)
+        run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
+        run.begin(place.recover() if resume else [], count, watch, pool_options)
+
+        def prepare() -> None:
+            if not (resume and place.parts.exists()):
+                place.begin(arguments, output)
+
+        return run.go(prepare, verify, command, pool_options)
+
+
+def _require_minari() -> None:
+    for package in ("minari", "h5py"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(
+                f"a dataset in hdf5 needs the package {package}: pip install 'treadle[data]', or use the format npz"
+            )
+
+
+class _Run:
+    """One run, from its workers' start to its summary."""
+
+    def __init__(
+        self,
+        place: RunDirectory,
+        recipe: RolloutRecipe,
+        seed: int,
+        amounts: tuple[int | None, int | None],
+        format: Format,
+        env_id: str,
+        policy: str,
+    ) -> None:
+        self._place, self._recipe, self._seed, self._amounts = place, recipe, seed, amounts
+        self._format, self._env_id, self._policy = format, env_id, policy
+
+    def begin(
+        self,
+        had: list[EpisodeNote],
+        workers: int | None,
+        watch: Callable[[Standing], None] | None,
+        pool_options: dict[str, Any],
+    ) -> None:
+        """Start the workers. Nothing is written yet."""
+        self._notes = {note.index: note for note in had}
+        self._had = frozenset(self._notes)
+        self._watch = throttled(watch) if watch is not None else None
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in had})
+        self._start = perf_counter()
+        self._collection = Collection(self._recipe, schedule, root=self._seed, workers=workers, **pool_options)
+        described = self._collection.pool.descriptions[0]
+        self._spaces = described.observation_space, described.action_space
+        self._spec = _limited(described.metadata["spec"], self._recipe.max_steps)
+
+    def go(self, prepare: Callable[[], None], verify: int, command: str, pool_options: dict[str, Any]) -> Stored:
+        """Make room (`prepare`), now that all environments could be built; collect, merge, verify, summarize."""
+        stopped: KeyboardInterrupt | CollectionFailed | None = None
+        shares: dict[int, Shares] = {}
+        collection = self._collection
+        try:
+            with collection:
+                prepare()
+                self._collect(collection)
+                shares = collection.shares()
+        except (KeyboardInterrupt, CollectionFailed) as error:
+            stopped = error
+        collected = perf_counter() - self._start
+        if stopped is not None or collection.tally.restarts:
+            # a worker may have stored an episode and died (or been stopped) before it could tell
+            self._notes = {note.index: note for note in recover(self._place.parts)}
+        notes, complete = self._prefix()
+        try:
+            report = self._merge(self._place.parts, self._place.path, [n.index for n in notes]) if notes else None
+        except OSError as error:
+            if stopped is None or isinstance(stopped, KeyboardInterrupt):
+                stopped = _unmerged(error, len(self._notes))
+            report = None
+        except KeyboardInterrupt:
+            raise Interrupted(self._stored(None, None, False)) from None
+        if report is None:
+            self._raise(stopped, self._stored(None, None, False))
+        seconds = perf_counter() - self._start
+        warnings = list(report.warnings)
+        if not complete:
+            warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
+        elif verify and stopped is None:
+            try:
+                warnings += verify_episodes(
+                    self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
+                    workers=min(verify, collection.workers), **pool_options,
+                )  # fmt: skip
+            except KeyboardInterrupt:
+                warnings.append("verification was interrupted; the dataset is complete")
+        summary = self._summary(notes, report, command, seconds, collected, collection.tally, shares, warnings)
+        write_summary(self._place.path / SUMMARY, summary)
+        if complete:
+            self._place.finish()
+        stored = self._stored(report, summary, complete)
+        if not complete:
+            self._raise(stopped, stored)
+        return stored
+
+    def _collect(self, collection: Collection) -> None:
+        episodes, steps = self._amounts
+        notes, watch = self._notes, self._watch
+        now = Standing(episodes, steps, len(notes), sum(note.length for note in notes.values()))
+        if watch is not None:
+            watch(now)
+        for index, length, note in collection:
+            notes[index] = note
+            if watch is not None:
+                now.episodes += 1
+                now.steps += length
+                now.made += 1
+                now.made_steps += length
+                now.return_sum += note.total_reward
+                watch(now)
+
+    def _prefix(self) -> tuple[list[EpisodeNote], bool]:
+        """The episodes 0, 1, ... that are there and belong to the run, and whether they are all of it."""
+        schedule = Schedule(*self._amounts, {index: note.length for index, note in self._notes.items()})
+        found: list[EpisodeNote] = []
+        while (note := self._notes.get(len(found))) is not None and (schedule.end is None or len(found) < schedule.end):
+            found.append(note)
+        return found, schedule.complete
+
+    def _merge(self, parts: Path, out: Path, episodes: Sequence[int]) -> MergeReport:
+        observation_space, action_space = self._spaces
+        return merge(
+            parts, out, episodes, env_id=self._env_id, policy=self._policy, observation_space=observation_space,
+            action_space=action_space, env_spec=self._spec, format=self._format,
+        )  # fmt: skip
+
+    def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
+        path, dataset_id = (report.path, report.dataset_id) if report is not None else (None, None)
+        return Stored(self._place.path, path, dataset_id, summary, complete, len(self._notes), len(self._had))
+
+    def _raise(self, stopped: KeyboardInterrupt | CollectionFailed | None, stored: Stored) -> NoReturn:
+        if not stored.finished:
+            self._place.abandon()
+        if isinstance(stopped, CollectionFailed):
+            stopped.finished, stopped.stored = stored.finished, stored
+            raise stopped
+        raise Interrupted(stored) from None
+
+    def _summary(
+        self,
+        notes: list[EpisodeNote],
+        report: MergeReport,
+        command: str,
+        seconds: float,
+        collected: float,
+        tally: Tally,
+        shares: dict[int, Shares],
+        warnings: list[str],
+    ) -> Summary:
+        step = sum(share.step + share.reset for share in shares.values())
+        spent = {
+            "step": step,
+            "policy": sum(share.policy for share in shares.values()),
+            "encode": sum(share.encode for share in shares.values()),
+            "merge": seconds - collected,
+        }
+        total = sum(spent.values())
+        steps = sum(note.length for note in notes)
+        made = [share.step + share.reset + share.policy + share.encode for _, share in sorted(shares.items())]
+        return Summary(
+            command=command,
+            versions=versions(*_packages(self._spec)),
+            env_id=self._env_id,
+            policy=self._policy,
+            seed=self._seed,
+            episodes=len(notes),
+            steps=steps,
+            returns=[note.total_reward for note in notes],
+            lengths=[note.length for note in notes],
+            seeds=[note.seed for note in notes],
+            digests=[note.digest for note in notes],
+            hash=report.hash,
+            terminated=sum(note.terminated for note in notes),
+            truncated=sum(note.truncated for note in notes),
+            seconds=seconds,
+            steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
+            raw_bytes=sum(note.nbytes for note in notes),
+            disk_bytes=report.nbytes,
+            time_shares={name: value / total for name, value in spent.items()},
+            worker_shares=[min(1.0, busy / collected) for busy in made],
+            restarts=tally.restarts,
+            speculative=tally.speculative,
+            warnings=warnings,
+        )
+
+
+def _unmerged(error: OSError, finished: int) -> CollectionFailed:
+    reason = f"{error.strerror}: {error.filename}"
+    failed = CollectionFailed(f"the dataset could not be written: {reason}", where=Where(phase="write"), reason=reason)
+    failed.__cause__ = error
+    failed.finished = finished
+    return failed
+
+
+def _limited(spec: str | None, max_steps: int | None) -> str | None:
+    """The spec whose environment is cut after as many steps as the run's were."""
+    if spec is None or max_steps is None:
+        return spec
+    fields = json.loads(spec)
+    fields["max_episode_steps"] = min(max_steps, fields.get("max_episode_steps") or max_steps)
+    return json.dumps(fields)
+
+
+def _packages(spec: str | None) -> list[str]:
+    """Packages whose version decides what an environment does, as far as its entry point tells."""
+    if spec is None:
+        return []
+    entry = str(json.loads(spec).get("entry_point") or "")
+    return [entry.split(":")[0].split(".")[0].replace("_", "-"), "mujoco" if "mujoco" in entry else "treadle"]

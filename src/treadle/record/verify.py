@@ -1,0 +1,156 @@
+"""Is a dataset what its seed says? Some of its episodes are made again, in fresh environments, and compared.
+
+An environment may carry something over from one episode to the next, or look at the clock; then an episode depends on
+more than its seed. That cannot be seen from one run, so a few episodes are played a second time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treadle import seeding
+from treadle.record.columns import columns_of, digester
+from treadle.record.journal import EpisodeNote
+from treadle.record.merge import load
+from treadle.record.parts import Format, PartWriter
+from treadle.sample.collect import Collection
+from treadle.sample.episode import Episode
+from treadle.sample.failed import CollectionFailed
+from treadle.sample.rollout_slot import RolloutRecipe
+from treadle.sample.schedule import Schedule
+
+_PATH = 3  # the first number of the seed path of this choice
+
+Merge = Callable[[Path, Path, Sequence[int]], Any]
+
+
+def choose(root: int, notes: Sequence[EpisodeNote], count: int) -> list[int]:
+    """`count` of the episodes (or all there are), drawn from the run's seed; their indices, in order."""
+    rng = np.random.Generator(np.random.PCG64(seeding.derive(root, _PATH)))
+    picked = rng.choice(len(notes), min(count, len(notes)), replace=False)
+    return sorted(notes[i].index for i in picked)
+
+
+def verify(
+    recipe: RolloutRecipe,
+    root: int,
+    notes: Sequence[EpisodeNote],
+    count: int,
+    parts: Path,
+    format: Format,
+    merge: Merge,
+    *,
+    workers: int | None = None,
+    **pool_options: Any,
+) -> list[str]:
+    """Make `count` random episodes again and compare them with what is stored.
+
+    Args:
+        recipe: what made them.
+        root: the run's seed.
+        notes: of the stored episodes.
+        parts: where they are.
+        format: which the parts are written for.
+        merge: makes a dataset, called with (parts, out, indices).
+
+    Returns:
+        One line for each episode that came out differently, naming the first step that differs; none is good.
+    """
+    wanted = {note.index: note for note in notes}
+    chosen = choose(root, notes, count)
+    if not chosen:
+        return []
+    schedule = Schedule(chosen[-1] + 1, have={i: 0 for i in range(chosen[-1] + 1) if i not in set(chosen)})
+    again = replace(recipe, sink=None, fresh_env=True)
+    digest, said = digester(), list[str]()
+    try:
+        with Collection(again, schedule, root=root, workers=workers, **pool_options) as run:
+            for index, _, episode in run:
+                columns, _ = columns_of(episode, infos=recipe.infos)
+                if digest(columns).hex() != wanted[index].digest:
+                    spaces = run.pool.descriptions[0].observation_space, run.pool.descriptions[0].action_space
+                    said.append(_told(episode, _difference(episode, spaces, recipe, parts, format, merge), recipe))
+    except CollectionFailed as error:
+        said.append(f"an episode could not be made again in a fresh environment: {error}")
+    return said
+
+
+def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe) -> str:
+    step, name = difference or (0, "its encoding")
+    advice = (
+        "although every episode had an environment of its own: something besides the seed decides"
+        if recipe.fresh_env
+        else "--fresh-env, which builds an environment per episode, may mend that"
+    )
+    return (
+        f"episode {episode.index} (seed {episode.seed}) was made again and came out differently, first at step {step} "
+        f"({name}); {advice}"
+    )
+
+
+def _difference(
+    episode: Episode, spaces: tuple[Any, Any], recipe: RolloutRecipe, parts: Path, format: Format, merge: Merge
+) -> tuple[int, str] | None:
+    """The first step in which an episode differs from the stored one, 0 being the reset, and in what."""
+    work = Path(tempfile.mkdtemp(prefix="verify-", dir=parts))
+    try:
+        writer = PartWriter(work / "parts", 0, *spaces, infos=recipe.infos, format=format)
+        writer.add(episode)
+        writer.close()
+        merge(parts, work / "stored", [episode.index])
+        merge(work / "parts", work / "again", [episode.index])
+        return first_difference(_arrays(work / "stored"), _arrays(work / "again"))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _arrays(directory: Path) -> dict[str, Any]:
+    """The values of the one episode in a dataset, time first, by path."""
+    dataset: Any = load(directory)
+    if isinstance(dataset, dict):
+        return dataset
+    episode = next(iter(dataset.iterate_episodes()))
+    names = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+    return dict(found for name in names for found in _leaves(getattr(episode, name), name))
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict | tuple):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(value, f"{path}/{key}")
+    else:
+        yield path, tree
+
+
+def first_difference(stored: dict[str, Any], again: dict[str, Any]) -> tuple[int, str] | None:
+    """The first step at which two episodes differ, and the path of the value; None when all are equal.
+
+    Args:
+        stored, again: sequences of rows by path; observations and infos have the reset's row first.
+    """
+    found: list[tuple[int, str]] = []
+    for name in dict.fromkeys((*stored, *again)):
+        first = 0 if name.split("/")[0] in ("observations", "infos") else 1
+        if name not in stored or name not in again:
+            found.append((first, name))
+            continue
+        a, b = stored[name], again[name]
+        rows = min(len(a), len(b))
+        unequal = (row for row in range(rows) if not _same(a[row], b[row]))
+        row = next(unequal, None if len(a) == len(b) else rows)
+        if row is not None:
+            found.append((row + first, name))
+    return min(found, key=lambda each: each[0], default=None)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, str | bytes):
+        return a == b
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()

@@ -1,0 +1,64 @@
+"""Objects given by name, as on a command line: loaded in the worker that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import UsageError
+from treadle.program.policies import load_object
+
+
+@dataclass(frozen=True)
+class Named:
+    """Stands for the callable that "module:attribute" or "file.py:attribute" names; calling it calls that.
+
+    Raises:
+        UsageError: on the call, when there is no such thing or it cannot be called.
+    """
+
+    reference: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        found = load_object(self.reference)
+        if not callable(found):
+            raise UsageError(f"{self.reference} is a {type(found).__name__}, which cannot be called")
+        return found(*args, **kwargs)
+
+
+def env_of(text: str) -> str | Named:
+    """What names an environment on a command line: a registered id, "module:Id", "module:make_env" or
+    "file.py:make_env".
+
+    A name behind a colon that is an identifier is a function or class: registered ids end in "-v<number>" and are none.
+    """
+    name, colon, attribute = text.rpartition(":")
+    if colon and (name.endswith(".py") or all(part.isidentifier() for part in attribute.split("."))):
+        return Named(text)
+    return text
+
+
+def env_name(env: str | EnvSpec | Callable[..., gym.Env]) -> str:
+    """A short name for datasets and tables: the id, or the function's name."""
+    if isinstance(env, EnvSpec):
+        return env.id
+    text = env.reference if isinstance(env, Named) else env
+    if isinstance(text, str):
+        return text.rpartition(":")[2]
+    return getattr(text, "__name__", type(text).__name__)
+
+
+def reference_of(thing: Any) -> Any:
+    """What says in a file of arguments which thing was meant: text. Callables are known by their name alone."""
+    if thing is None or isinstance(thing, str):
+        return thing
+    if isinstance(thing, Named):
+        return thing.reference
+    if isinstance(thing, EnvSpec):
+        return thing.id
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}:{kind.__qualname__}"
