@@ -6,6 +6,7 @@ and truncated in arrays made beforehand, and resets when an episode ends (the ro
 observation). This file imports nothing of Treadle, and its workers start clean (spawn) and check that.
 """
 
+import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
@@ -36,9 +37,16 @@ class Loop:
 
     actions: int64[batches, len(envs)], cycled. The results of the latest step are in `observations` (one row per env,
     the env's own shape and dtype), `rewards` (float64[n]), `terminated` and `truncated` (bool[n]).
+    reseed: give every reset a new seed, as those must who want to repeat single episodes.
     """
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]], seeds: Sequence[int], actions: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        seeds: Sequence[int],
+        actions: NDArray[np.int64],
+        reseed: bool = False,
+    ) -> None:
         space = envs[0].observation_space
         assert isinstance(space, gym.spaces.Box)
         n = len(envs)
@@ -47,6 +55,7 @@ class Loop:
         self.terminated = np.zeros(n, np.bool_)
         self.truncated = np.zeros(n, np.bool_)
         self._envs = envs
+        self._seeds = itertools.count(10**6) if reseed else None
         # Plain ints: an env that indexes or compares with a NumPy scalar is slower.
         self._batches = actions.tolist()
         self._next = 0
@@ -61,7 +70,7 @@ class Loop:
         rewards, terminated, truncated = _views(self.rewards, self.terminated, self.truncated)
         batches, k = self._batches, self._next
         n_batches = len(batches)
-        passes = 0
+        passes, seeds = 0, self._seeds
         clock = perf_counter
         start = clock()
         end = start + seconds
@@ -72,7 +81,7 @@ class Loop:
                 terminated[i] = over
                 truncated[i] = cut
                 if over or cut:
-                    observation = reset()[0]
+                    observation = reset()[0] if seeds is None else reset(seed=next(seeds))[0]
                 row[:] = observation
             passes += 1
             k += 1
@@ -91,10 +100,11 @@ def _serve(
     actions: NDArray[np.int64],
     requests: Connection,
     barrier: Barrier,
+    reseed: bool,
 ) -> None:
     """A worker's life: build the envs, then one run per number of seconds that arrives, until None does."""
     envs = [make() for _ in seeds]
-    loop = Loop(envs, seeds, actions)
+    loop = Loop(envs, seeds, actions, reseed)
     if any(name.partition(".")[0] == "treadle" for name in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)  # ready
@@ -108,7 +118,7 @@ def _serve(
 class LimitSession:
     """W processes with an even share of the envs each, built and waiting."""
 
-    def __init__(self, workload: Workload, n_envs: int, workers: int) -> None:
+    def __init__(self, workload: Workload, n_envs: int, workers: int, reseed: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         shares = np.array_split(np.arange(n_envs), min(workers, n_envs))
         barrier = context.Barrier(len(shares))
@@ -120,7 +130,7 @@ class LimitSession:
                 ours, theirs = context.Pipe()
                 seeds = [SEED + int(i) for i in share]
                 process = context.Process(
-                    target=_serve, args=(workload.make, seeds, actions[:, share], theirs, barrier), daemon=True
+                    target=_serve, args=(workload.make, seeds, actions[:, share], theirs, barrier, reseed), daemon=True
                 )
                 process.start()
                 theirs.close()

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from treadle import seeding
 
@@ -146,3 +148,11 @@ def test_real_torch() -> None:
         seeding.seed_globals(2**62 + 1)
         assert torch.equal(torch.rand(3), first)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(root=st.integers(0, 2**80), k=st.integers(0, 2), i=st.integers(0, 2**32 - 1))
+def test_a_seed_stream_gives_the_same_numbers_as_derive(root: int, k: int, i: int) -> None:
+    stream = seeding.SeedStream(root, k)
+    assert stream(i) == seeding.derive(root, k, i)
+    assert stream(0) == seeding.derive(root, k, 0)
+    assert [stream(j) for j in range(250, 260)] == [seeding.derive(root, k, j) for j in range(250, 260)]

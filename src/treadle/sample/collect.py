@@ -155,8 +155,8 @@ class Collection:
         if verdict.act is not failure.Policy.RESTART:
             raise failed.died(event.error, None, self._root, 1, len(self.schedule.lengths))
         self.tally.restarts += 1
-        what = f"; episode {', '.join(map(str, sorted(lost)))} is made again" if lost else ""
-        log.warning("%s%s", str(event.error).splitlines()[0], what)
+        again = f"; made again: episode {', '.join(map(str, sorted(lost)))}" if lost else ""
+        log.warning("worker %d is replaced: %s%s", event.member.index, failed.reason_of(event.error), again)
         self.pool.restart(event.member)
 
     def _find_lost(self) -> None:

@@ -22,6 +22,7 @@ from treadle.program.gym_env import EnvRecipe, import_package, portable_spec
 from treadle.program.policies import build_actor
 from treadle.sample.buffer import EpisodeBuffer
 from treadle.sample.episode import Episode
+from treadle.seeding import SeedStream
 from treadle.spaces import Layout
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
@@ -94,6 +95,7 @@ class RolloutSlot(Program):
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
         self.shares = Shares()
+        self._root = -1
 
     def describe(self) -> Description:
         env = self._envs[0]
@@ -207,8 +209,9 @@ class RolloutSlot(Program):
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
         start = perf_counter()
-        seed = seeding.episode_env_seed(root, index)
-        policy_seed = seeding.episode_policy_seed(root, index)
+        if root != self._root:
+            self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
+        seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
         buffer = self._buffers[row]
         buffer.index, buffer.seed, buffer.length = index, seed, 0
         try:
