@@ -113,17 +113,19 @@ class EpisodeBuffer:
         observations, actions = self._observations, self._actions
         seen, done = observations.writes, actions.writes
         reward_of, info_of = self._rewards.append, self._infos.append
-        keep_infos, fixed = self._keep_infos, not observations.loose and not actions.loose
-        length = self.length
+        keep_infos = self._keep_infos
+        length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
         while True:
             action, policy_info = yield observation
             observation, reward, terminated, truncated, info = step(action)
-            if fixed and length + 1 < len(seen) and length < len(done):
+            if length < room:
                 done[length](action)
                 seen[length + 1](observation)
             else:
                 self._write(actions, length, action)
                 self._write(observations, length + 1, observation)
+                if not observations.loose and not actions.loose:
+                    room = min(len(done), len(seen) - 1)
             reward_of(reward)
             if keep_infos:
                 info_of(dict(info))
