@@ -1,0 +1,108 @@
+"""`treadle collect`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from treadle.cli import failures
+from treadle.cli.options import CollectOptions
+from treadle.cli.output import own_stdout
+from treadle.record.dataset import Interrupted, Stored, collect_dataset
+from treadle.record.progress import Progress, duration, print_table
+from treadle.record.summary import Summary
+from treadle.sample.failed import CollectionFailed
+
+
+def run(options: CollectOptions, given: Sequence[str]) -> int:
+    """Collect, show what came of it, and return the exit code."""
+    arguments = options.arguments()
+    command = shlex.join(["treadle", *given])
+    with own_stdout(options.json) as out:
+        stored: Stored | None = None
+        try:
+            with failures.naming(options.env), Progress(show=not options.quiet) as progress:
+                stored = collect_dataset(**arguments, command=command, watch=progress)
+        except Interrupted as interrupt:
+            stored, code = interrupt.stored, failures.CTRL_C
+            failures.say(f"interrupted: {_left(stored)}")
+        except CollectionFailed as error:
+            stored, code = error.stored, failures.FAILED
+            failures.tell(error, debug=options.debug)
+            if stored is not None:
+                failures.say(_left(stored))
+        else:
+            code = failures.OK
+        if stored is None or stored.summary is None:
+            return code
+        summary = stored.summary
+        for warning in summary.warnings if code == failures.OK else ():
+            failures.say(f"warning: {warning}")
+        if options.json:
+            print(json.dumps(asdict(summary), indent=1), file=out)
+        elif not options.quiet and code == failures.OK:
+            _show(options, stored, summary)
+        return code
+
+
+def _left(stored: Stored) -> str:
+    """What a stopped run leaves."""
+    if not stored.finished:
+        return "no episode was finished"
+    many = f"{stored.finished:,} finished episode{'s are' if stored.finished > 1 else ' is'} kept in {stored.directory}"
+    if stored.summary is not None:
+        many += f"; the first {stored.summary.episodes:,} of them are merged into {stored.path}"
+    return f"{many}; the same command with --resume continues"
+
+
+def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
+    if stored.before == stored.finished and options.resume:
+        print(f"nothing to do: all {summary.episodes:,} episodes are there")
+    n = summary.episodes
+    mean = sum(summary.returns) / n
+    std = (sum((value - mean) ** 2 for value in summary.returns) / n) ** 0.5
+    lengths = summary.lengths
+    over = f" ({summary.steps - options.steps:,} more than asked: whole episodes)" if options.steps else ""
+    rows = [
+        ("episodes", f"{n:,}" + (f" ({stored.before:,} from before)" if stored.before else "")),
+        ("steps", f"{summary.steps:,}{over}"),
+        (
+            "return",
+            f"mean {mean:,.2f}  std {std:,.2f}  min {min(summary.returns):,.2f}  max {max(summary.returns):,.2f}",
+        ),
+        ("length", f"mean {summary.steps / n:,.1f}  min {min(lengths):,}  max {max(lengths):,}"),
+        ("ended", f"{summary.terminated:,} terminated, {summary.truncated:,} truncated"),
+        ("time", f"{duration(summary.seconds)}, {summary.steps_per_second:,.0f} steps/s"),
+        ("on disk", f"{size(summary.disk_bytes)} ({size(summary.raw_bytes)} before compression)"),
+        ("busy", "  ".join(f"{share:.0%}" for share in summary.worker_shares) + "  of the time, by worker"),
+        ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
+    ]
+    if summary.restarts or summary.speculative:
+        rows.append(("besides", f"{summary.restarts} workers replaced, {summary.speculative} episodes not needed"))
+    rows.append(("hash", summary.hash))
+    print_table(rows)
+    print(closing_line(stored))
+
+
+def closing_line(stored: Stored) -> str:
+    """How to read the dataset."""
+    if stored.dataset_id is None:
+        return f"numpy.load({str(stored.path)!r})"
+    directory = shlex.quote(os.path.relpath(stored.directory, Path.cwd()))
+    return (
+        f"MINARI_DATASETS_PATH={directory} python -c "
+        f"\"import minari; print(minari.load_dataset('{stored.dataset_id}'))\""
+    )
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: "12.3 MB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

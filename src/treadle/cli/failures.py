@@ -1,0 +1,137 @@
+"""What a person is told when a command fails: one clear line, and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import gymnasium as gym
+
+from treadle.errors import MissingExtra, StartupFailed, TreadleError, UsageError, WorkerError
+from treadle.program.gym_env import PACKAGES, import_package
+from treadle.sample.failed import CollectionFailed, own_traceback, reason_of
+
+OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
+
+
+def say(text: str) -> None:
+    """One message to stderr."""
+    print(f"treadle: {text}", file=sys.stderr, flush=True)
+
+
+def missing(what: str, error: ImportError) -> MissingExtra:
+    """The error for a command that needs what is not installed."""
+    return MissingExtra(f"{what} ({error}): pip install 'treadle[cli]'")
+
+
+class _Lines(logging.Handler):
+    """The library's log, one line a record, to whatever stderr is at that moment (a progress bar replaces it)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(" ".join(record.getMessage().splitlines()[:1]))
+
+
+def guarded(command: Callable[[], int], *, debug: bool) -> int:
+    """Run a command; its exit code, or that of what it raised, which is told."""
+    log, handler = logging.getLogger("treadle"), _Lines(logging.WARNING)
+    log.addHandler(handler)
+    # a scheduler that wants the machine back means what Ctrl-C means
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+    except KeyboardInterrupt:
+        say("interrupted")
+        return CTRL_C
+    except Exception as error:  # noqa: BLE001 - whatever it is, a person is told in one line
+        tell(error, debug=debug)
+        return explain(error)[1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        log.removeHandler(handler)
+
+
+@contextmanager
+def naming(env: str) -> Iterator[None]:
+    """Errors about an unknown id get to know what was typed."""
+    try:
+        yield
+    except StartupFailed as error:
+        error.typed = env  # type: ignore[attr-defined]
+        raise
+
+
+def tell(error: Exception, *, debug: bool) -> None:
+    """Say what an error is about; with `debug` its traceback first."""
+    if debug:
+        traceback.print_exception(error)
+        _print_remote(error)
+    say(explain(error)[0])
+
+
+def _print_remote(error: BaseException) -> None:
+    text = getattr(error, "remote_traceback", "")
+    if text:
+        print(f"\nin the worker:\n{text}", file=sys.stderr)
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, StartupFailed):
+        return _of_startup(error)
+    if isinstance(error, CollectionFailed):
+        return str(error), FAILED
+    if isinstance(error, UsageError):
+        return str(error), WRONG
+    if isinstance(error, OSError) and not isinstance(error, TreadleError) and error.filename is not None:
+        return f"cannot write {os.fsdecode(error.filename)}: {error.strerror}", FAILED
+    if isinstance(error, TreadleError):
+        return str(error), FAILED
+    return f"{type(error).__name__}: {' '.join(str(error).split())} (unexpected; --debug shows where)", FAILED
+
+
+def _of_startup(error: StartupFailed) -> tuple[str, int]:
+    first = error.failures[0] if error.failures else error
+    original = first.__cause__
+    if isinstance(original, MissingExtra | UsageError):
+        return str(original), WRONG
+    if isinstance(original, gym.error.UnregisteredEnv):
+        env_id = getattr(error, "typed", "")
+        return f"there is no environment {env_id!r}{_nearest(env_id)}", WRONG
+    if isinstance(original, ModuleNotFoundError) and original.name:
+        return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
+    if isinstance(first, WorkerError) and first.remote_traceback:
+        text = own_traceback(first.remote_traceback)
+        return f"the environment or policy could not be built: {reason_of(first)}\n{text}", FAILED
+    return f"a worker could not start: {reason_of(first)}", FAILED
+
+
+def nearest_ids(env_id: str, count: int = 3) -> list[str]:
+    """Registered ids that look like `env_id`, those of installed packages that we know included."""
+    for prefix, (package, _) in PACKAGES.items():
+        if find_spec(package) is not None:
+            import_package(prefix)
+    known = {name.lower(): name for name in gym.registry}
+    bare: dict[str, str] = {}
+    for name in gym.registry:  # the newest version of a name comes last
+        bare[name.rpartition("/")[2].lower()] = name
+    text = env_id.rpartition(":")[2].lower()
+    close = [known[each] for each in difflib.get_close_matches(text, known, count)]
+    close += [bare[each] for each in difflib.get_close_matches(text.rpartition("/")[2], bare, count)]
+    return list(dict.fromkeys(close))[:count]
+
+
+def _nearest(env_id: str) -> str:
+    found = nearest_ids(env_id)
+    return f"; did you mean {' or '.join(found)}?" if found else "; gymnasium.pprint_registry() lists them"

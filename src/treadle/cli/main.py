@@ -1,0 +1,186 @@
+"""The command `treadle`: what can be typed. What it does is in one file per command. The only file that imports typer.
+
+Exit codes: 0 all went well; 1 the run failed; 2 the command was wrong (nothing was done); 130 Ctrl-C or SIGTERM.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from treadle.cli import failures
+from treadle.cli.options import CollectOptions, EvalOptions
+
+COLLECT_HELP = """Play whole episodes in parallel and store them as a dataset.
+
+  treadle collect CartPole-v1 --episodes 1000 --out data
+
+  treadle collect ALE/Pong-v5 --steps 100000 --workers 8 --out pong
+
+  treadle collect my_env.py:make_env --episodes 50 --policy my_policy.py:act --out mine
+
+  treadle collect Hopper-v5 --episodes 100 --policy my_policy.py:load_ppo --out hopper --resume
+
+ENV is an id that Gymnasium knows (packages behind ALE/, MiniGrid- and BabyAI- are imported by themselves), "module:Id",
+or a function that returns an environment: "module:make_env" or "file.py:make_env".
+
+THE SEED. Episode i is made from (seed, i) alone: the environment's reset, the policy's randomness, and the worker's
+random, numpy and torch generators. So the same command gives the same episodes in the same order, with any number of
+workers, on a busy or an idle machine, also when a worker died or the run was resumed. Episodes are taken by their
+index, never because they were ready first, so short ones are not over-represented.
+
+MORE ENVIRONMENTS THAN WORKERS. With --envs-per-worker K the policy is asked with batches of exactly K rows; rows
+without an episode hold copies. Environments, random policies and policies that take rng still repeat exactly. A network
+in float32 gives rows that differ in the last bits between batch sizes, so K is part of what decides the data; global
+generators (random, np.random) are shared by the K episodes that a worker plays, so a policy that uses them does not
+repeat when K > 1.
+
+STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the first one
+missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+EVAL_HELP = """Play whole episodes and say how good a policy is, or which of two is better.
+
+  treadle eval CartPole-v1 --policy my_policy.py:act
+
+  treadle eval Hopper-v5 --policy my_policy.py:load_ppo --against random --episodes 200
+
+Prints the mean return with its 95% bootstrap interval and a table of episodes. With --against both policies play the
+same episodes (the same seeds), and the difference is given with its interval over the pairs. The result is the same
+for any number of workers. ENV, --policy and the seed are explained in: treadle collect --help.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code. `arguments`: None for those of the process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(failures.guarded(lambda: _run(given), debug="--debug" in given))
+
+
+def _run(given: list[str]) -> int:
+    app = _app(given)
+    import typer
+
+    click_error: Any = typer.BadParameter.__mro__[2]  # click's own base of errors, wherever typer keeps click
+    try:
+        chosen = app(given, standalone_mode=False)
+    except click_error as error:
+        command = given[0] if given and not given[0].startswith("-") else ""
+        failures.say(f"{error.format_message().rstrip('.')}. Try: treadle {command + ' ' if command else ''}--help")
+        return 2
+    except typer.Abort:
+        return 130
+    return chosen() if callable(chosen) else 0
+
+
+def _app(given: list[str]) -> Callable[..., Any]:
+    """Takes the words and gives the chosen command, to be called where click does not see its errors."""
+    try:
+        import typer
+    except ImportError as error:
+        raise failures.missing("the command line needs typer", error) from error
+
+    # work directories are on the path of `python script.py`; last, so that a file there never hides a library
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    Env = Annotated[str, typer.Argument(metavar="ENV", help="Which environment; see above.", show_default=False)]
+    Policy = Annotated[
+        str,
+        typer.Option(metavar="random|module:attr|file.py:attr", help="Who acts: a function of a batch of observations, "
+                     "an object with predict (Stable-Baselines3), get_action or get_actions, or a class or function "
+                     "that makes one."),
+    ]  # fmt: skip
+    Seed = Annotated[int, typer.Option(help="Decides everything random in the run; see above.")]
+    Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core.")]
+    PerWorker = Annotated[int, typer.Option(metavar="K", help="Environments each worker plays at once.")]
+    MaxSteps = Annotated[int | None, typer.Option(metavar="N", help="Cut longer episodes (truncated).")]
+    Kwargs = Annotated[str, typer.Option(metavar="JSON", help="Arguments for the environment, such as "
+                       "'{\"frameskip\": 1}'.")]  # fmt: skip
+    Wrap = Annotated[list[str], typer.Option(metavar="module:attr", help="A wrapper; repeat it for more, inner first.")]
+    Import = Annotated[list[str], typer.Option("--import", metavar="PKG", help="A module that registers environments.")]
+    Fresh = Annotated[bool, typer.Option("--fresh-env", help="Build a new environment for every episode.")]
+    Quiet = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors.")]
+    Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
+    Debug = Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")]
+
+    @app.callback(invoke_without_command=True)
+    def root(version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+        """Step many environments at once."""
+        if version:
+            from treadle import __version__
+
+            print(__version__)
+            raise typer.Exit(0)
+
+    @app.command(help=COLLECT_HELP)
+    def collect(
+        env: Env,
+        episodes: Annotated[int | None, typer.Option(metavar="N", help="How many.")] = None,
+        steps: Annotated[int | None, typer.Option(metavar="N", help="Instead: the fewest episodes, from the first one "
+                         "on, that have so many steps together.")] = None,
+        policy: Policy = "random",
+        seed: Seed = 0,
+        workers: Workers = "auto",
+        envs_per_worker: PerWorker = 1,
+        max_episode_steps: MaxSteps = None,
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006 - typer reads it, nobody changes it
+        import_: Import = [],  # noqa: B006
+        out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; one run a directory.")] = None,
+        force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
+        resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR; begins it if there is none, "
+                          "does nothing if it is complete.")] = False,
+        verify: Annotated[int, typer.Option(metavar="K", help="Make K random episodes again, in fresh environments, "
+                          "and warn if one differs.")] = 1,
+        no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
+        fresh_env: Fresh = False,
+        format: Annotated[str, typer.Option(metavar="hdf5|npz", help="A Minari dataset, or one file of arrays.")]
+        = "hdf5",
+        quiet: Quiet = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.collect import run
+
+        options = CollectOptions(
+            env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
+            fresh_env, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos, format,
+        )  # fmt: skip
+        return partial(run, options, given)
+
+    @app.command(name="eval", help=EVAL_HELP)
+    def evaluate(
+        env: Env,
+        policy: Policy = "random",
+        against: Annotated[str | None, typer.Option(metavar="random|module:attr|file.py:attr",
+                           help="A second policy, on the same episodes.")] = None,
+        episodes: Annotated[int, typer.Option(metavar="N", help="How many.")] = 100,
+        seed: Seed = 0,
+        workers: Workers = "auto",
+        envs_per_worker: PerWorker = 1,
+        max_episode_steps: MaxSteps = None,
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006
+        import_: Import = [],  # noqa: B006
+        fresh_env: Fresh = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.eval import run
+
+        return partial(
+            run,
+            EvalOptions(
+                env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
+                tuple(import_), fresh_env, quiet, json, debug, against, episodes,
+            ),
+        )  # fmt: skip
+
+    return app

@@ -1,0 +1,58 @@
+"""Running the real command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).parent / "treadle"
+ZOO = Path(__file__).parent / "zoo.py"
+LIMIT = 90.0  # seconds that a command or a state may take
+
+
+def treadle(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, check=False, **options
+    )
+
+
+def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Start it, in a session of its own, and do not wait."""
+    return subprocess.Popen(
+        [COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    """Wait for a condition; its value. Fails when `process` ends first, or after `LIMIT`."""
+    deadline = time.monotonic() + LIMIT
+    while not (found := condition()):
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"the command ended with {process.returncode}: {process.communicate()}")
+        assert time.monotonic() < deadline, "it did not happen"
+        os.sched_yield()
+    return found
+
+
+def summary(out: Path) -> dict[str, Any]:
+    """What the run in `out` wrote."""
+    return json.loads((out / "summary.json").read_text())
+
+
+def one_line(text: str) -> str:
+    """The only line of what a command said to stderr; no traceback, no second line."""
+    (line,) = text.strip().splitlines()
+    assert line.startswith("treadle: ")
+    return line

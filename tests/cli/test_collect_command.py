@@ -1,0 +1,389 @@
+"""`treadle collect`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from command import COMMAND, ZOO, one_line, started, summary, treadle, until
+
+REAL = {
+    "CartPole-v1": ("--episodes", 40),
+    "ALE/Pong-v5": ("--episodes", 5, "--max-episode-steps", 40),
+    "MiniGrid-DoorKey-5x5-v0": ("--episodes", 5, "--max-episode-steps", 50),
+    "Hopper-v5": ("--steps", 200),
+}
+
+
+def run_hash(out: Path, *arguments: object) -> str:
+    done = treadle("collect", *arguments, "--out", out, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
+    return summary(out)["hash"]
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", REAL)
+def test_any_number_of_workers_gives_the_same_dataset(env: str, tmp_path: Path) -> None:
+    hashes = {n: run_hash(tmp_path / str(n), env, *REAL[env], "--workers", n, "--verify", n % 2) for n in (1, 2, 5)}
+    assert len(set(hashes.values())) == 1, hashes
+    data = {path.read_bytes() for path in tmp_path.glob("*/treadle/*/data/main_data.hdf5")}
+    assert len(data) == 1
+    assert not list(tmp_path.glob("*/.parts"))
+
+
+@pytest.mark.parametrize(
+    ("env", "policy"),
+    [("Walk", "stochastic"), ("RandomTimes", "random"), ("GlobalRandom", "globally_random")],
+)
+@pytest.mark.parametrize("amount", [("--episodes", 30), ("--steps", 120)])
+def test_randomness_of_every_kind_repeats(env: str, policy: str, amount: tuple[str, int], tmp_path: Path) -> None:
+    policy = policy if policy == "random" else f"{ZOO}:{policy}"
+    play = (f"{ZOO}:{env}", *amount, "--policy", policy)
+    assert run_hash(tmp_path / "1", *play, "--workers", 1) == run_hash(tmp_path / "3", *play, "--workers", 3)
+    assert run_hash(tmp_path / "s", *play, "--seed", 1) != summary(tmp_path / "1")["hash"]
+
+
+def test_several_envs_a_worker_change_nothing_for_random_actions(tmp_path: Path) -> None:
+    play = (f"{ZOO}:Walk", "--episodes", 30)
+    assert run_hash(tmp_path / "1", *play) == run_hash(tmp_path / "4", *play, "--envs-per-worker", 4)
+
+
+def test_steps_takes_the_shortest_prefix(tmp_path: Path) -> None:
+    run_hash(tmp_path / "n", f"{ZOO}:Walk", "--episodes", 40)
+    run_hash(tmp_path / "t", f"{ZOO}:Walk", "--steps", 100, "--workers", 3)
+    whole, cut = summary(tmp_path / "n"), summary(tmp_path / "t")
+    count = len(cut["lengths"])
+    assert sum(cut["lengths"]) >= 100 > sum(cut["lengths"][:-1])
+    assert cut["digests"] == whole["digests"][:count]
+
+
+def test_minari_reads_it_and_makes_the_environment_again(tmp_path: Path, require) -> None:
+    require("minari")
+    from treadle.record.merge import load
+
+    out = tmp_path / "new" / "folder"
+    done = treadle("collect", "CartPole-v1", "--episodes", 7, "--max-episode-steps", 12, "--out", out)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    env = {**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
+    import subprocess
+
+    shown = subprocess.run(last, shell=True, capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert "treadle/CartPole-v1-random-v0" in last
+    assert shown.returncode == 0, shown.stderr
+    dataset = load(out)
+    assert [len(e.rewards) for e in dataset.iterate_episodes()] == summary(out)["lengths"]
+    assert max(summary(out)["lengths"]) <= 12
+    again = dataset.recover_environment()
+    assert again.spec.max_episode_steps == 12
+    again.close()
+
+
+def test_npz(tmp_path: Path) -> None:
+    from treadle.record.merge import load
+
+    run_hash(tmp_path / "o", f"{ZOO}:make_walk", "--episodes", 9, "--format", "npz", "--no-infos")
+    arrays = load(tmp_path / "o")
+    assert arrays["lengths"].tolist() == summary(tmp_path / "o")["lengths"]
+    assert len(arrays["observations"]) == arrays["lengths"].sum() + 9
+
+
+# -- what a person sees ------------------------------------------------------------------------------------------------
+
+
+def test_the_closing_table_says_what_came_of_it(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO.name}:Walk", "--steps", 50, "--out", tmp_path / "o", cwd=ZOO.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = summary(tmp_path / "o")
+    assert f"({told['steps'] - 50} more than asked: whole episodes)" in done.stdout
+    assert told["hash"] in done.stdout
+    for word in ("episodes", "return", "length", "steps/s", "on disk", "busy"):
+        assert word in done.stdout
+    assert told["command"].startswith("treadle collect zoo.py:Walk --steps 50")
+    assert set(told["time_shares"]) == {"step", "policy", "encode", "merge"}
+    assert sum(told["time_shares"].values()) == pytest.approx(1)
+
+
+def test_json_is_alone_on_stdout_even_when_environments_print(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:Talks", "--episodes", 5, "--out", tmp_path / "o", "--json", "--workers", 2)
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == summary(tmp_path / "o")
+    assert "hello from the environment" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    process = started("collect", f"{ZOO}:Walk", "--episodes", 3, "--out", tmp_path / "o")
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), error) == (0, "")
+    assert summary(tmp_path / "o")["episodes"] == 3
+
+
+def test_ale_keeps_its_banner_to_itself(tmp_path: Path) -> None:
+    done = treadle("collect", "ALE/Pong-v5", "--episodes", 1, "--max-episode-steps", 5, "--out", tmp_path / "o")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_environment_that_carries_something_over_is_noticed(tmp_path: Path) -> None:
+    play = ("collect", f"{ZOO}:CarriesOver", "--episodes", 30, "--workers", 1, "--verify", 3, "--out", tmp_path / "o")
+    done = treadle(*play)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0
+    assert lines
+    for line in lines:
+        assert "came out differently, first at step 2 (observations); --fresh-env" in line
+    assert summary(tmp_path / "o")["warnings"] == [line.removeprefix("treadle: warning: ") for line in lines]
+    mended = treadle(*play, "--force", "--fresh-env")
+    assert (mended.returncode, mended.stderr) == (0, "")
+
+
+# -- stopping and going on ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> tuple[tuple[object, ...], Path, Path, str]:
+    """Arguments of a run that stops at a gate, the gate, its directory, and the hash it must end with."""
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    gate.mkdir()
+    (gate / "open").touch()
+    kwargs = json.dumps({"gate": str(gate)})
+    play = ("collect", f"{ZOO}:Gated", "--episodes", 40, "--workers", 2, "--env-kwargs", kwargs, "--verify", 0)
+    done = treadle(*play, "--quiet", "--out", tmp_path / "reference")
+    assert (done.returncode, done.stderr) == (0, "")
+    (gate / "open").unlink()
+    return (*play, "--out", out), gate, out, summary(tmp_path / "reference")["hash"]
+
+
+def waiting(gate: Path, count: int):
+    """A condition: so many workers wait at the gate. Its value: their pids."""
+
+    def condition() -> list[int]:
+        found = [int(path.stem) for path in gate.glob("*.waits")]
+        return found if len(found) >= count else []
+
+    return condition
+
+
+def stored(out: Path) -> bool:
+    return any(path.stat().st_size > 100 for path in (out / ".parts").glob("worker-*"))
+
+
+def test_a_killed_worker_is_replaced_and_nothing_changes(gated) -> None:
+    play, gate, out, expected = gated
+    process = started(*play)
+    pids = until(waiting(gate, 2), process)
+    os.kill(pids[0], signal.SIGKILL)
+    (gate / "open").touch()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    (line,) = [line for line in error.splitlines() if line.startswith("treadle: ")]
+    assert "is replaced: the worker was ended by SIGKILL; made again: episode " in line
+    assert summary(out)["hash"] == expected
+    assert summary(out)["restarts"] == 1
+
+
+def test_a_killed_command_is_resumed(gated) -> None:
+    play, gate, out, expected = gated
+    process = started(*play)
+    until(waiting(gate, 2), process)
+    assert stored(out)
+    process.kill()
+    process.communicate(timeout=60)
+    (gate / "open").touch()
+    done = treadle(*play)
+    assert (done.returncode, "--resume to continue" in one_line(done.stderr)) == (2, True)
+    other = treadle(*play, "--resume", "--seed", 5, "--workers", 1)
+    assert other.returncode == 2
+    assert "seed was 0 and is 5" in one_line(other.stderr)
+    done = treadle(*play, "--resume", "--workers", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "from before" in done.stdout
+    assert summary(out)["hash"] == expected
+    again = treadle(*play, "--resume")
+    assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
+    refused = treadle(*play)
+    assert (refused.returncode, "use --force" in one_line(refused.stderr)) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_merges_what_is_finished_and_resume_goes_on(gated, number: int) -> None:
+    from treadle.record.merge import load
+
+    play, gate, out, expected = gated
+    process = started(*play)
+    until(waiting(gate, 2), process)
+    process.send_signal(number)
+    (gate / "open").touch()
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, ""), error
+    merged = summary(out)["episodes"]
+    assert f"the first {merged} of them are merged" in one_line(error)
+    assert 0 < merged < 40
+    assert sum(1 for _ in load(out).iterate_episodes()) == merged
+    done = treadle(*play, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert summary(out)["hash"] == expected
+
+
+def test_two_runs_never_share_a_directory(gated) -> None:
+    play, gate, out, expected = gated
+    process = started(*play)
+    until(waiting(gate, 2), process)
+    for option in ("--force", "--resume"):
+        done = treadle(*play, option)
+        assert (done.returncode, "another run is writing" in one_line(done.stderr)) == (2, True)
+    (gate / "open").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert summary(out)["hash"] == expected
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    play = ("collect", f"{ZOO}:Heavy", "--episodes", 60, "--workers", 2, "--out", tmp_path / "o")
+    small = 2_000_000  # bytes a file: the shared memory fits, sixty episodes do not
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (small, resource.RLIM_INFINITY))
+
+    done = treadle(*play, preexec_fn=limit)
+    assert done.returncode == 1, done.stderr
+    first, second = done.stderr.strip().splitlines()
+    assert "File too large" in first
+    assert "finished episodes are kept" in second
+    assert "--resume continues" in second
+    kept = int(second.split()[1])
+    done = treadle(*play, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"({kept} from before)" in done.stdout
+    assert summary(tmp_path / "o")["hash"] == run_hash(tmp_path / "r", *play[1:-2])
+
+
+def test_what_raises_ends_the_run_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    play = ("collect", f"{ZOO}:Raises", "--episodes", 30, "--out", out, "--workers", 2)
+    done = treadle(*play)
+    first, second = done.stderr.strip().splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    told = summary(out)
+    assert f"episode {told['episodes']} (seed " in first
+    assert "step 7: ValueError: the motor is hot and smells (zoo.py:" in first
+    assert f"the first {told['episodes']} of them are merged" in second
+    assert "incomplete" in told["warnings"][0]
+    shown = treadle(*play, "--force", "--debug")
+    assert shown.returncode == 1
+    assert "Traceback" in shown.stderr
+    assert "raise ValueError" in shown.stderr
+
+
+def test_three_deaths_on_one_episode_end_the_run(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:Dies", "--episodes", 30, "--out", tmp_path / "o", "--workers", 1)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert "has cost 3 workers their lives; the last time the worker exited with code 3" in lines[-2]
+    assert "finished episodes are kept" in lines[-1]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "unknown env": (("CartPol-v1", "--episodes", 2), 2, "did you mean CartPole-v1"),
+    "unknown ale": (("ALE/Pon-v5", "--episodes", 2), 2, "ALE/Pong-v5"),
+    "unknown attribute": ((f"{ZOO}:Nothing", "--episodes", 2), 2, "has no 'Nothing'"),
+    "missing package": ((f"{ZOO}:NeedsPackage", "--episodes", 2), 2, "a_package_that_nobody_has is not installed"),
+    "no workers": (("CartPole-v1", "--episodes", 2, "--workers", 0), 2, "--workers must be at least 1, got 0"),
+    "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
+    "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),
+    "no amount": (("CartPole-v1",), 2, "give either --episodes N or --steps N"),
+    "no episodes": (("CartPole-v1", "--episodes", 0), 2, "--episodes must be at least 1"),
+    "negative seed": (("CartPole-v1", "--episodes", 1, "--seed", -1), 2, "--seed must not be negative"),
+    "force and resume": (("CartPole-v1", "--episodes", 1, "--force", "--resume"), 2, "give one of them"),
+    "no json": (("CartPole-v1", "--episodes", 1, "--env-kwargs", "{x"), 2, "--env-kwargs is not JSON"),
+    "wrong kwargs": (("CartPole-v1", "--episodes", 1, "--env-kwargs", '{"wings": 2}'), 1, "'wings'"),
+    "wrong format": (("CartPole-v1", "--episodes", 1, "--format", "csv"), 2, "--format is hdf5 or npz"),
+    "wrong option": (("CartPole-v1", "--episode", 1, "--bogus"), 2, "--help"),
+    "wrong import": (("CartPole-v1", "--episodes", 1, "--import", "no_such_pkg"), 2, "no_such_pkg is not installed"),
+    "wrong wrapper": (("CartPole-v1", "--episodes", 1, "--wrap", f"{ZOO}:nope"), 2, "has no 'nope'"),
+    "no policy file": (("CartPole-v1", "--episodes", 1, "--policy", "gone.py:act"), 2, "no file gone.py"),
+    "no policy module": (("CartPole-v1", "--episodes", 1, "--policy", "gone:act"), 2, "no module 'gone'"),
+}
+NOT_ONE_LINE = {"wrong kwargs"}  # shows the traceback of what could not be built
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_told_in_one_line_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    arguments, code, expected = BAD[case]
+    done = treadle("collect", *arguments, "--out", tmp_path / "o", cwd=tmp_path)
+    line = done.stderr.splitlines()[0] if case in NOT_ONE_LINE else one_line(done.stderr)
+    assert expected in line
+    assert (done.returncode, done.stdout) == (code, "")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("wrong_shape", "expected int64[1], got int64[1, 2]"),
+        ("wrong_dtype", "float64"),
+        ("out_of_range", "7"),
+        ("raises", "KeyError: 'weights' (zoo.py:"),
+    ],
+)
+def test_a_bad_policy_is_placed(policy: str, expected: str, tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:Walk", "--episodes", 2, "--policy", f"{ZOO}:{policy}", "--out", tmp_path / "o",
+                   "--workers", 1)  # fmt: skip
+    first, second = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert "episode 0 (seed " in first
+    assert "slot 0), policy before step 1: " in first
+    assert expected in first
+    assert second == "treadle: no episode was finished"
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_environment_that_cannot_be_built_shows_its_own_traceback(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:CannotBuild", "--episodes", 2, "--out", tmp_path / "o")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "could not be built: RuntimeError: no licence for the simulator (zoo.py:" in lines[0]
+    assert lines[1].startswith("Traceback")
+    assert not any("treadle/pool" in line or "treadle/sample" in line for line in lines)
+
+
+def test_a_failed_start_leaves_an_older_dataset_alone(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    before = run_hash(out, f"{ZOO}:Walk", "--episodes", 3)
+    assert treadle("collect", f"{ZOO}:CannotBuild", "--episodes", 2, "--out", out, "--force").returncode == 1
+    assert summary(out)["hash"] == before
+    assert list(out.glob("treadle/Walk-random-v0/data/main_data.hdf5"))
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
+        done = treadle("collect", f"{ZOO}:Walk", "--episodes", 2, "--out", out)
+        assert done.returncode == 1
+        assert f"cannot write {out}" in one_line(done.stderr)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_force_replaces_only_what_a_run_made(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    run_hash(out, f"{ZOO}:Walk", "--episodes", 3)
+    (out / "notes.txt").write_text("mine")
+    run_hash(out, f"{ZOO}:make_walk", "--episodes", 2, "--force")
+    assert [path.name for path in out.glob("treadle/*-v0")] == ["make_walk-random-v0"]
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_help_teaches() -> None:
+    done = treadle("collect", "--help")
+    assert done.returncode == 0
+    for word in ("treadle collect CartPole-v1 --episodes 1000", "THE SEED", "--envs-per-worker K", "float32"):
+        assert word in done.stdout

@@ -1,0 +1,39 @@
+"""`treadle eval`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+from command import ZOO, one_line, treadle
+
+
+def test_one_policy() -> None:
+    done = treadle("eval", f"{ZOO}:Walk", "--policy", f"{ZOO}:two", "--episodes", 12, "--json", "--workers", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert [score["index"] for score in result["scores"]] == list(range(12))
+    assert all(score["total_reward"] == 2 * score["length"] for score in result["scores"])
+    assert result["low"] <= result["mean"] <= result["high"]
+
+
+def test_two_policies_meet_the_same_episodes() -> None:
+    play = ("eval", f"{ZOO}:Walk", "--policy", f"{ZOO}:two", "--against", f"{ZOO}:zero", "--episodes", 9)
+    done = treadle(*play)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "better in 9, equal in 0, worse in 0 of 9 episodes" in done.stdout
+    result = json.loads(treadle(*play, "--json", "--workers", 1).stdout)
+    lengths = [[score["length"] for score in result[name]["scores"]] for name in ("first", "second")]
+    assert lengths[0] == lengths[1]
+    assert result["difference"] == sum(2 * length for length in lengths[0]) / 9
+
+
+def test_bad_input_is_one_line() -> None:
+    done = treadle("eval", "CartPol-v1", "--episodes", 2)
+    assert (done.returncode, "did you mean CartPole-v1" in one_line(done.stderr)) == (2, True)
+    done = treadle("eval", f"{ZOO}:Raises", "--episodes", 30)
+    assert (done.returncode, "ValueError: the motor is hot" in one_line(done.stderr)) == (1, True)
+
+
+def test_a_long_table_is_cut() -> None:
+    done = treadle("eval", f"{ZOO}:Walk", "--episodes", 60)
+    assert "and 10 more" in done.stdout

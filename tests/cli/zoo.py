@@ -1,0 +1,155 @@
+"""Environments and policies that the commands' tests name as `zoo.py:Name`: well-behaved, random, and broken ones."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class Walk(gym.Env):
+    """Episodes of 2 to 8 steps that end by themselves; everything comes from the reset's seed."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.end = 0, int(self.np_random.integers(2, 9))
+        return self.look(), {}
+
+    def look(self) -> np.ndarray:
+        return np.array([self.t, self.np_random.random()], np.float64)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.look(), float(action), self.t >= self.end, False, {}
+
+
+class RandomTimes(Walk):
+    """Steps take random times that no seed decides, so episodes arrive out of order."""
+
+    clock = random.Random()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.clock.random() * 0.004)
+        return super().step(action)
+
+
+class GlobalRandom(Walk):
+    """Takes its randomness from the process's own generators."""
+
+    def look(self) -> np.ndarray:
+        return np.array([random.random(), np.random.random()], np.float64)
+
+
+class Gated(Walk):
+    """Once a process has begun `free` episodes it waits in reset, having left a file with its pid, for `gate`/open."""
+
+    def __init__(self, gate: str, free: int = 4) -> None:
+        self.gate, self.left = Path(gate), free
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.left -= 1
+        if self.left < 0 and not (self.gate / "open").exists():
+            (self.gate / f"{os.getpid()}.waits").touch()
+            while not (self.gate / "open").exists():
+                time.sleep(0.01)
+        return super().reset(seed=seed)
+
+
+class Raises(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        if self.t == 7:
+            raise ValueError("the motor is hot\nand smells")
+        return result
+
+
+class Dies(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == 6:
+            os._exit(3)
+        return super().step(action)
+
+
+class CannotBuild(Walk):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence for the simulator")
+
+
+class NeedsPackage(Walk):
+    def __init__(self) -> None:
+        import a_package_that_nobody_has  # type: ignore[import-not-found]  # noqa: F401
+
+
+class CarriesOver(Walk):
+    """The third number of steps into an episode, it shows how many episodes this very environment has played."""
+
+    def __init__(self) -> None:
+        self.played = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.played += 1
+        return super().reset(seed=seed)
+
+    def look(self) -> np.ndarray:
+        return np.array([self.t, self.played if self.t == 2 else 0], np.float64)
+
+
+class Heavy(Walk):
+    """20 kB of noise a step."""
+
+    observation_space = gym.spaces.Box(0, 255, (20_000,), np.uint8)
+
+    def look(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, 20_000, np.uint8)
+
+
+class Talks(Walk):
+    """Prints where results go."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        print("hello from the environment", flush=True)
+        return super().reset(seed=seed)
+
+
+def make_walk() -> gym.Env:
+    return Walk()
+
+
+def stochastic(observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 2, len(observations))
+
+
+def globally_random(observations: np.ndarray) -> np.ndarray:
+    return np.array([random.randrange(2) + np.random.randint(2) for _ in observations])
+
+
+def zero(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), np.int64)
+
+
+def two(observations: np.ndarray) -> np.ndarray:
+    return np.full(len(observations), 2)
+
+
+def wrong_shape(observations: np.ndarray) -> np.ndarray:
+    return np.zeros((len(observations), 2), np.int64)
+
+
+def wrong_dtype(observations: np.ndarray) -> np.ndarray:
+    return np.full(len(observations), 0.5)
+
+
+def out_of_range(observations: np.ndarray) -> np.ndarray:
+    return np.full(len(observations), 7)
+
+
+def raises(observations: np.ndarray) -> np.ndarray:
+    raise KeyError("weights")

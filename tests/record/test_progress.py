@@ -1,0 +1,49 @@
+"""What a person sees of a run, without a run."""
+
+from __future__ import annotations
+
+import io
+
+from treadle.record.progress import Progress, Standing, duration, line, print_table
+
+
+def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
+    now, clock = Standing(of_episodes=100), [0.0]
+    stream = io.StringIO()
+    with Progress(stream=stream, clock=lambda: clock[0]) as progress:
+        for second in range(25):
+            clock[0] = float(second)
+            now.episodes = now.made = second
+            now.made_steps, now.return_sum = 1000 * second, 2.0 * second
+            progress(now)
+    assert stream.getvalue().splitlines() == [
+        "10 of 100 episodes, 1,000 steps/s, mean return 2.00, 1:30 left",
+        "20 of 100 episodes, 1,000 steps/s, mean return 2.00, 1:20 left",
+    ]
+
+
+def test_quiet_shows_nothing() -> None:
+    stream = io.StringIO()
+    with Progress(False, stream=stream, clock=iter(range(0, 1000, 100)).__next__) as progress:
+        progress(Standing(of_steps=10, steps=5))
+    assert stream.getvalue() == ""
+
+
+def test_what_was_there_before_counts_as_done_but_not_as_speed() -> None:
+    now = Standing(of_steps=1000, episodes=6, steps=600, made=1, made_steps=100, return_sum=3.0)
+    assert line(now, 10.0, share_before=0.5) == (
+        "600 of 1,000 steps, 6 episodes, 10 steps/s, mean return 3.00, 0:40 left"
+    )
+    assert "left" not in line(Standing(of_steps=10), 0.0)
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 42, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
+
+
+def test_tables_are_not_cut_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    print_table([("a" * 150, "1"), ("b", "22 [not markup]")], ("name", "count"), stream)
+    assert "a" * 150 in stream.getvalue()
+    assert "22 [not markup]" in stream.getvalue()
+    assert not any(row.endswith(" ") for row in stream.getvalue().splitlines())

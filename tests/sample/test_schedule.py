@@ -1,0 +1,106 @@
+"""Which episodes belong to a run: pure decisions, so every order of events can be tried."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.sample.schedule import Schedule
+
+LENGTHS = st.lists(st.integers(1, 50), min_size=60, max_size=60)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Schedule, dict[str, int], list[int], dict[int, int]]:
+    """A schedule, its amounts, the lengths of all episodes there could be, and those that exist already."""
+    lengths = draw(LENGTHS)
+    if draw(st.booleans()):
+        amounts = {"episodes": draw(st.integers(1, 30))}
+    else:
+        amounts = {"steps": draw(st.integers(1, 60))}
+    have = {i: lengths[i] for i in draw(st.sets(st.integers(0, 40), max_size=12))}
+    return Schedule(**amounts, have=have), amounts, lengths, have
+
+
+@given(runs(), st.data())
+def test_whatever_happens_the_run_is_the_same_prefix(run, data: st.DataObject) -> None:
+    schedule, amounts, lengths, _ = run
+    limit = data.draw(st.integers(1, 6))
+    lost = 0
+    while not schedule.complete:
+        while len(schedule.issued) < limit and schedule.take() is not None:
+            assert schedule.issued.isdisjoint(schedule.lengths)
+        assert schedule.issued, "it is not complete, and there is nothing to do"
+        index = data.draw(st.sampled_from(sorted(schedule.issued)))
+        if lost < 5 and data.draw(st.booleans()):
+            lost += 1
+            schedule.lose(index)
+        else:
+            assert schedule.finish(index, lengths[index])
+            assert not schedule.finish(index, lengths[index]), "a second copy does not count"
+    totals = list(itertools.accumulate(lengths))
+    end = amounts.get("episodes") or next(i + 1 for i, total in enumerate(totals) if total >= amounts["steps"])
+    assert schedule.end == end
+    assert all(schedule.lengths[i] == lengths[i] for i in range(end))
+    assert schedule.prefix_steps == totals[end - 1]
+    assert schedule.speculative == sorted(i for i in schedule.lengths if i >= end)
+    assert schedule.take() is None
+
+
+@given(runs())
+def test_what_is_there_is_never_made_again(run) -> None:
+    schedule, _, lengths, have = run
+    made = set()
+    while (index := schedule.take()) is not None and not schedule.complete:
+        made.add(index)
+        schedule.finish(index, lengths[index])
+    assert made.isdisjoint(have)
+
+
+def arrivals(lengths: np.ndarray, workers: int, schedule: Schedule) -> list[int]:
+    """The indices in order of arrival, where an episode takes as long as it is long and free workers take the next."""
+    playing: list[tuple[int, int]] = []  # (when it ends, index)
+    order: list[int] = []
+    now = 0
+    while not schedule.complete:
+        while len(playing) < workers and (index := schedule.take()) is not None:
+            heapq.heappush(playing, (now + int(lengths[index]), index))
+        now, index = heapq.heappop(playing)
+        order.append(index)
+        schedule.finish(index, int(lengths[index]))
+    return order
+
+
+WORKERS, EPISODES, RUNS = 16, 40, 1500
+
+
+def test_short_episodes_are_not_over_represented_but_by_arrival_they_would_be() -> None:
+    """Lengths are heavy-tailed; both ways of taking 40 episodes are compared with the true mean length."""
+    rng = np.random.default_rng(7)
+    every = 1 + np.minimum(rng.pareto(1.5, (RUNS, EPISODES + WORKERS)) * 10, 300).astype(int)
+    ours, by_arrival = [], []
+    for lengths in every:
+        schedule = Schedule(EPISODES)
+        arrivals(lengths, WORKERS, schedule)
+        ours.append(np.mean([schedule.lengths[i] for i in range(EPISODES)]))
+        first = arrivals(lengths, WORKERS, Schedule(EPISODES + WORKERS))[:EPISODES]
+        by_arrival.append(lengths[first].mean())
+    expected = 1 + np.minimum(np.random.default_rng(8).pareto(1.5, 2_000_000) * 10, 300).astype(int)
+    error = np.std(ours) / np.sqrt(RUNS)
+    assert abs(np.mean(ours) - expected.mean()) < 4 * error
+    assert np.mean(by_arrival) < expected.mean() - 20 * error
+
+
+def test_a_run_of_steps_is_a_prefix_whatever_the_number_of_workers() -> None:
+    lengths = 1 + np.minimum(np.random.default_rng(3).pareto(1.2, 400) * 10, 500).astype(int)
+    runs = []
+    for workers in (1, 2, 5, 16):
+        schedule = Schedule(steps=1000)
+        arrivals(lengths, workers, schedule)
+        runs.append((schedule.end, schedule.prefix_steps))
+    assert len(set(runs)) == 1
+    assert runs[0][1] >= 1000 > runs[0][1] - lengths[runs[0][0] - 1]
