@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from treadle.cli import failures
@@ -43,7 +42,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
         for warning in summary.warnings if code == failures.OK else ():
             failures.say(f"warning: {warning}")
         if options.json:
-            print(json.dumps(asdict(summary), indent=1), file=out)
+            print(json.dumps(vars(summary), indent=1), file=out)
         elif not options.quiet and code == failures.OK:
             _show(options, stored, summary)
         return code

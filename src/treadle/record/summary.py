@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -86,7 +86,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
-            temporary.write_text(json.dumps(asdict(summary), indent=1) + "\n")
+            temporary.write_text(json.dumps(vars(summary), indent=1) + "\n")
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
