@@ -38,11 +38,14 @@ _HOME = {
     "collect": "treadle.sample.collect",
     "CollectionFailed": "treadle.sample.collect",
     "evaluate": "treadle.sample.evaluate",
+    "compare": "treadle.sample.evaluate",
+    "Comparison": "treadle.sample.evaluate",
     "Evaluation": "treadle.sample.evaluate",
+    "collect_dataset": "treadle.record.dataset",
     "load": "treadle.record.merge",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - the names are in the table above
+__all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from treadle.errors import (
@@ -63,10 +66,11 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
+    from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.episode import Episode
-    from treadle.sample.evaluate import Evaluation, evaluate
+    from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
 
 
 def __getattr__(name: str) -> Any:
