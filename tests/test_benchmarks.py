@@ -4,10 +4,8 @@ import math
 import pickle
 import subprocess
 import sys
-import uuid
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,22 +22,7 @@ from benchmarks.report import BEGIN, END, figure, summarise, write_between_marke
 from benchmarks.run import main  # noqa: E402
 from benchmarks.workloads import DEFAULT_ROWS, EPISODE_STEPS, WORKLOADS, ImageEnv, Workload, parse_row  # noqa: E402
 
-
-class Tally(gym.Wrapper[Any, Any, Any, Any]):
-    """Counts the steps of its env and writes their number to a file of its own in `directory` when it is closed."""
-
-    def __init__(self, directory: str) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-        self.path = Path(directory, uuid.uuid4().hex)
-        self.steps = 0
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return super().step(action)
-
-    def close(self) -> None:
-        self.path.write_text(str(self.steps))
-        super().close()
+from tally import Tally  # noqa: E402 - a file of its own: processes that import it must stay without Treadle
 
 
 @pytest.mark.parametrize("contestant", [*peers(), *ours()], ids=lambda contestant: contestant.name)
