@@ -1,4 +1,4 @@
-"""An environment that counts, for the benchmarks' tests. Imports nothing of Treadle: the limit's processes check that."""
+"""An environment that counts, for the benchmarks. Imports nothing of Treadle: the limit's processes check that."""
 
 import uuid
 from pathlib import Path

@@ -94,6 +94,9 @@ class RolloutSlot(Program):
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and globals is Globals.SEED:
+            torch.set_num_threads(1)  # there are as many workers as cores
         self.shares = Shares()
         self._root = -1
 
