@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import require
 
+from conftest import require
 from treadle import trees
 from treadle.sample.collect import collect
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
@@ -85,6 +86,12 @@ class Shares:
 class RolloutSlot(Program):
     def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED) -> None:
         self._recipe, self._globals = recipe, globals
+        with seeding.keep_globals() if globals is Globals.SWAP else nullcontext():  # building may seed them, too
+            self._build(recipe, slot)
+        self.shares = Shares()
+        self._root = -1
+
+    def _build(self, recipe: RolloutRecipe, slot: int) -> None:
         _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         env = self._envs[0]
@@ -95,10 +102,8 @@ class RolloutSlot(Program):
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
         torch: Any = sys.modules.get("torch")
-        if torch is not None and globals is Globals.SEED:
+        if torch is not None and self._globals is Globals.SEED:
             torch.set_num_threads(1)  # there are as many workers as cores
-        self.shares = Shares()
-        self._root = -1
 
     def describe(self) -> Description:
         env = self._envs[0]
