@@ -11,6 +11,7 @@ request never blocks the caller, and an episode of 100 MB costs the same trip as
 from __future__ import annotations
 
 import array
+import errno
 import mmap
 import os
 import pickle
@@ -78,7 +79,14 @@ class Channel:
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
-        owned = [*packed.fds, *(os.dup(fd) for fd in fds)]
+        owned = list(packed.fds)
+        try:
+            for fd in fds:
+                owned.append(os.dup(fd))
+        except OSError:
+            for fd in owned:
+                os.close(fd)
+            raise
         self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(owned)) + packed.body), owned))
         while not self.pump() and block:
             select.select([], [self.sock], [])
@@ -217,11 +225,15 @@ def _sendmsg(sock: socket.socket, data: memoryview, fds: list[int]) -> int:
 
 def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[bytes, list[int]]:
     room = socket.CMSG_SPACE(most * array.array("i").itemsize)
-    data, ancillary, _, _ = sock.recvmsg(nbytes, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    data, ancillary, flags, _ = sock.recvmsg(nbytes, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     fds = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot number; waiting for it would be for ever
+        for fd in fds:
+            os.close(fd)
+        raise OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
     return data, list(fds)
 
 

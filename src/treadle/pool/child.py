@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import os
 import random
 import select
@@ -21,7 +22,7 @@ from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line
+from treadle.pool.line import BUSY_NS, Line, Undecodable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
@@ -52,8 +53,9 @@ class Grounds:
 def main(fd: int, *, forked: bool = False) -> None:
     """Run a worker on channel `fd`; never returns. `forked`: this process is a copy of the caller."""
     code = 1
+    channel = Channel(socket.socket(fileno=fd))
     try:
-        code = _run(Channel(socket.socket(fileno=fd)))
+        code = _run(channel)
     except EOFError:
         code = 0  # the caller is gone or no longer interested
     finally:
@@ -62,6 +64,7 @@ def main(fd: int, *, forked: bool = False) -> None:
 
 def _run(channel: Channel) -> int:
     os.setpgid(0, 0)
+    gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
     start, (life, out, err, crash) = received
@@ -72,8 +75,15 @@ def _run(channel: Channel) -> int:
         faulthandler.register(STACK_SIGNAL, file=crash)
     _inherit(start)
     programs, hello = _build(start.spec)
-    channel.send(hello, block=True)
+    try:
+        channel.send(hello, block=True)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a space or metadata that cannot be pickled: say so instead
+        hello = Hello(os.getpid(), failed=(start.spec.slots[0], Raised.of(error, "init")))
+        channel.send(hello, block=True)
     if hello.failed:
+        Server(start.spec.slots[: len(programs)], programs).close()
         return 1
     received = channel.recv_wait()
     assert received is not None
@@ -111,6 +121,10 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             raised = server.close()
             answer(line, id, Extras({}, {}, {}, raised) if raised else None, "close")
             return
+        if isinstance(payload, Undecodable):
+            why = Raised.of(payload.error, Op(op).name.lower())
+            answer(line, id, Extras({}, {}, {}, dict.fromkeys(server.slots, why)), why.phase)
+            continue
         request = Request(id, Op(op), payload, block)
         for reply in server.handle(request, Control(line, tickets, id, worker)):
             if not reply.last and not line.credit(id):

@@ -68,7 +68,7 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
     else:
         what = f"{raised.error_type}: {raised.message}" if raised.message else raised.error_type
         message = f"{where}: {what} (the worker lives; reset the slot to carry on). Traceback in .remote_traceback"
-        error = task_raised(type(original) if original else None, message, **fields)
+        error = task_raised(type(original) if original else raised.original_type(), message, **fields)
     error.__cause__ = original or RemoteTraceback(raised.traceback)
     return error
 

@@ -27,6 +27,8 @@ from treadle.pool.channel import Channel
 
 PRELOAD = ("numpy", "gymnasium", "cloudpickle", "treadle.pool.child", "treadle.program.gym_env")
 
+FORK_SECONDS = 120.0  # its first answer waits for the imports
+
 _servers: dict[tuple[str, ...], ForkServer] = {}
 _lock = threading.Lock()
 
@@ -42,6 +44,14 @@ def server(preload: tuple[str, ...] = PRELOAD) -> ForkServer:
         if found is None or not found.running():
             found = _servers[preload] = ForkServer(preload)
         return found
+
+
+def stop() -> None:
+    """End all servers and wait for them. Workers that still run are not touched."""
+    with _lock:
+        for found in _servers.values():
+            found.stop()
+        _servers.clear()
 
 
 def _forked() -> None:
@@ -81,7 +91,13 @@ class ForkServer:
         """A new worker on `sock`: (pid, pidfd). Raises OSError when the server is gone or cannot fork."""
         with self._lock:
             self.channel.send("fork", (sock.fileno(),), block=True)
-            reply, fds = self._receive("forked", 30.0)
+            try:
+                reply, fds = self._receive("forked", FORK_SECONDS)
+                if reply is None:
+                    raise OSError(f"the fork server has not answered for {FORK_SECONDS:g} s")
+            except BaseException:
+                self.stop()  # an answer that comes later would be taken for that to another request
+                raise
         if isinstance(reply, str):
             raise OSError(reply)
         return reply, fds[0]
@@ -114,6 +130,14 @@ class ForkServer:
                     return value[1], []
             elif kind == wanted:
                 return value, fds
+
+    def stop(self) -> None:
+        self.channel.close()  # it ends when it reads the end of file
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def forget(self) -> None:
         self.channel.close()

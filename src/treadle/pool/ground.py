@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import UsageError, Where
 from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.lease import Leases, fields_of
 from treadle.pool.line import Line, LineFields
-from treadle.pool.messages import Request
+from treadle.pool.messages import Op, Request
 from treadle.pool.rows import Ground, RowFields, Rows
+from treadle.pool.serve import portable
 from treadle.pool.tickets import WINDOW
 from treadle.spaces import Layout
 
@@ -78,7 +79,7 @@ class Grounding:
         fields = self._line_fields[member.index]
         if not self._shared:
             a, b = bell.local_bell(), self.pool_bell
-            line = Line(self.arena, fields, a, b, member.worker.channel)
+            line = Line(self.arena, fields, a, b, member.worker.channel, member.slots)
             line.clear()
             theirs = Line(self.arena, fields, a, b, member.worker._theirs)
             rows = self._rows(member) if self.fields is not None else None
@@ -96,7 +97,7 @@ class Grounding:
             assert isinstance(ring, PipeBell)
             assert isinstance(self.pool_bell, PipeBell)
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel)
+        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots)
         line.clear()
         ground = Ground(
             self.arena.segments,
@@ -122,6 +123,40 @@ class Grounding:
         pipe = PipeBell.new()
         self._pipes.append(pipe)
         return pipe
+
+    def at_work(self, member: Any, owed: Any = None) -> Where:
+        """Where a member is, as far as its memory tells: the slot at work is the first whose row is not done yet."""
+        if owed is None and member.owed:
+            owed = member.owed[0]
+        pid, worker = member.worker.pid, member.shown
+        if owed is None:
+            return Where(member.slots[0] if len(member.slots) == 1 else None, worker, pid)
+        request, slot = owed.request, owed.slots[0]
+        where = {"phase": request.op.name.lower()}
+        if self.done is None or request.op not in (Op.STEP, Op.RESET):
+            return Where(slot, worker, pid, **where)
+        slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
+        if request.op is Op.RESET:
+            return Where(slot, worker, pid, seed=request.payload[slot][0], **where)
+        line = member.worker.line
+        later = sum(each.request.op is Op.STEP for each in member.owed) - 1
+        began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
+        step = line.posted - member.asides - max(0, later) - began if line is not None else None
+        return Where(slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(slot))
+
+    def _word(self, name: str) -> np.ndarray:
+        assert self.arena is not None
+        return self.arena.array(getattr(self.fields, name))
+
+    def _action(self, slot: int) -> Any:
+        """The last action written for a slot; None where a part of it went by message."""
+        assert self.arena is not None
+        assert self.actions is not None
+        assert self.fields is not None
+        if self.actions.loose:
+            return None
+        arrays = [None if field is None else self.arena.array(field) for field in self.fields.actions]
+        return portable(next(iter(self.actions.batch_reader(arrays, slot, slot + 1)(()))))
 
     def withhold(self, request: Request) -> None:
         """A late answer may still be written to the request's block: take it out of service until then."""

@@ -1,7 +1,7 @@
 """A worker's life as a table: state -> event -> state. Pure; the same for every backend.
 
     STARTING --hello--> IDLE --send--> BUSY --reply--> IDLE
-    BUSY --deadline--> LATE --reply--> IDLE (the reply is dropped) | --grace over--> DEAD
+    BUSY --deadline--> LATE --last reply--> IDLE (late replies are dropped) | --died--> DEAD (killed after the grace)
     any --died--> DEAD --restart--> STARTING | --drop--> GONE
     any --close--> CLOSING --closed--> CLOSED
 
@@ -32,7 +32,6 @@ class Event(Enum):
     REPLY = "reply"  # one of several outstanding answers
     LAST_REPLY = "last reply"  # nothing is outstanding any more
     DEADLINE = "deadline"
-    GRACE_OVER = "grace over"
     DIED = "died"
     RESTART = "restart"
     DROP = "drop"
@@ -50,9 +49,9 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.BUSY, _E.LAST_REPLY): _S.IDLE,
     (_S.BUSY, _E.DEADLINE): _S.LATE,
     (_S.LATE, _E.DEADLINE): _S.LATE,
+    (_S.LATE, _E.SEND): _S.LATE,  # the reset that brings its slots back waits behind what is late
     (_S.LATE, _E.REPLY): _S.LATE,
     (_S.LATE, _E.LAST_REPLY): _S.IDLE,
-    (_S.LATE, _E.GRACE_OVER): _S.DEAD,
     (_S.DEAD, _E.RESTART): _S.STARTING,
     (_S.DEAD, _E.DROP): _S.GONE,
     (_S.DEAD, _E.DIED): _S.DEAD,
@@ -62,17 +61,26 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.CLOSED, _E.CLOSED): _S.CLOSED,
     **{(s, _E.DIED): _S.DEAD for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE)},
     **{(s, _E.CLOSE): _S.CLOSING for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE, _S.DEAD, _S.GONE)},
-    # while closing, whatever a worker still does changes nothing
-    **{(_S.CLOSING, e): _S.CLOSING for e in (_E.HELLO, _E.REPLY, _E.LAST_REPLY, _E.DEADLINE, _E.GRACE_OVER, _E.DIED)},
+    # while closing, whatever a worker still does changes nothing, nor what another thread was about to ask
+    **{(_S.CLOSING, e): _S.CLOSING for e in (_E.HELLO, _E.SEND, _E.REPLY, _E.LAST_REPLY, _E.DEADLINE, _E.DIED)},
 }
 
 
 def after(state: State, event: Event) -> State:
-    """The next state. Raises KeyError-like RuntimeError for what can never happen."""
+    """The next state. Raises RuntimeError for what can never happen."""
     try:
         return TABLE[state, event]
     except KeyError:
         raise RuntimeError(f"a worker that is {state.value} cannot see '{event.value}'") from None
+
+
+def diagram() -> str:
+    """The table as Markdown, one line a state: what `docs/life.md` shows."""
+    lines = ["| state | what it may see, and what it is then |", "|---|---|"]
+    for state in State:
+        arrows = [f"{event.value} → {then.name}" for (at, event), then in TABLE.items() if at is state]
+        lines.append(f"| {state.name} | {', '.join(sorted(arrows)) or 'nothing more'} |")
+    return "\n".join(lines) + "\n"
 
 
 ALIVE = frozenset({State.IDLE, State.BUSY, State.LATE})

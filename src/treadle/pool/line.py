@@ -18,7 +18,7 @@ import numpy as np
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import decode
-from treadle.pool.messages import Extras, Reply
+from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op
@@ -56,8 +56,27 @@ class LineFields:
         )
 
 
+class Undecodable:
+    """In place of a payload that could not be unpickled here."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Line:
-    def __init__(self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any) -> None:
+    """Args: slots: the worker's, named when an answer cannot be unpickled."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        fields: LineFields,
+        bell: Bell,
+        pool_bell: Bell,
+        channel: Any,
+        slots: tuple[int, ...] = (),
+    ) -> None:
+        self.slots = slots
+        self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
         self.requests = view(arena.array(fields.requests))
         self.answers = view(arena.array(fields.answers))
@@ -89,6 +108,21 @@ class Line:
         words[at] = self.posted
         self.bell.release()
 
+    def idle(self) -> bool:
+        """Has every request been answered, and every answer been taken? Never of a line that streams."""
+        return self.one_to_one and self.taken == self.posted
+
+    def repost(self, id: int, op: int, block: int) -> None:
+        """Post a request that an interrupt (Ctrl-C) may have cut short anywhere in `post`, or before or after it."""
+        at = (self.posted - 1) % self.depth * 4
+        words = self.requests
+        if self.posted == 0 or (words[at] == self.posted and words[at + 1] != id):
+            self.post(id, op, block)
+            return
+        words[at + 1], words[at + 2], words[at + 3] = id, op, block
+        words[at] = self.posted
+        self.bell.release()
+
     def take(self, timeout: float) -> Reply | None:
         """The next answer, None when there is none. `timeout` bounds the wait for a payload that was announced."""
         at = self.taken % self.depth * 4
@@ -96,14 +130,20 @@ class Line:
         if number != self.taken + 1:
             return None
         extras = None
-        if flags & FLAG_BOX:
-            start = self.taken % self.depth * BOX
-            extras = decode(bytes(self.box[start : start + nbytes]), [])[0]
-        elif flags & FLAG_CHANNEL:
-            message = self.channel.recv_wait(timeout)
-            if message is None:
-                return None
-            extras = message[0]
+        try:
+            if flags & FLAG_BOX:
+                start = self.taken % self.depth * BOX
+                extras = decode(bytes(self.box[start : start + nbytes]), [])[0]
+            elif flags & FLAG_CHANNEL:
+                message = self.channel.recv_wait(timeout)
+                if message is None:
+                    return None
+                extras = message[0]
+        except (EOFError, ConnectionError):
+            return None  # it died while sending: the answer will never be whole, and the death is seen elsewhere
+        except Exception as error:  # noqa: BLE001 - unpickling runs foreign code, and may lack the worker's modules
+            why = Raised.of(error, "unpickle")
+            extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
         self.taken = number
         self.words[CREDIT] = number
         if self.words[STARVED]:
@@ -127,7 +167,12 @@ class Line:
         payload = None
         if op >= WITH_PAYLOAD:
             op -= WITH_PAYLOAD
-            payload = self.channel.recv_wait()[0]
+            try:
+                payload = self.channel.recv_wait()[0]
+            except (EOFError, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
+                payload = Undecodable(error)
         return id, op, block, payload
 
     def stopped(self, id: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from treadle.pool import child
 from treadle.pool.channel import LocalChannel
 from treadle.pool.line import Line
-from treadle.pool.messages import ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 
@@ -36,6 +36,7 @@ class SerialWorker:
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
         self._stop = 0
+        self._raised: dict[int, Raised] = {}
         self._closed = False
 
     def fds(self, *, closing: bool = False) -> list[int]:
@@ -75,14 +76,22 @@ class SerialWorker:
         return ""
 
     def ask(self) -> None:
-        self._stop = 2**62
+        self._stop = CLOSING
         if self._running is not None:
             self._running.close()  # type: ignore[attr-defined]
             self._running = None
         self._requests.clear()
         if not self._closed:
             self._closed = True
-            self.closing = self.server.close()
+            self._raised = self.server.close()
+
+    def idle(self) -> bool:
+        """Has every request been answered, and every answer been taken?"""
+        return self._running is None and not self._requests
+
+    def last_words(self) -> dict[int, Raised]:
+        """What its slots raised when they were closed."""
+        return self._raised
 
     def kill(self, number: int) -> None:
         """Nothing can be done."""
@@ -157,8 +166,20 @@ class ThreadWorker:
             self._dropped = True
             self._ready.set()
             return
-        self.line.stop(2**62)
-        self.line.post(2**62, Op.CLOSE)
+        self.line.stop(CLOSING)
+        self.line.post(CLOSING, Op.CLOSE)
+
+    def idle(self) -> bool:
+        """Has every request been answered, and every answer been taken?"""
+        return self.line is not None and self.line.idle()
+
+    def last_words(self) -> dict[int, Raised]:
+        """What its slots raised when they were closed."""
+        raised: dict[int, Raised] = {}
+        while self.line is not None and (reply := self.line.take(0.0)) is not None:
+            if reply.id == CLOSING and reply.extras is not None:
+                raised.update(reply.extras.raised)
+        return raised
 
     def kill(self, number: int) -> None:
         """A thread cannot be killed; it is a daemon and ends with the program."""
@@ -190,7 +211,7 @@ def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello
         for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
             programs.append(factory())
         return programs, Hello(0, tuple(program.describe() for program in programs))
-    except Exception as error:  # noqa: BLE001 - whatever a constructor raises is reported as its slot's failure
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - reported as its slot's failure
         return programs, Hello(0, failed=(slot, Raised.of(error, "init")))
 
 

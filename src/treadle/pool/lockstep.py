@@ -9,16 +9,18 @@ with all the checks. Profile before adding a line to it: eight CartPoles take 30
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import BadAction, UsageError, Where, WorkerError, WorkerTimeout
+from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.pool import failure
+from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
+from treadle.pool.flight import Flight
 from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
-from treadle.pool.member import Answered, Failed, Member
+from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.spaces import Mismatch
 
@@ -28,30 +30,10 @@ if TYPE_CHECKING:
 STEP = int(Op.STEP)
 
 
-class Batch(NamedTuple):
-    """One step of every slot, in slot order. Arrays are the caller's to keep.
-
-    Attributes:
-        observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
-        rewards: float64[n].
-        terminated, truncated: bool[n].
-        infos: slot -> info, only where there is something in it.
-        finals: slot -> (final observation, final info) of slots that moved on within this step.
-    """
-
-    observations: Any
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    infos: dict[int, Any]
-    finals: dict[int, tuple[Any, dict[str, Any]]]
-
-
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. A step that was interrupted (Ctrl-C, a caller's deadline) is finished and dropped by the next
-    request.
+    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -64,22 +46,20 @@ class Lockstep:
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
         assert ground.arena is not None
+        self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n)
         arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
         self._write_actions = self.actions.batch_writer(arrays, pool.n)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
-        self._last_loose: dict[int, list[Any]] = {}
-        self._block = -1
-        self._final_views: dict[int, list[np.ndarray | None]] = {}
+        self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
         self._was_reset = False
         self._plain = False  # may the fast lane be taken?
         self.step: Callable[[Any], Batch] = self._bind()
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[n] of the last batch: False on rows that are no transition (resets)."""
-        assert self._ground.arena is not None
-        return self._ground.arena.array(self._fields.blocks[self._block].valid).copy()
+        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
+        return self._batches.valid
 
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
@@ -88,7 +68,7 @@ class Lockstep:
         members = pool.in_slot_order()
         lanes = [m for m in members if not m.inline]
         own = next((m.worker.server for m in members if m.inline), None)
-        take_block, hand_out, batch = leases.take, leases.hand_out, self._batch
+        take_block, hand_out, batches = leases.take, leases.hand_out, self._batches
         tries = pool.tries
         ring = pool.grounding.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
@@ -107,7 +87,7 @@ class Lockstep:
             except Mismatch as error:
                 raise bad_action(error, pool.n) from None
             if loose is not None or not self._plain:
-                return self._slow_step(loose)
+                return self._land(self._step(loose))
             block = take_block()
             pool._last_id = id = pool._last_id + 1
             self._pending = id, block
@@ -144,22 +124,20 @@ class Lockstep:
                 else:
                     line.taken = line.words[0] = number
             self._pending = None
-            self._block = block
+            batches.block = block
             if extras is None and not told and all_fixed:
                 arrays = hand_out(block)
-                finals = self._finals(block, arrays, {}) if ended & FLAG_ENDED else {}
+                finals = batches.finals(block, arrays, {}) if ended & FLAG_ENDED else {}
                 if single:
                     return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
-                return Batch(batch(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
+                return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
             return self._finish(block, [extras, *told.values()])
 
         return step
 
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
-        self.pool.check()
-        if self._pending is not None:
-            self._drain()
+        self._settle()
         if not self._was_reset:
             raise UsageError("step() before the first reset()")
         if self._stale:
@@ -167,22 +145,32 @@ class Lockstep:
                 f"slots {sorted(self._stale)} moved on in a step that failed or timed out and whose result nobody "
                 "saw: reset them first (reset(slots=[...]))"
             )
-        self._plain = all(not m.owed and (m.inline or m.worker.line is not None) for m in self.pool.members)
+        members = self.pool.members
+        # in the caller's process a time limit is not enforced, but measured: by the books
+        measured = self.pool.step_timeout is not None and any(m.worker.in_caller for m in members)
+        self._plain = not measured and all(not m.owed and (m.inline or m.worker.line is not None) for m in members)
 
     def _leave_lane(
         self, id: int, block: int, lanes: list[Member], extras: Extras | None, told: dict[int, Extras]
     ) -> Batch:
         """Go on with a step that the fast lane has begun, with all the checks."""
-        self._pending = None
-        waiting = self._now_owing(lanes, id, block)
-        return self._gather(block, waiting, {m.index: id for m in waiting}, [extras, *told.values()])
+        with self.pool._lock:  # against a `close` from another thread
+            self.pool.check()
+            self._plain = False
+            flight = self._now_owing(lanes, id, block)
+            flight.extras = [each for each in (extras, *told.values()) if each is not None]
+            self._pending, self._flight = None, flight
+        return self._land(flight)
 
-    def _now_owing(self, lanes: list[Member], id: int, block: int) -> list[Member]:
-        """Put what the fast lane has posted and not yet received into the books; returns who owes it."""
-        waiting = [m for m in lanes if m.worker.line is not None and m.worker.line.taken < m.worker.line.posted]
-        for member in waiting:
-            member.owe(Request(id, Op.STEP, None, block), member.slots, self.pool.step_timeout)
-        return waiting
+    def _now_owing(self, lanes: list[Member], id: int, block: int) -> Flight:
+        """Put what the fast lane has posted and not yet received into the books, as a flight."""
+        flight = Flight(Op.STEP, block, tuple(range(self.pool.n)))
+        for member in lanes:
+            line = member.worker.line
+            if line is not None and line.taken < line.posted:
+                member.owe(Request(id, Op.STEP, None, block), member.slots, self.pool.step_timeout)
+                flight.expect(member, id)
+        return flight
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -197,15 +185,56 @@ class Lockstep:
         With `slots`, `seeds` and `options` have one entry for each of them, and the other rows keep their last
         observation.
         """
-        self.pool.check()
-        if self._pending is not None:
-            self._drain()
+        return self._land(self._reset(seeds, options, slots))
+
+    def call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
+        """Run a program's named operation in all slots, or some; one result a slot, in the order asked."""
+        return self._land(self._call(name, args, kwargs, slots))
+
+    def post_step(self, actions: Any) -> None:
+        """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
+        self._ready_to_step()
+        try:
+            loose = self._write_actions(actions)
+        except Mismatch as error:
+            raise bad_action(error, self.pool.n) from None
+        self._flight = self._step(loose, posted=True)
+
+    def post_reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: Sequence[dict[str, Any] | None] | None = None,
+        slots: Sequence[int] | None = None,
+    ) -> None:
+        """Begin a reset; `wait` returns its batch."""
+        self._flight = self._reset(seeds, options, slots, posted=True)
+
+    def post_call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> None:
+        """Begin a call; `wait` returns its results."""
+        self._flight = self._call(name, args, kwargs, slots, posted=True)
+
+    @property
+    def pending(self) -> Op | None:
+        """What was posted and not yet waited for."""
+        return self._flight.op if self._flight is not None and self._flight.posted else None
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """What the posted request brings, as the fused method returns it.
+
+        Raises TimeoutError after `timeout` seconds (None: never); the request stays pending, nothing is lost, and a
+        later `wait` returns its result. Raises UsageError when nothing is pending.
+        """
+        if self._flight is None:
+            raise UsageError("wait() without a posted request")
+        return self._land(self._flight, timeout)
+
+    def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
+        self._settle()
         chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
         for given, what in ((seeds, "seeds"), (options, "options")):
             if given is not None and len(given) != len(chosen):
                 raise UsageError(f"{len(given)} {what} for {len(chosen)} slots")
-        if any(not 0 <= s < self.pool.n for s in chosen) or len(set(chosen)) != len(chosen):
-            raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
+        self._check_slots(chosen)
         if slots is not None and not self._was_reset:
             raise UsageError("the first reset() must be of all slots")
         orders = {
@@ -213,124 +242,110 @@ class Lockstep:
             for i, slot in enumerate(chosen)
         }
         block = self._leases.take()
-        self._carry_over(block, set(chosen))
-        members, ids = self._post(Op.RESET, block, orders)
+        self._batches.carry_over(block, set(chosen))
+        flight = self._post(Op.RESET, block, orders, posted)
         self._stale -= set(chosen)
         self._plain = False
         self._was_reset = self._was_reset or slots is None
-        return self._gather(block, members, ids, [])
+        return flight
 
-    def call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
-        """Run a program's named operation in all slots, or some; one result a slot, in the order asked."""
-        self.pool.check()
-        if self._pending is not None:
-            self._drain()
-        chosen = list(range(self.pool.n)) if slots is None else list(slots)
-        members, ids = self._post(Op.CALL, -1, dict.fromkeys(chosen, (name, args, kwargs)))
-        extras = self._collect(members, ids)
-        results = {slot: value for each in extras for slot, value in each.infos.items()}
-        self._raise_first(extras, None)
-        return [results[slot] for slot in chosen]
+    def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
+        self._settle()
+        chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
+        self._check_slots(chosen)
+        return self._post(Op.CALL, -1, dict.fromkeys(chosen, (name, args, kwargs)), posted)
 
-    def _slow_step(self, loose: list[Sequence[Any]] | None) -> Batch:
+    def _check_slots(self, chosen: list[int]) -> None:
+        if any(not 0 <= s < self.pool.n for s in chosen) or len(set(chosen)) != len(chosen):
+            raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
+
+    def _step(self, loose: list[Sequence[Any]] | None, *, posted: bool = False) -> Flight:
         """A step by way of the books: actions with leaves that go by message, or a worker that still owes something."""
-        block = self._leases.take()
-        members, ids = self.pool.in_slot_order(), {}
-        for member in members:
+        flight = Flight(Op.STEP, self._leases.take(), tuple(range(self.pool.n)), posted)
+        self._plain = False
+        for member in self.pool.in_slot_order():
             lo, hi = member.slots[0], member.slots[-1] + 1
             payload = None if loose is None else (None, [column[lo:hi] for column in loose])
-            ids[member.index] = self.pool.send(member, Op.STEP, payload, block)
-        return self._gather(block, members, ids, [])
+            flight.expect(member, self.pool.send(member, Op.STEP, payload, flight.block))
+        return flight
 
-    def _post(self, op: Op, block: int, orders: dict[int, Any]) -> tuple[list[Member], dict[int, int]]:
-        """Send every member its part of the orders; returns who got one, and the requests' numbers."""
-        members, ids = [], {}
+    def _post(self, op: Op, block: int, orders: dict[int, Any], posted: bool) -> Flight:
+        """Send every member its part of the orders."""
+        self._plain = False
+        flight = Flight(op, block, tuple(orders), posted)
         for member in self.pool.in_slot_order():
             mine = {slot: orders[slot] for slot in member.slots if slot in orders}
             if mine:
-                ids[member.index] = self.pool.send(member, op, mine, block, tuple(mine))
-                members.append(member)
-        return members, ids
+                flight.expect(member, self.pool.send(member, op, mine, block, tuple(mine)))
+        return flight
 
-    def _collect(self, members: list[Member], ids: dict[int, int]) -> list[Extras]:
-        """Wait for one answer of each member. At a failure, what else has arrived goes into its `partial`."""
-        waiting = {member.index for member in members}
-        extras: list[Extras] = []
-        failures: list[Failed] = []
-        while waiting:
-            events = self.pool.poll(None if not failures else 0.0)
-            if failures and not events:
-                break
-            for event in events:
-                mine = event.member.index in waiting
-                if isinstance(event, Answered) and mine and event.reply.id == ids[event.member.index]:
-                    waiting.discard(event.member.index)
-                    if event.reply.extras is not None:
-                        extras.append(event.reply.extras)
-                elif isinstance(event, Failed):
-                    waiting.discard(event.member.index)
-                    failures.append(event)
-        if failures:
-            self._plain = False
-            for failed in failures:
-                if isinstance(failed.error, WorkerTimeout):
-                    moved = [o.slots for o in failed.owed if o.request.op in (Op.STEP, Op.RESET)]
-                    self._stale.update(slot for slots in moved for slot in slots)
-            error = failures[0].error
-            error.partial = extras
-            raise error
-        return extras
-
-    def _gather(self, block: int, members: list[Member], ids: dict[int, int], extras: list[Extras | None]) -> Batch:
-        """The batch in `block` once the members have answered; `extras` is what others have said already."""
+    def _land(self, flight: Flight, timeout: float | None = None) -> Any:
+        """Wait for a flight and make its result. An interrupted one stays open, to be settled or waited for."""
+        self._flight = flight
         try:
-            found = self._collect(members, ids)
+            flight.collect(self.pool, timeout)
         except WorkerError as error:
-            self._block = block
-            error.partial = self._assemble(block, [*extras, *(error.partial or [])])
+            self._flight = None
+            self._plain = False
+            self._stale.update(flight.stale())
+            if flight.op is Op.CALL:
+                error.partial = flight.results()
+            else:  # a late worker may still write here: what is handed out must be a copy
+                error.partial = self._batches.assemble(flight.block, flight.extras, self._stale, copy=True)
             raise
-        self._block = block
-        return self._finish(block, [*extras, *found])
+        self._flight = None
+        if flight.op is not Op.CALL:
+            return self._finish(flight.block, flight.extras)
+        self._raise_first(flight.extras, None)
+        results = flight.results()
+        return [results[slot] for slot in flight.slots]
+
+    def _settle(self) -> None:
+        """Before anything new: finish what was interrupted, and drop what it brings. Raises UsageError when the
+        caller has yet to wait for what it posted."""
+        self.pool.check()
+        if self._pending is not None:
+            self._drain()
+        if self._flight is None:
+            return
+        if self._flight.posted:
+            raise UsageError(f"a posted {self._flight.op.name.lower()} is pending: wait() for it first")
+        self._finish_flight()
 
     def _drain(self) -> None:
-        """Finish an interrupted step and drop what it brought; its slots have moved, as they were asked to."""
+        """Finish an interrupted step in every slot and drop what it brought: all slots have moved, or none.
+
+        Only a slot of the caller's own that the interrupt met within its step cannot be finished: it must be reset.
+        """
         assert self._pending is not None
+        self._plain = False  # until it is settled, also when this is interrupted in its turn
         id, block = self._pending
-        self._pending = None
-        waiting = self._now_owing([m for m in self.pool.members if not m.inline], id, block)
-        self._collect(waiting, {m.index: id for m in waiting})
+        lanes, extras = [], []
+        for member in self.pool.members:
+            if member.inline:
+                cut, told = member.worker.server.resume(id, block)
+                self._stale.update(() if cut is None else (cut,))
+                extras += [told] if told is not None else []
+            elif member.worker.line is not None:
+                member.worker.line.repost(id, STEP, block)
+                lanes.append(member)
+        self._stale.update(slot for each in extras for slot in each.raised)
+        self._flight, self._pending = self._now_owing(lanes, id, block), None
+        self._finish_flight()
 
-    # -- batches -----------------------------------------------------------------------------------------------------
+    def _finish_flight(self) -> None:
+        """Wait for an interrupted flight and drop what it brings."""
+        assert self._flight is not None
+        flight = self._flight
+        flight.collect(self.pool)
+        self._stale.update(flight.cut_short())
+        self._stale.update(slot for each in flight.extras for slot in each.raised)
+        self._flight = None
 
-    def _batch(self, arrays: list[np.ndarray], loose: dict[int, list[Any]] | None = None) -> Any:
-        """The observation tree of handed-out arrays; loose leaves are lists of n values."""
-        fixed = iter(arrays)
-        values = []
-        for index, leaf in enumerate(self.observations.leaves):
-            if leaf.fixed:
-                values.append(next(fixed))
-            else:
-                at = self.observations.loose.index(index)
-                values.append([self._last_loose[slot][at] for slot in range(self.pool.n)])  # type: ignore[arg-type]
-        return self.observations.unflatten(values)
-
-    def _assemble(self, block: int, extras: Sequence[Extras | None]) -> Batch:
-        infos: dict[int, Any] = {}
-        finals: dict[int, Any] = {}
-        for each in extras:
-            if each is not None:
-                infos.update(each.infos)
-                self._last_loose.update(each.loose)
-                finals.update(each.finals)
-        for slot in range(self.pool.n if self.observations.loose else 0):
-            self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
-        arrays = self._leases.hand_out(block)
-        whole = self._finals(block, arrays, finals)
-        observations = self._batch(arrays)
-        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self, block: int, extras: Sequence[Extras | None]) -> Batch:
-        batch = self._assemble(block, extras)
+        batch = self._batches.assemble(block, extras)
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 
@@ -343,45 +358,13 @@ class Lockstep:
             member = next(m for m in self.pool.members if slot in m.slots)
             index = None if member.inline else member.index
             errors.append(failure.task_error(raised[slot], slot, index, member.worker.pid))
-            if raised[slot].phase in ("step", "reset"):
+            if partial is not None:
                 self._stale.add(slot)
                 self._plain = False
         errors[0].partial = partial
         if len(errors) > 1:
             errors[0].add_note(f"{len(errors) - 1} more slots failed: {sorted(raised)[1:]}")
         raise errors[0]
-
-    def _finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
-        """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
-        views = self._final_views.get(block)
-        if views is None:
-            fields = self._fields.blocks[block].finals
-            assert self._ground.arena is not None
-            views = [None if field is None else self._ground.arena.array(field) for field in fields]
-            self._final_views[block] = views
-        if not views:
-            return {}
-        found = {}
-        for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
-            info, loose = told.get(slot, (None, None))
-            rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot].copy() for view in views]
-            found[slot] = (self.observations.unflatten(values), {} if info is None else info)
-        return found
-
-    def _carry_over(self, block: int, chosen: set[int]) -> None:
-        """Rows that are not reset keep their last observation."""
-        if self._block < 0 or len(chosen) == self.pool.n or block == self._block:
-            return
-        keep = [slot for slot in range(self.pool.n) if slot not in chosen]
-        arena = self._ground.arena
-        assert arena is not None
-        before, after = self._fields.blocks[self._block], self._fields.blocks[block]
-        for a, b in zip(before.observations, after.observations):
-            if a is not None and b is not None:
-                arena.array(b)[keep] = arena.array(a)[keep]
-        for field in (after.rewards, after.terminated, after.truncated, after.valid):
-            arena.array(field)[keep] = 0
 
 
 def bad_action(error: Mismatch, n: int) -> BadAction:

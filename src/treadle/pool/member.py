@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from treadle.errors import Where, WorkerError
+from treadle.errors import UsageError, WorkerError
 from treadle.pool.life import Event, State, after
-from treadle.pool.messages import Op, Reply, Request, WorkerSpec
+from treadle.pool.messages import Reply, Request, WorkerSpec
 
 
 class Owed(NamedTuple):
@@ -57,6 +57,8 @@ class Member:
     restarts: list[float] = field(default_factory=list)
     restart_at: float | None = None
     warned: int = 0  # the request that a "still waiting" warning was given for
+    overran: int = 0  # the request that was last counted as overrunning
+    asides: int = 0  # requests since it started that were not steps
 
     @property
     def index(self) -> int:
@@ -75,8 +77,14 @@ class Member:
         self.state = after(self.state, event)
 
     def send(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
+        before = self.state
         self.owe(request, slots, limit)
-        self.worker.send(request)
+        try:
+            self.worker.send(request)
+        except Exception as error:  # pickling runs foreign code; nothing was sent
+            self.owed.pop()
+            self.state = before
+            raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
 
     def owe(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
         if not self.owed:
@@ -84,25 +92,21 @@ class Member:
         self.owed.append(Owed(request, slots, limit))
         self.see(Event.SEND)
 
+    def forget_if(self, idle: bool) -> None:
+        """An idle worker owes nothing: an interrupt fell between its last answer and the note of it."""
+        if idle and self.owed:
+            self.owed.clear()
+            self.late.clear()
+            self.see(Event.LAST_REPLY)
+
     def settle(self, reply: Reply) -> bool:
         """Note a reply. False: it belongs to a request that was given up, and must be dropped."""
         self.turn = monotonic()
         wanted = reply.id not in self.late
         if reply.last:
             self.late.discard(reply.id)
-            if self.owed and self.owed[0].request.id == reply.id:
-                self.owed.popleft()
+            # answers keep the order of requests, so what came before and has no answer was cut short by an interrupt
+            while self.owed and self.owed[0].request.id <= reply.id:
+                self.late.discard(self.owed.popleft().request.id)
             self.see(Event.REPLY if self.owed else Event.LAST_REPLY)
         return wanted
-
-    def where(self, done: Any, owed: Owed | None = None) -> Where:
-        """The slot that is at work on the first owed request: the first whose row is not done yet."""
-        owed = owed or (self.owed[0] if self.owed else None)
-        worker = self.shown
-        if owed is None:
-            slot = self.slots[0] if len(self.slots) == 1 else None
-            return Where(slot, worker, self.worker.pid)
-        slot = owed.slots[0]
-        if owed.request.op in (Op.STEP, Op.RESET) and done is not None:
-            slot = next((s for s in owed.slots if done[s] != owed.request.id), slot)
-        return Where(slot, worker, self.worker.pid, owed.request.op.name.lower())

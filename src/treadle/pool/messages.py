@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from treadle.spaces import Mismatch
+
 
 class Op(IntEnum):
     """What a request asks of a worker's slots."""
@@ -20,6 +22,9 @@ class Op(IntEnum):
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: names of arena fields to map
     CLOSE = 6
+
+
+CLOSING = 2**62  # the number of the last request: above all others, so that it also stops every stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text first; `pickled` is the exception itself where it could be pickled."""
+    """An exception as text first; `pickled` is the exception itself where it could be pickled, `kind` its class (which
+    can be pickled more often: a lock in an instance, or a constructor of two arguments, does no harm to the class)."""
 
     error_type: str
     message: str
@@ -70,6 +76,7 @@ class Raised:
     seed: int | None = None
     last_action: Any = None
     pickled: bytes | None = None
+    kind: bytes | None = None
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
@@ -85,25 +92,34 @@ class Raised:
             text = "".join(traceback.format_exception(error))
         except Exception:  # noqa: BLE001 - as above
             text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__qualname__}: {message}\n"
-        mismatch = {}
-        if hasattr(error, "expected") and hasattr(error, "path"):  # spaces.Mismatch
-            mismatch = {"path": tuple(error.path), "expected": error.expected, "got": getattr(error, "got", "")}
-        return cls(type(error).__qualname__, message, text, phase, pickled=_pickled(error), **mismatch, **where)
+        more: dict[str, Any] = {"pickled": _pickled(error), "kind": _pickled(type(error))}
+        if isinstance(error, Mismatch):
+            more.update(path=tuple(error.path), expected=error.expected, got=error.got)
+        return cls(type(error).__qualname__, message, text, phase, **more, **where)
 
     def original(self) -> BaseException | None:
         """The exception rebuilt, or None when it cannot be."""
-        if self.pickled is None:
-            return None
-        try:
-            error = pickle.loads(self.pickled)
-        except Exception:  # noqa: BLE001 - constructors of foreign exceptions may fail in any way
-            return None
+        error = _rebuilt(self.pickled)
         return error if isinstance(error, BaseException) else None
 
+    def original_type(self) -> type | None:
+        """The exception's class, or None when it cannot be had here."""
+        kind = _rebuilt(self.kind)
+        return kind if isinstance(kind, type) else None
 
-def _pickled(error: BaseException) -> bytes | None:
+
+def _rebuilt(data: bytes | None) -> Any:
+    if data is None:
+        return None
     try:
-        data = cloudpickle.dumps(error)
+        return pickle.loads(data)
+    except Exception:  # noqa: BLE001 - constructors of foreign exceptions may fail in any way
+        return None
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        data = cloudpickle.dumps(value)
     except Exception:  # noqa: BLE001 - unpicklable exceptions travel as text
         return None
     return data if len(data) <= 65536 else None
@@ -116,12 +132,10 @@ class WorkerSpec:
     index: int
     slots: tuple[int, ...]
     programs: bytes
-    incarnation: int = 0
-    worker_spins: int = 0
 
     @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any], **more: Any) -> WorkerSpec:
-        return cls(index, slots, cloudpickle.dumps(factories), **more)
+    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
+        return cls(index, slots, cloudpickle.dumps(factories))
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
@@ -160,6 +174,12 @@ def without_unpicklable(extras: Extras, phase: str) -> Extras:
     tables: Any = extras[:3]
     infos, loose, finals = ({s: v for s, v in table.items() if s not in bad} for table in tables)
     return Extras(infos, loose, finals, {**extras.raised, **bad})
+
+
+def unsendable(value: Any, name: str) -> TypeError | None:
+    """The error that names the leaf of `value` that cannot be pickled; None when it can be."""
+    found = _unpicklable(value, name)
+    return None if found is None else TypeError(f"{found[0]} cannot be sent to the caller: {found[1].message}")
 
 
 def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:

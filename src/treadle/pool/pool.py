@@ -9,12 +9,14 @@ death is *observed*: after its last replies have been drained. What it means is 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.life import Event, State
-from treadle.pool.member import Answered, Failed, Member, PoolEvent
+from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent
 from treadle.pool.messages import Op, Request
 from treadle.pool.roster import Roster, partition
 from treadle.pool.stderr import StderrReader
@@ -34,6 +36,31 @@ if TYPE_CHECKING:
     from treadle.pool.lockstep import Batch, Lockstep
 
 log = logging.getLogger("treadle")
+
+_open: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@cache
+def _watch_this_process() -> None:
+    """Once a process: pools that are still open at its exit are closed, and in its forks they are out of use."""
+    atexit.register(_at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_fork)
+
+
+def _at_exit() -> None:
+    for pool in list(_open):
+        pool.close()
+    from treadle.pool import forkserver
+
+    forkserver.stop()
+
+
+def _in_fork() -> None:
+    for pool in list(_open):
+        pool._closed = True  # what keeps the fast lane of `step` from being taken
+        pool._lock = threading.RLock()
+
 
 BACKENDS = ("process", "thread", "serial")
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
@@ -51,8 +78,9 @@ class Pool:
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports beforehand; () for the usual ones.
-        start_timeout: seconds for all workers together to build their slots.
-        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute).
+        start_timeout: seconds for all workers together to build their slots (and for a restarted one).
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). For slots in
+            the caller's own process (serial, inline, thread) it is measured and not enforced: see `overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes.
@@ -100,26 +128,41 @@ class Pool:
         self._pid = os.getpid()
         self._last_id = 0
         self.broken: WorkerError | None = None
+        self.overruns = 0  # requests that took longer than step_timeout where it cannot be enforced
         cores = bell.cores()
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
-        self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
-        self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
         reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
+        self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
+        try:
+            self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
+        except OSError:
+            if reader is not None:
+                reader.close()
+            raise
         self.roster = Roster(
-            backend, start_method, tuple(preload), reader, self.tickets, self.grounding, self.worker_tries
+            backend,
+            start_method,
+            tuple(preload),
+            reader,
+            self.tickets,
+            self.grounding,
+            self.worker_tries,
+            start_timeout,
         )
         self.members = self.roster.members
         self._closed = False
+        _watch_this_process()
+        _open.add(self)
         try:
             for index, slots in enumerate(shares):
                 self.roster.launch(index, slots, [factories[s] for s in slots])
             if inline:
                 slots = tuple(range(inline))
                 self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
-            self.descriptions = self.roster.start(start_timeout)
+            self.descriptions = self.roster.start()
         except BaseException:
             self.close(0.0)
             raise
@@ -137,21 +180,30 @@ class Pool:
         self, member: Member, op: Op, payload: Any = None, block: int = -1, slots: Sequence[int] | None = None
     ) -> int:
         """Send a request; returns its number. Raises ClosedPool or BrokenPool; never waits."""
-        self.check()
-        request = Request(self.next_id(), op, payload, block)
-        member.send(request, tuple(slots or member.slots), None if op is Op.STREAM else self.step_timeout)
-        return request.id
+        with self._lock:  # against a `close` from another thread
+            self.check()
+            if member.state not in life.ALIVE:
+                raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
+            line = member.worker.line
+            if line is not None and len(member.owed) >= line.depth - 2:
+                raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
+            if op is not Op.STEP:
+                member.asides += 1
+            if line is not None and op is Op.STREAM:
+                line.one_to_one = False
+            request = Request(self.next_id(), op, payload, block)
+            member.send(request, tuple(slots or member.slots), None if op is Op.STREAM else self.step_timeout)
+            return request.id
 
     def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
         """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first."""
         deadline = None if timeout is None else monotonic() + timeout
-        if self._closed:
-            raise ClosedPool("the pool is closed")
         while True:
-            events = self._replies()
-            if not events:
-                events = self._watch()
-            if events or not any(m.owed or m.state is State.STARTING or m.restart_at for m in self.members):
+            with self._lock:  # against a `close` from another thread
+                if self._closed:
+                    self.check()
+                events = self._replies() or self._watch()
+            if events or not any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members):
                 return events
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
             if left <= 0:
@@ -168,13 +220,18 @@ class Pool:
         for member in self.members:
             if not member.owed:
                 continue
+            owed, began = member.owed[0], member.turn
             while (reply := member.worker.take()) is not None:
+                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(member, owed, monotonic() - began)
                 if member.settle(reply):
                     events.append(Answered(member, reply))
                 elif reply.last:
                     self.grounding.release(reply.id)
                 if member.inline:  # its takes are its steps: one at a time, so that streams interleave
                     break
+            else:
+                member.forget_if(member.worker.idle())
         return events
 
     def _watch(self) -> list[PoolEvent]:
@@ -201,23 +258,47 @@ class Pool:
         if limit is None:
             if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
                 member.warned = owed.request.id
-                where, stack = member.where(self.grounding.done), member.worker.stack()
+                where, stack = self.grounding.at_work(member), member.worker.stack()
                 log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
             return None
-        if member.inline or elapsed <= limit:
+        if elapsed <= limit:
+            return None
+        if member.worker.in_caller:
+            self._overran(member, owed, elapsed)
             return None
         if owed.request.id in member.late:
-            if elapsed <= limit + failure.grace(limit) or self.backend != "process":
-                return None
-            member.worker.kill(signal.SIGKILL)
-            return None  # its death is the next thing we see
-        where = member.where(self.grounding.done)
+            if elapsed > limit + failure.grace(limit):
+                log.warning("%s", failure.late(self.grounding.at_work(member), elapsed, limit, "", killed=True))
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
+            return None
+        where = self.grounding.at_work(member)
         error = failure.late(where, elapsed, limit, member.worker.stack())
+        missed = tuple(member.owed)
+        self.give_up(member)
+        return Failed(member, error, missed)
+
+    def give_up(self, member: Member) -> None:
+        """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
         for each in member.owed:
             member.late.add(each.request.id)
             self.grounding.withhold(each.request)
-        member.see(Event.DEADLINE)
-        return Failed(member, error, tuple(member.owed))
+        if member.owed:
+            member.see(Event.DEADLINE)
+
+    def _overran(self, member: Member, owed: Owed, elapsed: float) -> None:
+        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        if member.overran != owed.request.id:
+            member.overran = owed.request.id
+            self.overruns += 1
+            if self.overruns == 1:
+                where = self.grounding.at_work(member, owed)
+                log.warning(
+                    "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
+                    "results come when they come (`overruns` counts on; this is said once)",
+                    where,
+                    elapsed,
+                    owed.limit,
+                )
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +322,7 @@ class Pool:
 
     def _bury(self, member: Member) -> Failed:
         owed = tuple(o for o in member.owed if o.request.id not in member.late)
-        error = self.roster.died(member, member.where(self.grounding.done))
+        error = self.roster.died(member, self.grounding.at_work(member))
         for each in member.owed:
             self.grounding.release(each.request.id)
         member.owed.clear()
@@ -263,10 +344,10 @@ class Pool:
 
     def check(self) -> None:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
-        if self._closed:
-            raise ClosedPool("the pool is closed")
         if self._pid != os.getpid():
             raise UsageError("this pool belongs to the process that made it, not to a fork of it")
+        if self._closed:
+            raise ClosedPool("the pool is closed")
         if self.broken is not None:
             raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
 
@@ -281,20 +362,28 @@ class Pool:
 
         Takes at most `timeout` (default `close_timeout`) + 1 s, however stuck the workers are.
         """
+        if self._closed or self._pid != os.getpid():
+            return
         with self._lock:
-            if self._closed or self._pid != os.getpid():
+            if self._closed:
                 return
             self._closed = True
+            _open.discard(self)
             deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
             left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
             for member in self.members:
                 member.see(Event.CLOSE)
             self.tickets.end()
-            self.roster.end(left, deadline)
-            for member in self.members:
-                member.see(Event.CLOSED)
-            self.tickets.close()
-            self.grounding.clear()
+            try:
+                self.roster.end(left, deadline)
+            except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
+                self.roster.end(left, 0.0)
+                raise
+            finally:
+                for member in self.members:
+                    member.see(Event.CLOSED)
+                self.tickets.close()
+                self.grounding.clear()
 
     def __enter__(self) -> Pool:
         return self

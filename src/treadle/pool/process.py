@@ -24,7 +24,7 @@ from treadle.pool import child, forkserver, lifeline
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
 from treadle.pool.line import Line
-from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -50,27 +50,48 @@ class ProcessWorker:
         self.line: Line | None = None
         self.report = ExitReport()
         self._forced = False
+        self._unreachable = False
         self._ended = False
+        self._reader = reader
+        self._tail: Tail | None = None
+        self._crash = -1
+        self._child = Child(-1, -1, lambda timeout: None)
         self.channel, theirs = Channel.pair()
-        self._crash = os.memfd_create("treadle-crash", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _temporary()
-        self._reader, self._tail = reader, None
-        with theirs:
-            self._child = _launch(theirs, start_method, preload)
-        self.pid: int | None = self._child.pid
-        out = _usable(1)
-        if reader is not None:
-            read, err = os.pipe()
-            self._tail = reader.add(read, _prefix(spec.slots))
-        else:
-            err = _usable(2)
-        start = child.Start(spec, dict(os.environ), os.getcwd(), list(sys.path))
         try:
-            self.channel.send(start, (lifeline.read_end(), out, err, self._crash))
-        except OSError:
-            self._ended = self.ended()  # it died at once; `hello` will find out
+            self._crash = _crash_file()
+            with theirs:
+                self._child = _launch(theirs, start_method, preload)
+            self._greet()
+        except BaseException:  # no more descriptors, or Ctrl-C: nothing of it stays behind
+            self._abandon()
+            raise
+        self.pid: int | None = self._child.pid
+
+    def _greet(self) -> None:
+        """Send the first message, with the worker's stdout, stderr, lifeline and crash file."""
+        start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path))
+        theirs = [_usable(1)]
+        try:
+            if self._reader is not None:
+                read, err = os.pipe()
+                theirs.append(err)
+                self._tail = self._reader.add(read, _prefix(self.spec.slots))
+            else:
+                theirs.append(_usable(2))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
+                self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))
         finally:
-            os.close(out)
-            os.close(err)
+            for fd in theirs:
+                os.close(fd)
+
+    def _abandon(self) -> None:
+        if self._child.pid > 0:
+            self.kill(signal.SIGKILL)
+            self.bury()
+            return
+        self.channel.close()
+        if self._crash >= 0:
+            os.close(self._crash)
 
     def fds(self, *, closing: bool = False) -> list[int]:
         """What to poll while it starts, or while it is to end (an end of file on the channel says nothing then)."""
@@ -96,16 +117,27 @@ class ProcessWorker:
         try:
             self.line.post(request.id, request.op, request.block, request.payload)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it is dying: its death is seen where deaths are looked for
+            self._unreachable = True
+            self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
 
     def take(self) -> Reply | None:
-        assert self.line is not None
+        if self.line is None:
+            return None
         with contextlib.suppress(OSError):  # it is dying: its death is seen where deaths are looked for
             self.channel.pump()
-        try:
-            return self.line.take(PAYLOAD_TIMEOUT)
-        except EOFError:
-            return None  # died while sending: the answer is not whole
+        return self.line.take(PAYLOAD_TIMEOUT)
+
+    def idle(self) -> bool:
+        """Has every request been answered, and every answer been taken?"""
+        return self.line is not None and not self._unreachable and self.line.idle()
+
+    def last_words(self) -> dict[int, Raised]:
+        """What its slots raised when they were closed."""
+        raised: dict[int, Raised] = {}
+        while (reply := self.take()) is not None:
+            if reply.id == CLOSING and reply.extras is not None:
+                raised.update(reply.extras.raised)
+        return raised
 
     def ended(self) -> bool:
         """Has the process ended? Asks the kernel, at once."""
@@ -141,8 +173,8 @@ class ProcessWorker:
             self.channel.close()
             return
         try:
-            self.line.stop(2**62)
-            self.line.post(2**62, Op.CLOSE)
+            self.line.stop(CLOSING)
+            self.line.post(CLOSING, Op.CLOSE)
         except OSError:
             return  # dying already
 
@@ -151,11 +183,9 @@ class ProcessWorker:
         self._forced = True
         try:
             os.killpg(self._child.pid, number)
-        except ProcessLookupError:
-            try:
+        except (ProcessLookupError, PermissionError):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)  # so young that it does not lead a group yet
-            except ProcessLookupError:
-                return
 
     def bury(self, timeout: float = 1.0) -> ExitReport:
         """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
@@ -178,6 +208,7 @@ class ProcessWorker:
         self.channel.close()
         os.close(self._crash)
         self._crash = -1
+        self._ended = True
         self.line = None
         return self.report
 
@@ -200,7 +231,10 @@ def _usable(fd: int) -> int:
         return os.open(os.devnull, os.O_WRONLY)
 
 
-def _temporary() -> int:
+def _crash_file() -> int:
+    """Where a worker's stack is written when it dies, or is asked for it."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("treadle-crash", os.MFD_CLOEXEC)
     import tempfile
 
     with tempfile.TemporaryFile(prefix="treadle-crash-") as file:

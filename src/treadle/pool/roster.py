@@ -37,7 +37,9 @@ class Roster:
         tickets: Any,
         grounding: Grounding,
         worker_tries: int,
+        start_timeout: float,
     ) -> None:
+        self._start_timeout = start_timeout
         self._backend, self._start_method, self._preload = backend, start_method, preload
         self._reader, self._tickets, self._grounding, self._tries = reader, tickets, grounding, worker_tries
         self.members: list[Member] = []
@@ -63,11 +65,12 @@ class Roster:
         assert self._start_method is not None
         return ProcessWorker(spec, self._start_method, self._preload, self._reader)
 
-    def start(self, limit: float) -> list[Any]:
-        """Wait up to `limit` seconds for every hello, then lay the ground; returns one description a slot.
+    def start(self) -> list[Any]:
+        """Wait for every hello, then lay the ground; returns one description a slot.
 
         Raises StartupFailed with all that went wrong.
         """
+        limit = self._start_timeout
         deadline = monotonic() + limit
         hellos: dict[int, Hello] = {}
         failures: list[WorkerError] = []
@@ -119,20 +122,26 @@ class Roster:
         """Start a dead member anew; `restarted` tells when it is ready."""
         member.restart_at = None
         member.restarts.append(monotonic())
+        member.asides = 0
         self.restarts += 1
         member.see(Event.RESTART)
         member.worker = self._worker(member.spec, member.factories, member.inline)
 
     def restarted(self, member: Member) -> list[Failed | Started]:
         """The news of a member that is starting again: none yet, ready, or failed once more."""
+        ended = member.worker.ended()  # asked first: a hello may come just before the end
         hello = member.worker.hello()
+        where = Where(member.slots[0], member.shown, member.worker.pid, "init")
+        if hello is None and ended:
+            error = self.died(member, where)
+            member.see(Event.DIED)
+            return [Failed(member, error, ())]
         if hello is None:
-            if not member.worker.ended() or ((hello := member.worker.hello()) is None and not member.worker.ended()):
-                return []
-            if hello is None:
-                error = self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init"))
-                member.see(Event.DIED)
-                return [Failed(member, error, ())]
+            elapsed = monotonic() - member.restarts[-1]
+            if elapsed > self._start_timeout:
+                log.warning("%s", failure.late(where, elapsed, self._start_timeout, "", killed=True))
+                member.worker.kill(signal.SIGKILL)
+            return []
         if hello.failed:
             slot, raised = hello.failed
             member.worker.bury()
@@ -154,6 +163,8 @@ class Roster:
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for member in self.members:
+            for slot, raised in member.worker.last_words().items():
+                log.warning("%s", failure.task_error(raised, slot, member.shown, member.worker.pid))
             member.worker.bury()
         if self._reader is not None:
             self._reader.close()

@@ -4,7 +4,8 @@ A *block* is one batch: for every observation leaf an array [n, *shape], rewards
 (False on rows that are no transition: a reset in NEXT_STEP mode) and, where slots move on within a step, the same
 leaves again for the terminal observations. Actions have one array a leaf for all blocks. `done[slot]` holds the
 number of the last request whose row is whole; it is written last, so after a death it tells which slot was at work
-and which rows are good.
+and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's episode begins, so that the
+caller can say of a dead worker in which step of which episode it was: `began` counts the worker's steps until then.
 """
 
 from __future__ import annotations
@@ -52,13 +53,23 @@ class RowFields:
 
     actions: tuple[Field | None, ...]
     done: Field
+    began: Field
+    episode: Field
+    seed: Field
     blocks: tuple[BlockFields, ...]
 
     @classmethod
     def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
         acts = tuple(plan.add(leaf.dtype, (n, *(leaf.shape or ()))) if leaf.fixed else None for leaf in actions.leaves)
-        done = plan.add("i8", (n,))
-        return cls(acts, done, tuple(BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)))
+        done, began, episode, seed = (plan.add("i8", (n,)) for _ in range(4))
+        return cls(
+            acts,
+            done,
+            began,
+            episode,
+            seed,
+            tuple(BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)),
+        )
 
 
 Write = Callable[[Any], Any]
@@ -103,6 +114,9 @@ class Rows:
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
         self.done = view(arena.array(fields.done))[lo:hi]
+        self.began = view(arena.array(fields.began))[lo:hi]
+        self.episode = view(arena.array(fields.episode))[lo:hi]
+        self.seed = view(arena.array(fields.seed))[lo:hi]
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         self.read_actions = actions.batch_reader(arrays, lo, hi)
 

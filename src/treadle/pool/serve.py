@@ -10,14 +10,16 @@ nor carries an info costs the env's own step, one write of the observation, one 
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
 from treadle.pool.rows import Rows
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
@@ -35,8 +37,8 @@ class Server:
         self._steps: list[Any] = [getattr(p, "step", None) for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._own = [0] * k
-        self._began = [0] * k  # the count at which the slot's episode began
-        self._episode = [-1] * k
+        self._began: Any = [0] * k  # the count at which the slot's episode began
+        self._episode: Any = [-1] * k
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
         self._rows: Rows | None = None
@@ -45,23 +47,34 @@ class Server:
         self.ended = False  # did a slot's episode end in the latest step?
 
     def attach(self, rows: Rows) -> None:
+        """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
         self._rows = rows
+        for i in self._all:
+            rows.began[i], rows.episode[i] = self._began[i], self._episode[i]
+        self._began, self._episode = rows.began, rows.episode
 
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
         start = perf_counter_ns()
-        if request.op is Op.STEP:
-            chosen, loose = request.payload or (None, None)
-            yield Reply(request.id, self.step(request.id, request.block, chosen, loose))
-        elif request.op is Op.RESET:
-            yield Reply(request.id, self._reset(request.id, request.block, request.payload))
-        elif request.op is Op.CALL:
-            yield Reply(request.id, self._call(request.payload))
-        elif request.op is Op.STREAM:
+        if request.op is Op.STREAM:
             for extras in self._stream(request.payload, control):
                 yield Reply(request.id, extras, last=False)
             yield Reply(request.id)
+        else:
+            yield Reply(request.id, self._answer(request))
         self.busy_ns += perf_counter_ns() - start
+
+    def _answer(self, request: Request) -> Extras | None:
+        self._phase = request.op.name.lower()
+        try:
+            if request.op is Op.STEP:
+                chosen, loose = request.payload or (None, None)
+                return self.step(request.id, request.block, chosen, loose)
+            if request.op is Op.RESET:
+                return self._reset(request.id, request.block, request.payload)
+            return self._call(request.payload)
+        finally:
+            self._phase = "step"
 
     def close(self) -> dict[int, Raised]:
         """Close every program; what they raise is returned, never raised."""
@@ -146,7 +159,10 @@ class Server:
             if loose is not None:
                 loose = self._keep(loose)
             if info:
-                info = snapshot(info)
+                try:
+                    info = snapshot(info)
+                except Exception as error:  # noqa: BLE001 - copying runs foreign code
+                    raise unsendable(info, "final_info") or error from None
         self._phase = "reset"
         record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
@@ -194,6 +210,19 @@ class Server:
             rows.done[i] = id  # type: ignore[union-attr]
         return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
 
+    def resume(self, id: int, block: int) -> tuple[int | None, Extras | None]:
+        """Finish a step of all slots that an interrupt cut short (in the caller's own share).
+
+        Returns the slot that was at work then, about whose step nothing is known (None: all had stepped), and what
+        the slots after it say.
+        """
+        self._phase = "step"
+        done = self._rows.done  # type: ignore[union-attr]
+        left = [slot for i, slot in enumerate(self.slots) if done[i] != id]
+        if not left:
+            return None, None
+        return left[0], self.step(id, block, left[1:]) if left[1:] else None
+
     # -- calls and streams -------------------------------------------------------------------------------------------
 
     def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
@@ -205,7 +234,8 @@ class Server:
                 results[i] = self.programs[i].call(name, args, kwargs)
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
-            self._steps[i] = getattr(self.programs[i], "step", None)
+            if not self._about_to_begin(i):
+                self._steps[i] = getattr(self.programs[i], "step", None)
         return self._extras(results, {}, {}, raised)
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
@@ -226,27 +256,36 @@ class Server:
                 else:
                     yield self._extras({i: value}, {}, {}, {})
 
+    def _about_to_begin(self, i: int) -> bool:
+        """Will the slot's next step begin the next episode (NEXT_STEP)?"""
+        return isinstance(self._steps[i], partial) and self._steps[i].func == self._begin_row
+
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _new_episode(self, i: int, seed: int | None) -> None:
         self._seed[i] = seed
         self._episode[i] += 1
         self._began[i] = self._ticks + self._own[i]
+        if self._rows is not None:
+            self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
     def _extras(
         self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
     ) -> Extras:
         first = self.slots[0]
         if self._local:
-            infos = {i: snapshot(info) for i, info in infos.items()}
-            loose = {i: self._keep(values) for i, values in loose.items()}  # type: ignore[misc]
+            try:
+                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
+            except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
+                infos, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
+                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
         return Extras(infos, loose, finals, raised)
 
-    def _keep(self, values: list[Any] | None) -> list[Any] | None:
-        return None if values is None else [snapshot(value) for value in values]
+    def _keep(self, values: list[Any]) -> list[Any]:
+        return [snapshot(value) for value in values]
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
@@ -275,4 +314,7 @@ def snapshot(value: Any) -> Any:
         return {key: snapshot(item) for key, item in value.items()}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
-    return copy.deepcopy(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
+        return pickle.loads(cloudpickle.dumps(value))

@@ -1,0 +1,127 @@
+"""Batches: what a lockstep schedule hands out, put together from a block of the arena and from what came by message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.pool.arena import Arena
+from treadle.pool.lease import Leases
+from treadle.pool.messages import Extras
+from treadle.pool.rows import RowFields
+from treadle.spaces import Layout
+
+
+class Batch(NamedTuple):
+    """One step of every slot, in slot order. Arrays are the caller's to keep.
+
+    Attributes:
+        observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
+        rewards: float64[n].
+        terminated, truncated: bool[n].
+        infos: slot -> info, only where there is something in it.
+        finals: slot -> (final observation, final info) of slots that moved on within this step.
+    """
+
+    observations: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: dict[int, Any]
+    finals: dict[int, tuple[Any, dict[str, Any]]]
+
+
+class Batches:
+    """Makes the batches of one pool.
+
+    Attributes:
+        block: where the last batch lies; -1 before the first.
+    """
+
+    def __init__(self, arena: Arena, fields: RowFields, leases: Leases, observations: Layout, n: int) -> None:
+        self._arena, self._fields, self._leases, self.observations, self._n = arena, fields, leases, observations, n
+        self.block = -1
+        self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
+        self._last_loose: dict[int, list[Any]] = {}
+        self._final_views: dict[int, list[np.ndarray | None]] = {}
+
+    @property
+    def valid(self) -> np.ndarray:
+        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
+        valid = self._arena.array(self._fields.blocks[self.block].valid).copy()
+        valid[list(self._lost)] = False
+        return valid
+
+    def assemble(
+        self, block: int, extras: Sequence[Extras | None], lost: Iterable[int] = (), *, copy: bool = False
+    ) -> Batch:
+        """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
+
+        `copy`: hand out copies, because somebody may still write in the block.
+        """
+        self.block = block
+        self._lost = {*lost, *(slot for each in extras if each is not None for slot in each.raised)}
+        infos: dict[int, Any] = {}
+        finals: dict[int, Any] = {}
+        for each in extras:
+            if each is not None:
+                infos.update(each.infos)
+                self._last_loose.update(each.loose)
+                finals.update(each.finals)
+        for slot in range(self._n if self.observations.loose else 0):
+            self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
+        arrays = [array.copy() for array in self._leases.peek(block)] if copy else self._leases.hand_out(block)
+        for slot in self._lost:
+            self._last_loose[slot] = [None] * len(self.observations.loose)
+            for array in arrays:
+                array[slot] = 0
+        whole = self.finals(block, arrays, finals)
+        observations = self.tree(arrays)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+
+    def tree(self, arrays: list[np.ndarray]) -> Any:
+        """The observation tree of handed-out arrays; loose leaves are lists of n values."""
+        fixed = iter(arrays)
+        values: list[Any] = []
+        for index, leaf in enumerate(self.observations.leaves):
+            if leaf.fixed:
+                values.append(next(fixed))
+            else:
+                at = self.observations.loose.index(index)
+                values.append([self._last_loose[slot][at] for slot in range(self._n)])
+        return self.observations.unflatten(values)
+
+    def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
+        """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
+        views = self._final_views.get(block)
+        if views is None:
+            fields = self._fields.blocks[block].finals
+            views = [None if field is None else self._arena.array(field) for field in fields]
+            self._final_views[block] = views
+        if not views:
+            return {}
+        found = {}
+        for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
+            info, loose = told.get(slot, (None, None))
+            rest = iter(loose or ())
+            values = [next(rest) if view is None else view[slot].copy() for view in views]
+            found[slot] = (self.observations.unflatten(values), {} if info is None else info)
+        return found
+
+    def carry_over(self, block: int, chosen: set[int]) -> None:
+        """Rows that are not reset keep their last observation."""
+        if self.block < 0 or len(chosen) == self._n:
+            return
+        keep = [slot for slot in range(self._n) if slot not in chosen]
+        arena = self._arena
+        before, after = self._fields.blocks[self.block], self._fields.blocks[block]
+        for a, b in zip(before.observations, after.observations):
+            if a is not None and b is not None and block != self.block:
+                arena.array(b)[keep] = arena.array(a)[keep]
+        for field in (after.rewards, after.terminated, after.truncated, after.valid):
+            arena.array(field)[keep] = 0
+
+
+__all__ = ["Batch", "Batches"]

@@ -1,0 +1,97 @@
+"""What the tests of the pool have in common."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import WorkerError
+from treadle.pool.pool import Pool
+from treadle.program.gym_env import gym_env
+from treadle.program.step import OnEnd
+from treadle.testing.faults import Sound
+
+LOCAL: list[dict[str, Any]] = [{"backend": "serial"}, {"backend": "thread", "workers": 2}]
+PROCESS: list[dict[str, Any]] = [
+    {"backend": "process", "workers": 2},
+    {"backend": "process", "workers": 2, "start_method": "spawn"},
+]
+
+
+def show(setup: Any) -> str:
+    """A test id."""
+    return "-".join(str(value) for value in setup.values()) if isinstance(setup, dict) else str(setup)
+
+
+def with_fault(fault: Callable[..., Any], n: int = 4, slot: int = 1, **kwargs: Any) -> list[Any]:
+    """n slots, one of them faulty; moving on within the step."""
+    good = Sound
+    if fault.__name__ == "MissingKey":  # all slots share one layout
+        good = fault
+        kwargs, others = kwargs, {"at": -1}
+    else:
+        others = {}
+    return [
+        gym_env(fault, kwargs=kwargs, on_end=OnEnd.SAME_STEP)
+        if i == slot
+        else gym_env(good, kwargs=others, on_end=OnEnd.SAME_STEP)
+        for i in range(n)
+    ]
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
+    """Wait until `condition()` is true; fail when it is not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.005)
+    return found
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Assert that the block takes at most so long."""
+    start = time.monotonic()
+    yield
+    took = time.monotonic() - start
+    assert took <= seconds, f"took {took:.2f} s, at most {seconds} s were allowed"
+
+
+def sound_rows(slots: list[int], steps: list[int], seed: int = 7, episode: int = 0) -> np.ndarray:
+    """What `Sound` slots show after so many steps of their first episode with actions that equal their slot."""
+    return np.array([[seed + s, episode, t, s if t else 0] for s, t in zip(slots, steps)], np.float32)
+
+
+def warm(pool: Pool, steps: int) -> Any:
+    """Reset with seeds 7, 8, ... and step so many times; slot i's action is i (mod 4)."""
+    batch = pool.reset(seeds=range(7, 7 + pool.n))
+    for _ in range(steps):
+        batch = pool.step([i % 4 for i in range(pool.n)])
+    return batch
+
+
+EVERYWHERE = [*LOCAL, PROCESS[0], {"backend": "process", "workers": 2, "inline": 2}]
+ACTIONS = [0, 1, 2, 3]
+FAULTY = 1
+
+
+def check_where(error: WorkerError, phase: str, *, process: bool, step: int | None = 3) -> None:
+    """The error names the faulty slot, worker 0, its pid, the phase and the step, in fields and in words."""
+    where = error.where
+    assert (where.slot, where.phase) == (FAULTY, phase)
+    assert f"slot {FAULTY} (" in str(error)
+    if process:
+        assert where.worker == 0
+        assert where.pid not in (None, os.getpid())
+        assert f"worker 0, pid {where.pid}" in str(error)
+    if phase == "step":
+        assert (where.step, where.seed, where.episode, where.last_action) == (step, 8, 0, 1)
+        assert f"step {step} of episode 0" in str(error)
+
+
+def is_remote(setup: dict[str, Any]) -> bool:
+    """Is the faulty slot in a process of its own?"""
+    return setup["backend"] == "process" and not setup.get("inline")

@@ -1,0 +1,148 @@
+"""Channels: messages arrive whole, in order, with their descriptors; sending never waits."""
+
+import os
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import (
+    within,
+)
+
+from treadle.pool.channel import SPILL, Channel, LocalChannel, decode, encode
+
+
+@pytest.fixture
+def ends() -> Any:
+    a, b = socket.socketpair()
+    pair = Channel(a), Channel(b)
+    yield pair
+    for end in pair:
+        end.close()
+
+
+MESSAGES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=50) | st.binary(max_size=3 * SPILL),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(MESSAGES, max_size=5))
+def test_messages_arrive_whole_and_in_order(messages: list[Any]) -> None:
+    a, b = socket.socketpair()
+    ours, theirs = Channel(a), Channel(b)
+    try:
+        for message in messages:
+            ours.send(message)
+        found = []
+        while len(found) < len(messages):
+            ours.pump()
+            received = theirs.recv_wait(5.0)
+            assert received is not None
+            found.append(received[0])
+        assert found == messages
+        assert theirs.recv() is None
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_arrays_of_any_size(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    for n in (0, 10, SPILL // 8, SPILL, 3 * 2**20):
+        sent = {"a": np.arange(n), "b": [np.zeros(2, np.float32)] * 3}
+        ours.send(sent)
+        received = theirs.recv_wait(5.0)
+        assert received is not None
+        assert received[1] == [], "a spill file is no descriptor of the message's own"
+        assert (received[0]["a"] == sent["a"]).all()
+        received[0]["a"] += 1  # it is the receiver's to write in
+
+
+def test_sending_never_waits(ends: tuple[Channel, Channel]) -> None:
+    """Far more than a socket buffer holds, with nobody reading."""
+    ours, theirs = ends
+    with within(5.0):
+        for i in range(2000):
+            ours.send((i, b"x" * 1000))
+    assert not ours.pump()
+    for i in range(2000):
+        while (received := theirs.recv()) is None:
+            ours.pump()
+        assert received[0][0] == i
+    assert ours.pump()
+
+
+def test_partial_frames(ends: tuple[Channel, Channel]) -> None:
+    """A frame is nothing until its last byte is there."""
+    ours, theirs = ends
+    scratch, other = socket.socketpair()
+    Channel(scratch).send({"key": list(range(100))})
+    frame = other.recv(65536)
+    for i in range(len(frame)):
+        assert theirs.recv() is None
+        ours.sock.send(frame[i : i + 1])
+    assert theirs.recv_wait(1.0) == ({"key": list(range(100))}, [])
+    scratch.close()
+    other.close()
+
+
+def test_descriptors_travel(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    read, write = os.pipe()
+    ours.send("plain")
+    ours.send(np.zeros(SPILL), (write, read))  # beside a spill file
+    ours.send("after", (read,))
+    os.close(write)
+    assert theirs.recv_wait(1.0) == ("plain", [])
+    received = theirs.recv_wait(1.0)
+    assert received is not None
+    os.write(received[1][0], b"hello")
+    last = theirs.recv_wait(1.0)
+    assert last is not None
+    assert last[0] == "after"
+    assert os.read(last[1][0], 10) == b"hello"
+    for fd in (read, *received[1], *last[1]):
+        os.close(fd)
+
+
+def test_unpicklable_messages_send_nothing(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    with pytest.raises(TypeError):
+        ours.send({"lock": threading.Lock()})
+    ours.send(lambda: 42)
+    received = theirs.recv_wait(1.0)
+    assert received is not None
+    assert received[0]() == 42
+
+
+def test_the_other_end_is_gone(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    ours.send("last")
+    ours.close()
+    assert theirs.recv() == ("last", [])
+    with pytest.raises(EOFError):
+        theirs.recv()
+    with pytest.raises(OSError):
+        theirs.send("anybody?")
+
+
+@given(MESSAGES)
+def test_encode_and_decode(message: Any) -> None:
+    body, fds = encode(message)
+    assert decode(body, fds) == (message, [])
+
+
+def test_within_a_process_objects_pass_as_they_are() -> None:
+    a, b = LocalChannel.pair()
+    thing = object()
+    a.send(thing)
+    assert b.recv() == (thing, [])
+    assert b.recv() is None
+    assert a.recv_wait(0.0) is None

@@ -1,0 +1,227 @@
+"""close: twice, from two threads, in the middle of a step, with whatever hangs; and what limits there are."""
+
+import gc
+import os
+import resource
+import signal
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+from kit import (
+    ACTIONS,
+    EVERYWHERE,
+    LOCAL,
+    PROCESS,
+    show,
+    sound_rows,
+    until,
+    warm,
+    with_fault,
+    within,
+)
+from scripts import Script, alive, descendants
+
+from treadle.errors import StartupFailed, UsageError
+from treadle.pool.pool import Pool
+from treadle.program.gym_env import gym_env
+from treadle.testing import faults
+from treadle.testing.faults import Sound
+
+
+@pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
+def test_close_twice(setup: dict[str, Any]) -> None:
+    pool = Pool(with_fault(Sound), **setup)
+    batch = warm(pool, 2)
+    with within(3.0):
+        pool.close()
+        pool.close()
+    assert pool.closed
+    assert batch.observations.tobytes() == sound_rows([0, 1, 2, 3], [2] * 4).tobytes(), "batches outlive the pool"
+
+
+def test_environments_are_closed(tmp_path: Path) -> None:
+    with Pool([lambda i=i: Closing(tmp_path / str(i)) for i in range(4)], workers=1, inline=2):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
+
+
+def Closing(path: Path) -> Any:
+    class ClosingEnv(Sound):
+        def close(self) -> None:
+            path.write_text("closed")
+
+    return gym_env(ClosingEnv)()
+
+
+@pytest.mark.parametrize("setup", [PROCESS[0], LOCAL[1]], ids=show)
+def test_close_from_two_threads_in_the_middle_of_a_step(setup: dict[str, Any]) -> None:
+    """Both return, and the thread that was stepping is told that the pool is closed (or gets its step)."""
+    pool = Pool(with_fault(faults.SlowOnce, seconds=0.5), close_timeout=5.0, **setup)
+    warm(pool, 2)
+    outcome: list[Any] = []
+
+    def step() -> None:
+        try:
+            outcome.append(pool.step(ACTIONS))
+        except UsageError as error:
+            outcome.append(error)
+
+    stepper = threading.Thread(target=step)
+    stepper.start()
+    until(lambda: pool.lockstep._pending or any(m.owed for m in pool.members))
+    closers = [threading.Thread(target=pool.close) for _ in range(2)]
+    with within(4.0):
+        for thread in closers:
+            thread.start()
+        for thread in (*closers, stepper):
+            thread.join()
+    (only,) = outcome
+    assert "closed" in str(only) or only.rewards.tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("fault", [faults.Hangs, faults.HangsInC, faults.StopsItself], ids=lambda kind: kind.__name__)
+def test_close_in_the_middle_of_a_step_that_hangs(fault: type[Sound]) -> None:
+    pool = Pool(with_fault(fault), workers=2, close_timeout=0.3)
+    warm(pool, 2)
+    outcome: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            pool.step(ACTIONS)
+        except UsageError as error:
+            outcome.append(error)
+
+    stepper = threading.Thread(target=step)
+    stepper.start()
+    until(lambda: any(m.owed for m in pool.members))
+    with within(0.3 + 1.0 + 0.5):
+        pool.close()
+        stepper.join()
+    assert "closed" in str(outcome[0])
+
+
+def test_close_of_environments_that_hang_in_close() -> None:
+    pool = Pool([gym_env(faults.HangsInClose)] * 4, workers=4, close_timeout=0.5)
+    warm(pool, 1)
+    with within(0.5 + 1.0 + 0.3):
+        pool.close()
+
+
+def test_a_dropped_pool_warns_and_ends_its_workers() -> None:
+    pool = Pool(with_fault(Sound), workers=2)
+    warm(pool, 1)
+    pids = [member.worker.pid for member in pool.members]
+    del pool
+    with pytest.warns(ResourceWarning, match="without close"):
+        gc.collect()
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_constructor_that_fails_leaves_nothing() -> None:
+    """Worker k of n; the fixture looks for what is left."""
+    for k in range(3):
+        with pytest.raises(StartupFailed):
+            Pool([gym_env(faults.InitOsExits if i == k else faults.HasChildren) for i in range(3)], workers=3)
+
+
+def test_an_interrupt_while_constructing_leaves_nothing() -> None:
+    script = Script("""
+        threading.Thread(target=lambda: (sys.stdin.readline(),), daemon=True)
+        say(ready=True)
+        try:
+            Pool([gym_env(Sound), gym_env(faults.HangsInInit)], workers=2)
+        except KeyboardInterrupt:
+            say(interrupted=True)
+        os._exit(0)
+    """)
+    script.hear()
+    until(lambda: len(descendants(script.process.pid)) >= 3)  # the fork server and two workers
+    below = descendants(script.process.pid)
+    server = min(below)
+    script.process.send_signal(signal.SIGINT)
+    assert script.hear() == {"interrupted": True}
+    code, _ = script.end()
+    assert code == 0
+    until(lambda: not any(alive(pid) for pid in below - {server}))
+    until(lambda: not alive(server))
+
+
+def test_few_descriptors() -> None:
+    """64 are enough for four workers; 20 are not, and what is said then is an OSError, with nothing left."""
+    script = Script("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        with Pool([gym_env(Sound)] * 4, workers=4) as pool:
+            pool.reset()
+            say(rewards=pool.step([0] * 4).rewards.tolist(), used=len(os.listdir("/proc/self/fd")))
+        before = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 64))
+        try:
+            Pool([gym_env(Sound)] * 4, workers=4)
+        except OSError as error:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            say(error=str(error), left=len(os.listdir("/proc/self/fd")) - before)
+    """)
+    said = script.hear()
+    assert said["rewards"] == [1] * 4
+    assert said["used"] <= 40
+    said = script.hear()
+    assert "Too many open files" in said["error"]
+    assert said["left"] == 0
+    assert script.end() == (0, "")
+
+
+class Huge(gym.Env):
+    """Observes 100 MB."""
+
+    observation_space = gs.Box(0, 255, (100 * 2**20,), np.uint8)
+    action_space = gs.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.screen = np.full(self.observation_space.shape, 1, np.uint8)
+        return self.screen, {}
+
+    def step(self, action: Any) -> Any:
+        self.screen += 1
+        return self.screen, 1.0, False, False, {}
+
+
+def test_an_observation_of_100_megabytes() -> None:
+    before = set(os.listdir("/dev/shm"))
+    with Pool([gym_env(Huge)], workers=1, blocks=1) as pool:
+        pool.reset()
+        for t in range(2, 5):
+            batch = pool.step([0])
+            assert batch.observations.shape == (1, 100 * 2**20)
+            assert (batch.observations[0, :: 2**20] == t).all()
+            assert batch.observations[0, -1] == t
+        assert set(os.listdir("/dev/shm")) == before
+        with pytest.raises(MemoryError):
+            Pool([gym_env(Huge)], workers=1, blocks=10**4)
+
+
+def test_warnings_are_left_alone() -> None:
+    """A pool that is used as it should be warns of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Pool(with_fault(Sound), workers=2) as pool:
+            warm(pool, 2)
+        gc.collect()
+
+
+def test_descriptors_of_the_caller_are_all_still_there() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with Pool(with_fault(Sound), workers=2) as pool:
+            warm(pool, 1)
+        del pool
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limit

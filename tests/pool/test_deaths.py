@@ -1,0 +1,262 @@
+"""A worker dies, comes too late, or never gets started: what the caller is told, and what is left to it."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from kit import (
+    ACTIONS,
+    EVERYWHERE,
+    FAULTY,
+    LOCAL,
+    PROCESS,
+    check_where,
+    show,
+    sound_rows,
+    until,
+    warm,
+    with_fault,
+    within,
+)
+
+from treadle.errors import (
+    BrokenPool,
+    StartupFailed,
+    TaskRaised,
+    UsageError,
+    WorkerDied,
+    WorkerTimeout,
+)
+from treadle.pool import failure
+from treadle.pool.life import State
+from treadle.pool.pool import Pool
+from treadle.program.gym_env import gym_env
+from treadle.testing import faults
+from treadle.testing.faults import DEADLY, STUCK, Sound
+
+
+@pytest.mark.parametrize("setup", [*EVERYWHERE, PROCESS[1]], ids=show)
+@pytest.mark.parametrize("fault", [faults.InitRaises, faults.InitExits], ids=lambda kind: kind.__name__)
+def test_a_constructor_fails(fault: type[Sound], setup: dict[str, Any]) -> None:
+    with pytest.raises(StartupFailed) as caught:
+        Pool(with_fault(fault), **setup)
+    (only,) = caught.value.failures
+    assert isinstance(only, TaskRaised)
+    assert (only.where.slot, only.where.phase) == (FAULTY, "init")
+    assert isinstance(only, ValueError) == (fault is faults.InitRaises)
+    assert "slot 1" in str(caught.value)
+    assert "__init__" in caught.value.remote_traceback
+
+
+def test_every_failed_worker_is_listed() -> None:
+    kinds = [Sound, faults.InitRaises, faults.InitOsExits, Sound]
+    with pytest.raises(StartupFailed) as caught:
+        Pool([gym_env(kind) for kind in kinds], workers=4)
+    by_slot = {error.where.slot: error for error in caught.value.failures}
+    assert set(by_slot) == {1, 2}
+    assert isinstance(by_slot[1], ValueError)
+    died = by_slot[2]
+    assert isinstance(died, WorkerDied)
+    assert died.exit_code == 6
+    assert died.stderr[-1] == "no licence found"
+    assert died.where.phase == "init"
+
+
+def test_a_constructor_that_hangs_is_killed() -> None:
+    with within(4.0), pytest.raises(StartupFailed) as caught:
+        Pool([gym_env(Sound), gym_env(faults.HangsInInit)], workers=2, start_timeout=0.5)
+    (late,) = caught.value.failures
+    assert isinstance(late, WorkerTimeout)
+    assert late.where.slot == 1
+    assert "in __init__" in late.stack
+
+
+def test_slots_that_differ_are_refused() -> None:
+    with pytest.raises(UsageError, match="slot 1 has the observation_space"):
+        Pool([gym_env(Sound), gym_env(faults.MissingKey)], workers=2)
+
+
+HOW = {
+    faults.OsExits: (3, None, "exited with code 3"),
+    faults.Segfaults: (None, "SIGSEGV", "was ended by SIGSEGV"),
+    faults.KillsItself: (None, "SIGKILL", "ran out of memory"),
+}
+
+
+@pytest.mark.parametrize("setup", PROCESS, ids=show)
+@pytest.mark.parametrize("fault", DEADLY, ids=lambda kind: kind.__name__)
+def test_a_worker_dies(fault: type[Sound], setup: dict[str, Any]) -> None:
+    with Pool(with_fault(fault), **setup) as pool:
+        warm(pool, 2)
+        with within(5.0), pytest.raises(WorkerDied) as caught:
+            pool.step(ACTIONS)
+        error = caught.value
+        code, name, said = HOW[fault]
+        check_where(error, "step", process=True)
+        assert (error.exit_code, error.signal) == (code, name)
+        assert said in str(error)
+        assert isinstance(error, EOFError)
+        if fault is faults.OsExits:
+            assert error.stderr == ("about to exit",)
+        if fault is faults.Segfaults:
+            assert "at_step" in error.stack
+        # what the other worker did is there
+        assert pool.lockstep.valid.tolist() == [False, False, True, True]
+        assert error.partial.observations[2:].tobytes() == sound_rows([2, 3], [3, 3]).tobytes()
+        assert not error.partial.observations[:2].any()
+        # the pool is broken, for the first cause, whatever is asked
+        for ask in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.lockstep.call("steps")):
+            with pytest.raises(BrokenPool, match=f"broken by: slot 1 .*{said}") as broken:
+                ask()
+            assert broken.value.__cause__ is error
+            assert broken.value.where == error.where
+        with within(2.0):
+            pool.close()
+
+
+def test_a_worker_dies_in_reset() -> None:
+    with Pool(with_fault(faults.ResetOsExits), workers=4) as pool:
+        with pytest.raises(WorkerDied, match=r"in reset.* exited with code 7") as caught:
+            pool.reset(seeds=[7, 8, 9, 10])
+        assert (caught.value.where.slot, caught.value.where.seed) == (FAULTY, 8)
+        assert pool.lockstep.valid.tolist() == [False] * 4
+        assert caught.value.partial.observations[2:].tobytes() == sound_rows([2, 3], [0, 0]).tobytes()
+
+
+def test_a_worker_dies_while_nobody_asks_anything() -> None:
+    with Pool(with_fault(Sound), workers=2) as pool:
+        warm(pool, 2)
+        victim = pool.members[0].worker
+        os.kill(victim.pid, signal.SIGKILL)
+        until(victim.ended)
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            pool.step(ACTIONS)
+
+
+def test_the_step_is_counted_from_the_episode_begin() -> None:
+    """Over resets of single slots, calls and ends of episodes."""
+    with Pool(with_fault(faults.OsExits, at=28), workers=2) as pool:
+        warm(pool, 4)
+        pool.lockstep.call("steps")
+        pool.reset(slots=[0])
+        for _ in range(23):
+            pool.step(ACTIONS)
+        with pytest.raises(WorkerDied) as caught:
+            pool.step(ACTIONS)
+        assert (caught.value.where.slot, caught.value.where.episode) == (FAULTY, 1)
+        assert caught.value.where.step == 8
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("fault", DEADLY, ids=lambda kind: kind.__name__)
+def test_a_forked_worker_dies_like_any_other(fault: type[Sound]) -> None:
+    with Pool(with_fault(fault), workers=2, start_method="fork", worker_output="raw") as pool:
+        warm(pool, 2)
+        with pytest.raises(WorkerDied) as caught:
+            pool.step(ACTIONS)
+        assert (caught.value.exit_code, caught.value.signal) == HOW[fault][:2]
+        assert caught.value.stderr == ()
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(failure, "LEAST_GRACE", 0.3)
+    return
+
+
+@pytest.mark.parametrize("fault", STUCK, ids=lambda kind: kind.__name__)
+def test_a_worker_hangs(fault: type[Sound], short_grace: None) -> None:
+    with Pool(with_fault(fault), workers=2, step_timeout=0.3, close_timeout=0.3) as pool:
+        warm(pool, 2)
+        with within(2.5), pytest.raises(WorkerTimeout) as caught:
+            pool.step(ACTIONS)
+        error = caught.value
+        check_where(error, "step", process=True)
+        assert isinstance(error, TimeoutError)
+        assert error.limit == 0.3
+        assert error.elapsed >= 0.3
+        if fault is not faults.StopsItself:
+            assert "at_step" in error.stack
+        assert pool.lockstep.valid.tolist() == [False, False, True, True]
+        assert error.partial.observations[2:].tobytes() == sound_rows([2, 3], [3, 3]).tobytes()
+        with pytest.raises(UsageError, match=r"\[0, 1\]"):
+            pool.step(ACTIONS)
+        # the other worker is as good as ever; the late one is killed when its grace is over
+        pool.reset(slots=[2, 3], seeds=[1, 2])
+        with within(3.0), pytest.raises(WorkerDied, match="SIGKILL"):
+            pool.reset(slots=[0, 1])
+        with pytest.raises(BrokenPool):
+            pool.reset()
+        with within(2.5):
+            pool.close()
+
+
+def test_close_after_a_hang_keeps_its_deadline() -> None:
+    pool = Pool(with_fault(faults.DeafToTerm), workers=2, step_timeout=0.2, close_timeout=0.3)
+    warm(pool, 2)
+    with pytest.raises(WorkerTimeout):
+        pool.step(ACTIONS)
+    with within(0.3 + 1.0 + 0.3):
+        pool.close()
+
+
+def test_a_late_reply_is_never_taken_for_a_later_one() -> None:
+    with Pool(with_fault(faults.SlowOnce, seconds=0.6), workers=2, step_timeout=0.2) as pool:
+        warm(pool, 2)
+        with pytest.raises(WorkerTimeout) as caught:
+            pool.step(ACTIONS)
+        partial = caught.value.partial
+        before = partial.observations.tobytes()
+        batch = pool.reset(slots=[0, 1], seeds=[70, 80])  # waits behind the late step, under a clock of its own
+        assert batch.observations[:2].tobytes() == np.array([[70, 1, 0, 0], [80, 1, 0, 0]], np.float32).tobytes()
+        assert batch.observations[2:].tobytes() == sound_rows([2, 3], [3, 3]).tobytes()
+        for t in range(1, 15):
+            batch = pool.step(ACTIONS)
+            assert batch.observations[:, 2].tolist() == [t, t, 3 + t, 3 + t]
+            assert batch.rewards.tolist() == [t, t, 3 + t, 3 + t]
+        assert partial.observations.tobytes() == before, "a row that was handed out has been written again"
+        assert pool.members[0].state is State.IDLE
+        assert not pool.members[0].late
+
+
+def test_a_late_reply_never_writes_in_rows_that_were_handed_out() -> None:
+    """While the late worker is at work, a batch of the others is handed out; its rows stay what they were."""
+    with Pool(with_fault(faults.SlowOnce, seconds=0.6), workers=2, step_timeout=0.2) as pool:
+        warm(pool, 2)
+        with pytest.raises(WorkerTimeout):
+            pool.step(ACTIONS)
+        held = [pool.reset(slots=[2, 3], seeds=[s, s]) for s in range(8)]
+        before = [batch.observations.tobytes() for batch in held]
+        pool.reset(slots=[0, 1])
+        assert [batch.observations.tobytes() for batch in held] == before
+
+
+@pytest.mark.parametrize("setup", [*LOCAL, {"backend": "process", "workers": 1, "inline": 2}], ids=show)
+def test_in_the_caller_a_deadline_is_measured(setup: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be enforced there: the results come, with one warning and a count."""
+    with (
+        caplog.at_level(logging.WARNING, "treadle"),
+        Pool(with_fault(faults.SlowOnce, seconds=0.3), step_timeout=0.1, **setup) as pool,
+    ):
+        warm(pool, 2)
+        assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
+        assert pool.step(ACTIONS).rewards.tolist() == [4] * 4
+        assert pool.overruns == 1
+    assert sum("0.1 s" in record.message for record in caplog.records) == 1
+
+
+def test_without_a_limit_one_warning_is_given(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("treadle.pool.pool.STILL_WAITING", 0.2)
+    with Pool(with_fault(faults.SlowOnce, seconds=0.9), workers=2) as pool:
+        warm(pool, 2)
+        with caplog.at_level(logging.WARNING, "treadle"):
+            assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
+    (record,) = [r for r in caplog.records if r.name == "treadle"]
+    assert "slot 1" in record.message
+    assert "at_step" in record.message

@@ -1,0 +1,132 @@
+"""The table of a worker's life: no process in sight."""
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.pool.life import ALIVE, TABLE, TERMINAL, Event, State, after, diagram
+from treadle.pool.member import Member
+from treadle.pool.messages import Op, Reply, Request, WorkerSpec
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "life.md"
+
+
+def test_the_documented_table_is_the_table() -> None:
+    assert diagram() in DOCS.read_text(encoding="utf-8"), "put what life.diagram() returns into docs/life.md"
+
+
+def test_what_the_table_does_not_have_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="idle cannot see 'reply'"):
+        after(State.IDLE, Event.REPLY)
+    for state in State:
+        for event in Event:
+            if (state, event) in TABLE:
+                assert after(state, event) is TABLE[state, event]
+            else:
+                with pytest.raises(RuntimeError):
+                    after(state, event)
+
+
+def test_every_state_can_be_reached_and_closed() -> None:
+    reached, new = {State.STARTING}, {State.STARTING}
+    while new:
+        new = {then for (at, _), then in TABLE.items() if at in new} - reached
+        reached |= new
+    assert reached == set(State)
+    for state in State:
+        assert after(after(state, Event.CLOSE), Event.CLOSED) is State.CLOSED
+
+
+def test_nothing_leads_out_of_a_terminal_state() -> None:
+    for state in TERMINAL:
+        ways = {then for (at, _), then in TABLE.items() if at is state} - {state}
+        assert ways <= {State.CLOSING}, "all that is left is the pool's own end"
+    assert {then for (at, _), then in TABLE.items() if at is State.CLOSED} == {State.CLOSED}
+
+
+def test_every_living_worker_may_die() -> None:
+    for state in ALIVE | {State.STARTING}:
+        assert after(state, Event.DIED) is State.DEAD
+
+
+class Silent:
+    """A worker that takes requests and does nothing."""
+
+    pid = 1
+
+    def send(self, request: Request) -> None:
+        """Nothing happens."""
+
+
+ACTS = st.lists(
+    st.sampled_from(["send", "reply", "more", "deadline", "die", "restart", "drop", "hello", "close", "interrupted"]),
+    max_size=40,
+)
+
+
+@given(ACTS)
+def test_no_sequence_that_a_pool_can_produce_is_missing(acts: list[str]) -> None:
+    """A member is driven as the pool drives it: requests to the living only, answers in order, deadlines for all."""
+    member = Member(WorkerSpec(0, (0,), b""), [], Silent())
+    sent: deque[int] = deque()  # what the worker has yet to answer
+    dropped: set[int] = set()
+    last = 0
+    for act in acts:
+        if act == "send" and member.state in ALIVE:
+            last += 1
+            member.send(Request(last, Op.STEP), (0,), 1.0)
+            sent.append(last)
+        elif act in ("reply", "more") and member.state in ALIVE and sent:
+            id = sent[0] if act == "more" else sent.popleft()
+            wanted = member.settle(Reply(id, last=act == "reply"))
+            assert wanted == (id not in dropped), "late replies are dropped, all others delivered"
+        elif act == "interrupted" and member.state in ALIVE and len(sent) > 1:
+            sent.popleft()  # its answer was taken, and never noted
+        elif act == "deadline" and member.state in ALIVE and member.owed:
+            dropped |= set(member.late) | {owed.request.id for owed in member.owed}
+            member.late |= {owed.request.id for owed in member.owed}
+            member.see(Event.DEADLINE)
+        elif act == "die" and member.state in ALIVE | {State.STARTING}:
+            member.owed.clear()
+            member.late.clear()
+            sent.clear()
+            member.see(Event.DIED)
+        elif act == "restart" and member.state is State.DEAD:
+            member.see(Event.RESTART)
+        elif act == "drop" and member.state is State.DEAD:
+            member.see(Event.DROP)
+        elif act == "hello" and member.state is State.STARTING:
+            member.see(Event.HELLO)
+        elif act == "close":
+            member.see(Event.CLOSE)
+        check(member)
+    member.see(Event.CLOSE)
+    member.see(Event.CLOSED)
+    assert member.state is State.CLOSED
+
+
+def check(member: Member) -> None:
+    if member.state is State.IDLE:
+        assert not member.owed
+        assert not member.late
+    if member.state in (State.BUSY, State.LATE):
+        assert member.owed
+    if member.state is State.BUSY:
+        assert not member.late
+
+
+def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
+    class Refusing(Silent):
+        def send(self, request: Any) -> None:
+            raise TypeError("cannot pickle this")
+
+    member = Member(WorkerSpec(0, (0,), b""), [], Refusing())
+    member.see(Event.HELLO)
+    with pytest.raises(ValueError, match="cannot pickle this"):
+        member.send(Request(1, Op.CALL), (0,), None)
+    assert member.state is State.IDLE
+    assert not member.owed

@@ -1,0 +1,157 @@
+"""Lines: two rings of words, whatever is said and wherever it is cut short."""
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+from kit import until, within
+
+from treadle.pool.arena import Arena
+from treadle.pool.bell import local_bell
+from treadle.pool.channel import SPILL, Channel
+from treadle.pool.line import BOX, CREDIT, Line, LineFields
+from treadle.pool.messages import Extras
+
+
+class Ends:
+    """Both ends of a line within this process, over a real channel."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.arena = Arena(shared=False)
+        plan = self.arena.plan()
+        fields = LineFields.plan(plan, slots)
+        self.arena.grow(plan)
+        a, b = socket.socketpair()
+        self.channels = Channel(a), Channel(b)
+        self.bells = local_bell(), local_bell()
+        names = tuple(range(slots))
+        self.caller = Line(self.arena, fields, *self.bells, self.channels[0], names)
+        self.worker = Line(self.arena, fields, *self.bells, self.channels[1])
+
+    def close(self) -> None:
+        for channel in self.channels:
+            channel.close()
+
+
+@pytest.fixture
+def line() -> Any:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def extras(value: Any) -> Extras:
+    return Extras({0: value}, {}, {}, {})
+
+
+@pytest.mark.parametrize("size", [None, 10, BOX - 300, BOX, BOX + 1, 20 * SPILL])
+def test_both_rings_wrap(size: int | None, line: Ends) -> None:
+    """With nothing to say, with words that fit the box, that just do not, and that need a file."""
+    for id in range(1, 5 * line.caller.depth):
+        line.caller.post(id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
+        assert line.worker.next(0) == (id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
+        assert line.caller.take(0.0) is None
+        line.worker.answer(id, None if size is None else extras(b"%d" % id + b"x" * size))
+        reply = line.caller.take(1.0)
+        assert reply is not None
+        assert (reply.id, reply.last) == (id, True)
+        assert reply.extras == (None if size is None else extras(b"%d" % id + b"x" * size))
+    assert line.caller.idle()
+
+
+def test_requests_queue_up_in_order(line: Ends) -> None:
+    for id in range(1, line.caller.depth):
+        line.caller.post(id, 2, -1)
+    assert not line.caller.idle()
+    assert [line.worker.next(0)[0] for _ in range(1, line.caller.depth)] == list(range(1, line.caller.depth))
+
+
+def test_a_stream_waits_for_credit(line: Ends) -> None:
+    id, worker = 1, line.worker
+    room = 0
+    while worker.taken - worker.words[CREDIT] < worker.depth - 2:
+        assert worker.credit(id)
+        worker.answer(id, None, last=False)
+        room += 1
+    assert room == worker.depth - 2, "two entries stay free: for the last answer, and for that to close"
+    got: list[bool] = []
+    waiting = threading.Thread(target=lambda: got.append(worker.credit(id)))
+    waiting.start()
+    until(lambda: worker.words[2] == 1)
+    assert line.caller.take(0.0) is not None
+    with within(2.0):
+        waiting.join()
+    assert got == [True]
+    line.caller.stop(id)
+    worker.answer(id, None, last=False)
+    assert not worker.credit(id)
+    assert worker.stopped(id)
+    assert not worker.stopped(id + 1)
+
+
+def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
+    for id in range(1, 6):
+        line.caller.post(id, 2, -1)
+    line.worker.next(0)
+    line.worker.answer(1, extras("old"))
+    line.caller.stop(5)
+    line.caller.clear()
+    fresh = line.worker
+    fresh.posted = fresh.taken = 0
+    assert line.caller.take(0.0) is None
+    assert not fresh.stopped(1)
+    line.caller.post(9, 2, 3)
+    assert fresh.next(0) == (9, 2, 3, None)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_a_post_that_was_cut_short_is_mended(before: int, written: int, line: Ends) -> None:
+    """However many of its words an interrupt has let through."""
+    for id in range(1, before + 1):
+        line.caller.post(id, 2, 0)
+        assert line.worker.next(0)[0] == id
+    caller = line.caller
+    id = before + 1
+    if written:
+        at = caller.posted % caller.depth * 4
+        caller.posted += 1
+        for i, word in list(zip((1, 2, 3, 0), (id, 2, 5, caller.posted), strict=True))[: written - 1 + (written == 4)]:
+            caller.requests[at + i] = word
+    caller.repost(id, 2, 5)
+    caller.repost(id, 2, 5)
+    assert line.worker.next(0) == (id, 2, 5, None)
+    caller.post(id + 1, 2, 6)
+    assert line.worker.next(0) == (id + 1, 2, 6, None)
+
+
+def test_an_answer_that_cannot_be_unpickled_names_the_slots(line: Ends) -> None:
+    line.caller.post(1, 3)
+    line.worker.next(0)
+    line.worker.answer(1, extras(Poison()))
+    reply = line.caller.take(1.0)
+    assert reply is not None
+    assert set(reply.extras.raised) == {0, 1}
+    assert reply.extras.raised[0].message == "poison"
+    assert line.caller.idle()
+
+
+class Poison:
+    def __reduce__(self) -> Any:
+        return swallow, ()
+
+
+def swallow() -> None:
+    raise RuntimeError("poison")
+
+
+def test_a_worker_that_dies_within_an_answer(line: Ends) -> None:
+    """The entry is announced and the payload never comes: nothing is taken, nothing is raised."""
+    line.caller.post(1, 3)
+    line.worker.next(0)
+    at = 0
+    line.worker.answers[at + 1], line.worker.answers[at + 2], line.worker.answers[at] = 1, 2, 1
+    line.channels[1].close()
+    assert line.caller.take(1.0) is None
+    assert line.caller.taken == 0
