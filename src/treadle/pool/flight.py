@@ -10,7 +10,7 @@ from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 
 if TYPE_CHECKING:
-    from treadle.pool.pool import Pool
+    from treadle.pool.dispatch import Dispatch
 
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 
@@ -36,7 +36,7 @@ class Flight:
     def expect(self, member: Member, id: int) -> None:
         self._waiting[member.index] = (member, id)
 
-    def collect(self, pool: Pool, timeout: float | None = None) -> None:
+    def collect(self, pool: Dispatch, timeout: float | None = None) -> None:
         """Wait for one answer of each member.
 
         Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a member

@@ -25,7 +25,7 @@ from treadle.pool.messages import Extras, Op, Request
 from treadle.spaces import Mismatch
 
 if TYPE_CHECKING:
-    from treadle.pool.pool import Pool
+    from treadle.pool.dispatch import Dispatch
 
 STEP = int(Op.STEP)
 
@@ -36,7 +36,7 @@ class Lockstep:
     Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Dispatch) -> None:
         ground = pool.grounding
         if ground.leases is None or ground.fields is None or ground.observations is None or ground.actions is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")

@@ -1,0 +1,367 @@
+"""Dispatch: sending requests to workers and hearing from them; everything a pool does is made of these two.
+
+`send` hands a numbered request to one worker and never waits; `poll` returns the next events: a reply, a failure, a
+restarted worker. Here is where a worker's death is *observed*: after its last replies have been drained. What it means
+is `life.py`'s table, what to do about it `failure.py`'s.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from time import monotonic
+from typing import Any, Self
+
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
+from treadle.pool import bell, failure, life
+from treadle.pool.bell import SLICE
+from treadle.pool.failure import Policy
+from treadle.pool.ground import Grounding
+from treadle.pool.life import Event, State
+from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent
+from treadle.pool.messages import Op, Request
+from treadle.pool.roster import Roster, partition
+from treadle.pool.stderr import StderrReader
+from treadle.pool.tickets import LocalTickets, PipeTickets
+
+log = logging.getLogger("treadle")
+
+_open: weakref.WeakSet[Dispatch] = weakref.WeakSet()
+
+
+@cache
+def _watch_this_process() -> None:
+    """Once a process: pools that are still open at its exit are closed, and in its forks they are out of use."""
+    atexit.register(_at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_fork)
+
+
+def _at_exit() -> None:
+    for pool in list(_open):
+        pool.close()
+    from treadle.pool import forkserver
+
+    forkserver.stop()
+
+
+def _in_fork() -> None:
+    for pool in list(_open):
+        pool._closed = True  # what keeps the fast lane of `step` from being taken
+        pool._lock = threading.RLock()
+
+
+BACKENDS = ("process", "thread", "serial")
+STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
+
+
+class Dispatch:
+    """The caller's side of many workers: sends to them, hears from them, watches and ends them. See `Pool`."""
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Any]],
+        *,
+        backend: str = "process",
+        workers: int | None = None,
+        inline: int = 0,
+        start_method: str | None = None,
+        preload: Sequence[str] = (),
+        start_timeout: float = 120.0,
+        step_timeout: float | None = None,
+        close_timeout: float = 5.0,
+        on_failure: str = "raise",
+        max_restarts: int = 3,
+        worker_output: str = "prefix",
+        rows: bool = True,
+        copy: bool = True,
+        blocks: int = 6,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._lock = threading.RLock()
+        self.n = len(factories)
+        _check(factories, backend, workers, inline, on_failure, worker_output)
+        if backend == "process":
+            from treadle.pool import process
+
+            start_method = start_method or process.default_start_method()
+            process.check_start_method(start_method)
+        self.backend, self.start_method = backend, start_method
+        self.step_timeout, self.close_timeout = step_timeout, close_timeout
+        self.policy, self.max_restarts = Policy(on_failure), max_restarts
+        self._pid = os.getpid()
+        self._last_id = 0
+        self.broken: WorkerError | None = None
+        self.overruns = 0  # requests that took longer than step_timeout where it cannot be enforced
+        cores = bell.cores()
+        inline = self.n if backend == "serial" else inline
+        shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
+        # threads share one interpreter: the one that tries keeps the one it waits for from running
+        self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
+        reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
+        self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
+        try:
+            self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
+        except OSError:
+            if reader is not None:
+                reader.close()
+            raise
+        self.roster = Roster(
+            backend,
+            start_method,
+            tuple(preload),
+            reader,
+            self.tickets,
+            self.grounding,
+            self.worker_tries,
+            start_timeout,
+        )
+        self.members = self.roster.members
+        self._closed = False
+        _watch_this_process()
+        _open.add(self)
+        try:
+            for index, slots in enumerate(shares):
+                self.roster.launch(index, slots, [factories[s] for s in slots])
+            if inline:
+                slots = tuple(range(inline))
+                self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
+            self.descriptions = self.roster.start()
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    # -- sending and receiving ---------------------------------------------------------------------------------------
+
+    def in_slot_order(self) -> list[Member]:
+        return self.roster.in_slot_order()
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def send(
+        self, member: Member, op: Op, payload: Any = None, block: int = -1, slots: Sequence[int] | None = None
+    ) -> int:
+        """Send a request; returns its number. Raises ClosedPool or BrokenPool; never waits."""
+        with self._lock:  # against a `close` from another thread
+            self.check()
+            if member.state not in life.ALIVE:
+                raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
+            line = member.worker.line
+            if line is not None and len(member.owed) >= line.depth - 2:
+                raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
+            if op is not Op.STEP:
+                member.asides += 1
+            if line is not None and op is Op.STREAM:
+                line.one_to_one = False
+            request = Request(self.next_id(), op, payload, block)
+            member.send(request, tuple(slots or member.slots), None if op is Op.STREAM else self.step_timeout)
+            return request.id
+
+    def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
+        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self._lock:  # against a `close` from another thread
+                if self._closed:
+                    self.check()
+                events = self._replies() or self._watch()
+            if events or not any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members):
+                return events
+            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
+            if left <= 0:
+                return []
+            starting = [m for m in self.members if m.state is State.STARTING]
+            if starting and self.backend == "process":
+                self.roster.sleep_on(starting, min(left, 0.005))
+                self.grounding.pool_bell.acquire(False)
+            else:
+                bell.await_bell(self.grounding.pool_bell, self.tries, left)
+
+    def _replies(self) -> list[PoolEvent]:
+        events: list[PoolEvent] = []
+        for member in self.members:
+            if not member.owed:
+                continue
+            owed, began = member.owed[0], member.turn
+            while (reply := member.worker.take()) is not None:
+                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(member, owed, monotonic() - began)
+                if member.settle(reply):
+                    events.append(Answered(member, reply))
+                elif reply.last:
+                    self.grounding.release(reply.id)
+                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                    break
+            else:
+                member.forget_if(member.worker.idle())
+        return events
+
+    def _watch(self) -> list[PoolEvent]:
+        """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
+        events: list[PoolEvent] = []
+        now = monotonic()
+        for member in self.members:
+            if member.state in life.ALIVE and not member.inline and member.worker.ended():
+                last = self._replies()  # it may have answered before it died
+                if last:
+                    return last
+                events.append(self._bury(member))
+            elif member.owed and (found := self._overdue(member, now)) is not None:
+                events.append(found)
+            elif member.state is State.STARTING and member.worker is not None:
+                events.extend(self.roster.restarted(member))
+            elif member.restart_at is not None and now >= member.restart_at:
+                self.roster.restart(member)
+        return events
+
+    def _overdue(self, member: Member, now: float) -> PoolEvent | None:
+        owed, elapsed = member.owed[0], now - member.turn
+        limit = owed.limit
+        if limit is None:
+            if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
+                member.warned = owed.request.id
+                where, stack = self.grounding.at_work(member), member.worker.stack()
+                log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
+            return None
+        if elapsed <= limit:
+            return None
+        if member.worker.in_caller:
+            self._overran(member, owed, elapsed)
+            return None
+        if owed.request.id in member.late:
+            if elapsed > limit + failure.grace(limit):
+                log.warning("%s", failure.late(self.grounding.at_work(member), elapsed, limit, "", killed=True))
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
+            return None
+        where = self.grounding.at_work(member)
+        error = failure.late(where, elapsed, limit, member.worker.stack())
+        missed = tuple(member.owed)
+        self.give_up(member)
+        return Failed(member, error, missed)
+
+    def give_up(self, member: Member) -> None:
+        """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
+        for each in member.owed:
+            member.late.add(each.request.id)
+            self.grounding.withhold(each.request)
+        if member.owed:
+            member.see(Event.DEADLINE)
+
+    def _overran(self, member: Member, owed: Owed, elapsed: float) -> None:
+        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        if member.overran != owed.request.id:
+            member.overran = owed.request.id
+            self.overruns += 1
+            if self.overruns == 1:
+                where = self.grounding.at_work(member, owed)
+                log.warning(
+                    "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
+                    "results come when they come (`overruns` counts on; this is said once)",
+                    where,
+                    elapsed,
+                    owed.limit,
+                )
+
+    # -- failure -----------------------------------------------------------------------------------------------------
+
+    def _bury(self, member: Member) -> Failed:
+        owed = tuple(o for o in member.owed if o.request.id not in member.late)
+        error = self.roster.died(member, self.grounding.at_work(member))
+        for each in member.owed:
+            self.grounding.release(each.request.id)
+        member.owed.clear()
+        member.late.clear()
+        member.see(Event.DIED)
+        if self.policy is Policy.RAISE:
+            self.broken = self.broken or error
+        return Failed(member, error, owed)
+
+    def restart(self, member: Member, delay: float = 0.0) -> None:
+        """Start a dead member anew, after `delay` seconds; `poll` tells when it is ready."""
+        member.restart_at = monotonic() + delay
+        if delay <= 0:
+            self.roster.restart(member)
+
+    def drop(self, member: Member) -> None:
+        """Give a dead member up for good."""
+        member.see(Event.DROP)
+
+    def check(self) -> None:
+        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        if self._pid != os.getpid():
+            raise UsageError("this pool belongs to the process that made it, not to a fork of it")
+        if self._closed:
+            raise ClosedPool("the pool is closed")
+        if self.broken is not None:
+            raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """End all workers: ask, wait, SIGTERM to the groups, 1 s, SIGKILL. Idempotent; from any thread, at any time.
+
+        Takes at most `timeout` (default `close_timeout`) + 1 s, however stuck the workers are.
+        """
+        if self._closed or self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _open.discard(self)
+            deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
+            left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
+            for member in self.members:
+                member.see(Event.CLOSE)
+            self.tickets.end()
+            try:
+                self.roster.end(left, deadline)
+            except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
+                self.roster.end(left, 0.0)
+                raise
+            finally:
+                for member in self.members:
+                    member.see(Event.CLOSED)
+                self.tickets.close()
+                self.grounding.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._pid == os.getpid():
+            import warnings
+
+            warnings.warn("a treadle pool was dropped without close(); its workers are killed", ResourceWarning, 2)
+            self.close(0.0)
+
+
+def _check(factories: Any, backend: str, workers: int | None, inline: int, on_failure: str, worker_output: str) -> None:
+    n = len(factories)
+    if n == 0:
+        raise UsageError("a pool needs at least one slot")
+    if backend not in BACKENDS:
+        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers must be a positive integer or None, got {workers!r}")
+    if not 0 <= inline <= n:
+        raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
+    if on_failure not in {p.value for p in Policy}:
+        raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
+    if worker_output not in ("prefix", "raw"):
+        raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")

@@ -1,0 +1,1 @@
+"""Vectors of environments: faces on the pool's lockstep schedule."""

@@ -1,0 +1,91 @@
+"""What a vector asks of its environments besides stepping: methods and attributes, of all slots or of some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from gymnasium.vector.async_vector_env import AsyncState
+
+from treadle.errors import UsageError
+from treadle.pool.lockstep import Lockstep
+from treadle.vector.env_slot import REFUSED, Ask, OwnValue
+from treadle.vector.orders import chosen_slots
+from treadle.vector.turns import Turns
+
+
+class SlotCalls:
+    """The calling part of `VectorEnv`. Every method raises ClosedVector and AlreadyPending, and WorkerError for what
+    an environment raises (TaskRaised, of the original's type as well)."""
+
+    num_envs: int
+    _lockstep: Lockstep
+    _turns: Turns
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of every environment, looked up through its wrappers, called where it can be.
+
+        Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
+        """
+        self._turns.check_free("call_async")
+        return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Begin a `call`; `call_wait` returns its result."""
+        self._turns.check_free("call_async")
+        self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
+        self._turns.state = AsyncState.WAITING_CALL
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The result of `call_async`; `timeout` in seconds, None: for ever.
+
+        Raises WaitTimeout (the call is still pending then), NothingPending, and what `call` raises.
+        """
+        return tuple(self._turns.wait(AsyncState.WAITING_CALL, timeout))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The same as `call(name)`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment; a list or tuple has one value for each slot."""
+        self.set_attr_at(range(self.num_envs), name, values)
+
+    @overload
+    def call_at(self, slots: int, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def call_at(self, slots: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    def call_at(self, slots: int | Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
+        chosen = chosen_slots(slots, self.num_envs)
+        self._turns.check_free("call_async")
+        results = self._lockstep.call(Ask.CALL, _callable(name), args, kwargs, slots=chosen)
+        return results[0] if isinstance(slots, int | np.integer) else tuple(results)
+
+    def get_attr_at(self, slots: int | Sequence[int], name: str) -> Any:
+        """`get_attr` of one slot, or of some: see `call_at`."""
+        return self.call_at(slots, name)  # type: ignore[arg-type]  # one overload or the other
+
+    def set_attr_at(self, slots: int | Sequence[int], name: str, values: Any) -> None:
+        """`set_attr` in one slot, or in some; a list or tuple has one value for each of them."""
+        chosen = chosen_slots(slots, self.num_envs)
+        if isinstance(values, list | tuple):
+            if len(values) != len(chosen):
+                raise UsageError(
+                    "Values must be a list or tuple with length equal to the number of environments. "
+                    f"Got `{len(values)}` values for {len(chosen)} environments."
+                )
+            values = OwnValue(dict(zip(chosen, values, strict=True)))
+        self._turns.check_free("set_attr")
+        self._lockstep.call(Ask.SET_ATTR, name, values, slots=chosen)
+
+    def render(self) -> tuple[Any, ...]:
+        """One frame (or whatever the render mode says) a slot."""
+        return self.call("render")
+
+
+def _callable(name: str) -> str:
+    if name in REFUSED:
+        raise UsageError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
+    return name

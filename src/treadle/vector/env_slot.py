@@ -1,0 +1,127 @@
+"""A Gymnasium environment in a slot of a vector: what a vector asks of it beyond reset and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import UsageError
+from treadle.program.gym_env import EnvRecipe, GymEnv
+from treadle.program.step import OnEnd, StepResult
+from treadle.vector.registered import own_registrations, register_missing
+
+EnvLike = str | EnvSpec | Callable[..., gym.Env]
+
+# what would move an environment behind the back of the pool, which keeps its rows
+REFUSED = frozenset({"reset", "step", "close", "_setattr", "_check_spaces"})
+
+
+_BY_ITSELF: Any = object()  # in place of reset options: nobody gave any, the slot moves on
+
+
+class Ask(StrEnum):
+    """Operations of the slot itself. The names are no identifiers, so no attribute of an environment is hidden."""
+
+    CALL = "treadle: call"
+    SET_ATTR = "treadle: set attribute"
+    OVER = "treadle: has the episode ended?"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Reset options that also serve the resets that the slot makes by itself, until the next `begin` from outside."""
+
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OwnValue:
+    """Values by slot: each slot takes its own."""
+
+    values: dict[int, Any]
+
+
+class EnvSlot(GymEnv):
+    """Runs one environment of a vector.
+
+    Args:
+        recipe: how to build it.
+        on_end: what happens when an episode ends.
+        slot: its own index.
+        registrations: of the caller, from `own_registrations`.
+    """
+
+    def __init__(self, recipe: EnvRecipe, on_end: OnEnd, slot: int, registrations: bytes | None = None) -> None:
+        register_missing(registrations)
+        super().__init__(recipe, on_end)
+        self._slot = slot
+        self._kept: dict[str, Any] | None = None
+        self._over = False
+
+    def begin(self, seed: int | None = None, options: Any = _BY_ITSELF) -> tuple[Any, dict[str, Any]]:
+        """Start an episode: `options` are a dict, `Kept` or None from outside, and left out when the slot moves on."""
+        if options is _BY_ITSELF:
+            options = self._kept
+        elif isinstance(options, Kept):
+            options = self._kept = options.options
+        else:
+            self._kept = None
+        self._over = False
+        return super().begin(seed, dict(options) if options is not None else None)
+
+    def ended(
+        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> StepResult:
+        self._over = True
+        return super().ended(observation, reward, terminated, truncated, info)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == Ask.CALL:
+            attribute, args, kwargs = args
+            return super().call(attribute, args, kwargs)
+        if name == Ask.SET_ATTR:
+            attribute, value = args
+            self.env.set_wrapper_attr(attribute, value.values[self._slot] if isinstance(value, OwnValue) else value)
+            self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
+            return None
+        if name == Ask.OVER:
+            return self._over
+        raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+
+def slots_of(
+    envs: EnvLike | Sequence[EnvLike],
+    num_envs: int | None,
+    on_end: OnEnd,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
+    imports: Sequence[str] = (),
+) -> list[Callable[[], EnvSlot]]:
+    """One factory of a program a slot. Raises UsageError when the number of environments is not clear."""
+    one = isinstance(envs, str | EnvSpec) or callable(envs)
+    if one:
+        if num_envs is None:
+            raise UsageError("one environment and no number: give num_envs, or a sequence of environments")
+        each = [envs] * num_envs
+    else:
+        each = list(envs)  # type: ignore[arg-type]  # a sequence, by the line above
+        if num_envs is not None and num_envs != len(each):
+            raise UsageError(f"{len(each)} environments, but num_envs={num_envs}")
+    if not each:
+        raise UsageError("a vector needs at least one environment")
+    registrations = own_registrations()
+
+    def factory(env: Any, slot: int) -> Callable[[], EnvSlot]:
+        recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
+        return lambda: EnvSlot(recipe, on_end, slot, registrations)
+
+    return [factory(env, slot) for slot, env in enumerate(each)]
+
+
+__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "OwnValue", "slots_of"]

@@ -1,0 +1,56 @@
+"""`make_vec`: a vector from an id, in one line; and the same for `gymnasium.make_vec`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from treadle.vector.env_slot import EnvLike
+from treadle.vector.gymnasium import VectorEnv
+
+
+@cache
+def _options() -> frozenset[str]:
+    """The names of VectorEnv's keyword-only arguments."""
+    parameters = inspect.signature(VectorEnv.__init__).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
+    """A vector of `num_envs` environments.
+
+    Args:
+        env: a registered id ("CartPole-v1", "ALE/Pong-v5": the package is imported by itself; "module:Id"), an
+            EnvSpec, or a callable that returns an environment.
+        num_envs: how many.
+        **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None, copy=True,
+            infos="gymnasium", wrappers=(), backend="process", step_timeout=None, ...); everything else goes to the
+            environment's constructor. For an argument of the constructor that has an option's name, use
+            kwargs={...}.
+
+    Raises: what `VectorEnv` raises.
+    """
+    names = _options()
+    options = {name: value for name, value in kwargs.items() if name in names}
+    own = {name: value for name, value in kwargs.items() if name not in names}
+    options["kwargs"] = {**own, **(options.get("kwargs") or {})}
+    return VectorEnv(env, num_envs, **options)
+
+
+def vector_entry_point(env: EnvLike) -> Callable[..., VectorEnv]:
+    """For `gymnasium.register(..., vector_entry_point=...)` and `EnvSpec.vector_entry_point`.
+
+    `gymnasium.make_vec` calls an entry point without the id, so it must be made for one environment:
+
+        gymnasium.register("treadle/CartPole-v1", vector_entry_point=treadle.vector_entry_point("CartPole-v1"))
+        gymnasium.make_vec("treadle/CartPole-v1", num_envs=4, workers=2)
+
+    Args:
+        env: as for `make_vec`.
+
+    Returns:
+        A callable `(num_envs=1, **kwargs)`, where kwargs are as for `make_vec`.
+    """
+    return partial(make_vec, env)

@@ -1,0 +1,74 @@
+"""The observation that really followed an action, whatever the autoreset mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+
+
+def next_obs(observations: Any, infos: Any, space: gym.Space | None = None) -> Any:
+    """What each slot's action led to: `observations`, with the terminal ones where slots have already moved on.
+
+    In SAME_STEP mode the row of an ended episode shows the next episode's first observation; a value bootstrapped
+    from that would be wrong. In NEXT_STEP and DISABLED mode rows show the terminal observation anyway, and the same
+    object is returned. (In NEXT_STEP mode the step after an end is no transition: see `valid` of the vector.)
+
+    Args:
+        observations: a batch, as a vector's `step` returns it: [n, ...] arrays in nested dicts and tuples; a leaf
+            without a fixed shape is a tuple of n values.
+        infos: of the same step, in any of the three forms (see `treadle.vector.infos`).
+        space: the single observation space. Needed only to tell a Tuple of k parts from a batch of k values without a
+            fixed shape (Sequence, Text, Graph) that are tuples themselves.
+
+    Returns:
+        The batch. Arrays that changed are copies; nothing that was passed in is written to.
+    """
+    finals = _finals(infos)
+    return _replaced(observations, finals, space) if finals else observations
+
+
+def _finals(infos: Any) -> dict[int, Any]:
+    if isinstance(infos, dict):
+        for key in ("final_obs", "final_observation"):
+            if key in infos:
+                slots = np.flatnonzero(infos[f"_{key}"]).tolist()
+                return {slot: infos[key][slot] for slot in slots}
+        return {}
+    return {slot: info["final_obs"] for slot, info in enumerate(infos) if "final_obs" in info}
+
+
+def _replaced(batch: Any, finals: dict[int, Any], space: gym.Space | None) -> Any:
+    if isinstance(batch, np.ndarray):
+        out = batch.copy()
+        for slot, value in finals.items():
+            out[slot] = value
+        return out
+    if isinstance(batch, dict):
+        parts = space.spaces if isinstance(space, gs.Dict) else {}
+        return {
+            key: _replaced(part, {slot: final[key] for slot, final in finals.items()}, parts.get(key))
+            for key, part in batch.items()
+        }
+    if isinstance(space, gs.Tuple) or (space is None and _is_nest(batch, finals)):
+        spaces = space.spaces if isinstance(space, gs.Tuple) else [None] * len(batch)
+        return tuple(
+            _replaced(part, {slot: final[i] for slot, final in finals.items()}, spaces[i])
+            for i, part in enumerate(batch)
+        )
+    values = list(batch)
+    for slot, value in finals.items():
+        values[slot] = value
+    return tuple(values)
+
+
+def _is_nest(batch: tuple[Any, ...], finals: dict[int, Any]) -> bool:
+    """Do the tuple's parts look like batches, and the final observations like tuples of as many parts?"""
+    return all(isinstance(part, np.ndarray | dict | tuple) for part in batch) and all(
+        type(final) is tuple and len(final) == len(batch) for final in finals.values()
+    )
+
+
+__all__ = ["next_obs"]

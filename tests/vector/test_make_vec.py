@@ -1,0 +1,91 @@
+"""`make_vec` and the entry point for Gymnasium's own `make_vec`."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.vector import AutoresetMode
+from small_envs import Counter
+
+from treadle.errors import StartupFailed
+from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.make_vec import make_vec, vector_entry_point
+
+
+def test_from_an_id() -> None:
+    vector = make_vec("CartPole-v1", 3, backend="serial", render_mode="rgb_array", max_episode_steps=4)
+    assert isinstance(vector, VectorEnv)
+    assert repr(vector) == "VectorEnv(CartPole-v1, num_envs=3)"
+    assert vector.render_mode == "rgb_array"
+    vector.reset(seed=0)
+    for _ in range(4):
+        truncations = vector.step([0, 1, 0])[3]
+    assert truncations.tolist() == [True] * 3
+    vector.close()
+
+
+def test_from_a_callable_a_spec_and_wrappers() -> None:
+    vector = make_vec(Counter, 2, backend="serial", length=1, autoreset_mode="SameStep")
+    vector.reset()
+    assert vector.step([0, 0])[2].tolist() == [True, True]
+    vector.close()
+    vector = make_vec(gym.spec("CartPole-v1"), 2, backend="serial", wrappers=[wrappers.TimeAwareObservation])
+    assert vector.single_observation_space.shape == (5,)
+    vector.close()
+
+
+def test_defaults() -> None:
+    vector = make_vec("CartPole-v1")
+    assert vector.num_envs == 1
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert vector.reset(seed=0)[0].shape == (1, 4)
+    vector.close()
+
+
+def test_names_that_both_sides_have() -> None:
+    class Copying(Counter):
+        def __init__(self, copy: str) -> None:
+            super().__init__()
+            self.copy = copy
+
+    vector = make_vec(Copying, 1, backend="serial", copy=False, kwargs={"copy": "mine"})
+    assert vector.get_attr("copy") == ("mine",)
+    vector.close()
+
+
+def test_a_misspelt_option_is_the_constructors() -> None:
+    with pytest.raises(StartupFailed, match="work_ers"):
+        make_vec("CartPole-v1", 2, backend="serial", work_ers=2)
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
+    spec = gym.envs.registration.EnvSpec(name, vector_entry_point=vector_entry_point("CartPole-v1"), **fields)
+    monkeypatch.setitem(gym.registry, name, spec)
+
+
+def test_gymnasiums_make_vec_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered(monkeypatch, "treadle/CartPole-v1", max_episode_steps=7)
+    vector = gym.make_vec("treadle/CartPole-v1", num_envs=2, workers=1, inline=1, autoreset_mode="SameStep")
+    assert isinstance(vector, VectorEnv)
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert vector.spec is not None
+    assert vector.spec.id == "treadle/CartPole-v1"
+    vector.reset(seed=0)
+    for t in range(7):
+        truncations = vector.step(np.array([t % 2, t % 2]))[3]
+    assert truncations.tolist() == [True, True]
+    vector.close()
+
+
+def test_gymnasiums_make_vec_by_spec() -> None:
+    spec = gym.spec("CartPole-v1")
+    theirs = spec.vector_entry_point
+    spec.vector_entry_point = vector_entry_point("CartPole-v1")
+    try:
+        vector = gym.make_vec(spec, num_envs=2, vectorization_mode="vector_entry_point")
+    finally:
+        spec.vector_entry_point = theirs
+    assert isinstance(vector, VectorEnv)
+    vector.close()
