@@ -20,6 +20,7 @@ _HOME = {
             "BadObservation",
             "BrokenPool",
             "ClosedPool",
+            "LayoutsDiffer",
             "MissingExtra",
             "RemoteTraceback",
             "SpaceError",
@@ -34,6 +35,12 @@ _HOME = {
         ),
         "treadle.errors",
     ),
+    "VectorEnv": "treadle.vector.gymnasium",
+    "AsyncVectorEnv": "treadle.vector.async_vector",
+    "make_vec": "treadle.vector.make_vec",
+    "vector_entry_point": "treadle.vector.make_vec",
+    "next_obs": "treadle.vector.next_obs",
+    "VectorStats": "treadle.vector.stats",
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
     "CollectionFailed": "treadle.sample.collect",
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
         BadObservation,
         BrokenPool,
         ClosedPool,
+        LayoutsDiffer,
         MissingExtra,
         RemoteTraceback,
         SpaceError,
@@ -71,6 +79,11 @@ if TYPE_CHECKING:
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.episode import Episode
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
+    from treadle.vector.async_vector import AsyncVectorEnv
+    from treadle.vector.gymnasium import VectorEnv
+    from treadle.vector.make_vec import make_vec, vector_entry_point
+    from treadle.vector.next_obs import next_obs
+    from treadle.vector.stats import VectorStats
 
 
 def __getattr__(name: str) -> Any:

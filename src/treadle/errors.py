@@ -15,6 +15,7 @@ __all__ = [
     "BadObservation",
     "BrokenPool",
     "ClosedPool",
+    "LayoutsDiffer",
     "MissingExtra",
     "RemoteTraceback",
     "SpaceError",
@@ -80,6 +81,10 @@ class TreadleError(Exception):
 
 class UsageError(TreadleError, ValueError):
     """The caller broke the protocol; nothing was sent to any worker."""
+
+
+class LayoutsDiffer(UsageError):
+    """Slots of one pool have spaces of different layouts (keys, shapes or dtypes)."""
 
 
 class ClosedPool(UsageError):

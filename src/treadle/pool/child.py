@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any
 
@@ -40,6 +41,7 @@ class Start:
     environ: dict[str, str]
     cwd: str
     path: list[str]
+    authkey: bytes  # multiprocessing's: proxies of the caller's managers ask for it
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ def _inherit(start: Start) -> None:
     if hasattr(time, "tzset"):
         time.tzset()
     os.chdir(start.cwd)
+    current_process().authkey = start.authkey
     sys.path[:] = start.path
     # a forked child starts with its parent's generators, all children alike
     random.seed()

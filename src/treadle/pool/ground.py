@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import UsageError, Where
+from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
@@ -191,5 +191,7 @@ def _common_layout(descriptions: list[Any], name: str) -> Layout:
         if [(leaf.path, leaf.dtype, leaf.shape) for leaf in other.leaves] != [
             (leaf.path, leaf.dtype, leaf.shape) for leaf in first.leaves
         ]:
-            raise UsageError(f"slot {slot} has the {name} {space}, slot 0 has {spaces[0]}: they must share one layout")
+            raise LayoutsDiffer(
+                f"slot {slot} has the {name} {space}, slot 0 has {spaces[0]}: they must share one layout"
+            )
     return first

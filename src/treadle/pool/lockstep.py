@@ -52,7 +52,7 @@ class Lockstep:
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
-        self._was_reset = False
+        self._must_reset = True
         self._plain = False  # may the fast lane be taken?
         self.step: Callable[[Any], Batch] = self._bind()
 
@@ -60,6 +60,10 @@ class Lockstep:
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
         return self._batches.valid
+
+    def waive_reset(self) -> None:
+        """Allow a step before the first reset, for environments that may raise about it themselves."""
+        self._must_reset = False
 
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
@@ -138,7 +142,7 @@ class Lockstep:
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
         self._settle()
-        if not self._was_reset:
+        if self._must_reset:
             raise UsageError("step() before the first reset()")
         if self._stale:
             raise UsageError(
@@ -235,7 +239,7 @@ class Lockstep:
             if given is not None and len(given) != len(chosen):
                 raise UsageError(f"{len(given)} {what} for {len(chosen)} slots")
         self._check_slots(chosen)
-        if slots is not None and not self._was_reset:
+        if slots is not None and self._must_reset:
             raise UsageError("the first reset() must be of all slots")
         orders = {
             slot: (None if seeds is None else seeds[i], None if options is None else options[i])
@@ -246,7 +250,7 @@ class Lockstep:
         flight = self._post(Op.RESET, block, orders, posted)
         self._stale -= set(chosen)
         self._plain = False
-        self._was_reset = self._was_reset or slots is None
+        self._must_reset = self._must_reset and slots is not None
         return flight
 
     def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:

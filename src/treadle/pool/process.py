@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.process import current_process
 from typing import Any
 
 from treadle.errors import UsageError
@@ -69,7 +70,7 @@ class ProcessWorker:
 
     def _greet(self) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file."""
-        start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path))
+        start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
         theirs = [_usable(1)]
         try:
             if self._reader is not None:

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from treadle.errors import BadAction, ClosedPool, UsageError, WorkerError
+from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
 from treadle.pool.lockstep import Batch
 from treadle.pool.pool import Pool
@@ -123,7 +123,7 @@ class VectorEnv(SlotCalls, gym.vector.VectorEnv):
             self._pool.close(0.0)
             raise
         # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
-        self._lockstep._was_reset = True
+        self._lockstep.waive_reset()
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
         self.single_action_space, self.action_space = spaces.single_action_space, spaces.action_space
@@ -356,10 +356,8 @@ def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
 def _start(slots: Sequence[Callable[[], Any]], **options: Any) -> Pool:
     try:
         return Pool(slots, **options)
-    except UsageError as error:
-        if "must share one layout" in str(error):
-            raise SpacesDiffer(str(error)) from error
-        raise
+    except LayoutsDiffer as error:
+        raise SpacesDiffer(str(error)) from error
 
 
 def _spec(envs: Any, text: str | None) -> EnvSpec | None:
