@@ -29,6 +29,7 @@ from treadle.vector.calls import SlotCalls
 from treadle.vector.env_slot import Ask, EnvLike, slots_of
 from treadle.vector.infos import InfoStyle, batcher
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
+from treadle.vector.partial import PartialFace
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.shares import choose_shares
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
@@ -40,7 +41,7 @@ log = logging.getLogger("treadle")
 Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
-class VectorEnv(SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
     """Steps n environments at once. Use it from one thread.
 
     Args:

@@ -34,6 +34,9 @@ class Turns:
         self.check_open()
         if self.state is not IDLE:
             pending = self.state.value
+            if pending == "recv":
+                text = f"Calling `{name}` while slots are in flight or ready. Nothing was sent; `recv` them all first"
+                raise AlreadyPending(text, pending)
             raise AlreadyPending(
                 f"Calling `{name}` while waiting for a pending call to `{pending}` to complete. Nothing was sent; "
                 f"call `{pending}_wait` first",

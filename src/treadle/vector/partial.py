@@ -1,0 +1,304 @@
+"""Partial batches: send actions to some slots, receive whichever are ready first (EnvPool's protocol).
+
+A slot is *free* (its last result was received), *out* (it has a request), *ready* (its result has arrived) or *stale*
+(it raised or was late: only a reset brings it back). `send` takes free slots, `recv` hands out ready ones in the order
+in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
+
+Results lie in one block of the arena that is kept for this, a row per slot, and are copied out by `recv`: a slot's row
+cannot change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as
+soon as it can be; together, they cost less. Where a step takes long the first is better, else the second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import UsageError, WorkerError, WorkerTimeout
+from treadle.pool import failure
+from treadle.pool.line import BUSY_NS
+from treadle.pool.lockstep import Lockstep, bad_action
+from treadle.pool.member import Answered, Failed, Member
+from treadle.pool.messages import Extras, Op
+from treadle.pool.pool import Pool
+from treadle.spaces import Mismatch
+from treadle.vector.infos import gymnasium_infos
+from treadle.vector.orders import orders_of_all
+from treadle.vector.refusals import NothingPending, WaitTimeout
+from treadle.vector.turns import IDLE
+
+FREE, OUT, READY, STALE = range(4)
+LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
+
+
+class PartialBatches:
+    """The protocol over one pool; made at its first use.
+
+    Attributes:
+        batch_size: how many slots `recv` waits for unless told otherwise.
+    """
+
+    def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
+        ground = pool.grounding
+        assert ground.arena is not None
+        assert ground.fields is not None
+        assert ground.leases is not None
+        self._pool, self._lockstep, self._leases = pool, lockstep, ground.leases
+        self.batch_size = batch_size
+        self._block = ground.leases.take()
+        ground.leases.pin(self._block)  # nobody else's from now on
+        block = ground.fields.blocks[self._block]
+        self._rows = [None if f is None else ground.arena.array(f) for f in block.observations]
+        self._finals = [None if f is None else ground.arena.array(f) for f in block.finals]
+        self._rewards, self._valid = ground.arena.array(block.rewards), ground.arena.array(block.valid)
+        self._ends = ground.arena.array(block.terminated), ground.arena.array(block.truncated)
+        self._actions = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
+        self._writers: dict[int, tuple[Any, list[np.ndarray | None]]] = {}
+        self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
+        self._requests: dict[int, tuple[Member, tuple[int, ...]]] = {}
+        self._ready: deque[int] = deque()
+        self._infos: dict[int, dict[str, Any]] = {}
+        self._loose: dict[int, list[Any]] = {}
+        self._told: dict[int, Any] = {}
+        self._errors: deque[WorkerError] = deque()
+        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._steps: dict[int, int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Is anything out, ready, or yet to be raised?"""
+        return bool(self._requests or self._ready or self._errors)
+
+    def reset(
+        self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
+    ) -> None:
+        """Ask for resets. Raises UsageError when a slot is out or ready."""
+        self._check(slots, "reset", {FREE, STALE})
+        self._post(Op.RESET, {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)})
+
+    def send(self, actions: Any, slots: Sequence[int] | None = None) -> None:
+        """Ask for steps of free slots (None: all). Raises UsageError or BadAction; then nothing was sent."""
+        chosen = list(range(self._pool.n)) if slots is None else [int(slot) for slot in np.asarray(slots).ravel()]
+        self._check(chosen, "step", {FREE})
+        write, staged = self._writer(len(chosen))
+        try:
+            loose = write(actions)
+        except Mismatch as error:
+            error.row = None if error.row is None else chosen[error.row]
+            raise bad_action(error, len(chosen)) from None
+        if loose is not None:
+            raise UsageError("actions without a fixed shape cannot be sent to some slots; use step()")
+        for target, source in zip(self._actions, staged, strict=True):
+            if target is not None and source is not None:
+                target[chosen] = source
+        self._post(Op.STEP, dict.fromkeys(chosen))
+
+    def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
+        """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid).
+
+        Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and hands
+        out at most `most` (None: `least`). infos and finals are keyed by row. Raises NothingPending, WaitTimeout (with
+        everything kept for the next `recv`), and once for each slot that failed its error.
+        """
+        least = self.batch_size if least is None else least
+        most = max(least, 1) if most is None else most
+        if least < 1 or most < least:
+            raise UsageError(f"recv needs 1 <= min <= max, got min={least}, max={most}")
+        if not self.open:
+            raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
+        deadline = None if timeout is None else monotonic() + timeout
+        while not self._errors and self._requests and len(self._ready) < least:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            events = self._pool.poll(left)
+            for event in events:
+                self._note(event)
+            if not events and deadline is None:
+                break  # nobody owes anything any more
+            if not events and deadline is not None and monotonic() >= deadline:
+                raise WaitTimeout(
+                    f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
+                    "recv goes on",
+                    limit=timeout,
+                )
+        if self._errors:
+            raise self._errors.popleft()
+        return self._hand_out([self._ready.popleft() for _ in range(min(most, len(self._ready)))])
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def _check(self, slots: Sequence[int], what: str, allowed: set[int]) -> None:
+        if len(set(slots)) != len(slots) or not all(0 <= slot < self._pool.n for slot in slots):
+            raise UsageError(f"slots must be distinct and in 0..{self._pool.n - 1}, got {list(slots)}")
+        why = {FREE: "", OUT: "in flight", READY: "ready to be received", STALE: "in need of a reset"}
+        bad = [(slot, why[int(self._state[slot])]) for slot in slots if int(self._state[slot]) not in allowed]
+        if bad:
+            told = ", ".join(f"slot {slot} is {reason}" for slot, reason in bad[:5])
+            raise UsageError(f"cannot {what}: {told}. Nothing was sent")
+
+    def _writer(self, count: int) -> tuple[Any, list[np.ndarray | None]]:
+        """Checks and stages `count` actions."""
+        found = self._writers.get(count)
+        if found is None:
+            layout = self._lockstep.actions
+            staged = [None if a is None else np.zeros((count, *a.shape[1:]), a.dtype) for a in self._actions]
+            found = self._writers[count] = layout.batch_writer(staged, count), staged
+        return found
+
+    def _post(self, op: Op, orders: dict[int, Any]) -> None:
+        by_member: dict[int, list[int]] = {}
+        for slot in orders:
+            by_member.setdefault(self._member_of[slot].index, []).append(slot)
+        for slots in by_member.values():
+            member = self._member_of[slots[0]]
+            alone = member.inline or self._takes_long(member)
+            for group in ([slot] for slot in slots) if alone else (slots,):
+                payload = (group, None) if op is Op.STEP else {slot: orders[slot] for slot in group}
+                id = self._pool.send(member, op, payload, self._block, tuple(group))
+                self._requests[id] = member, tuple(group)
+                self._state[group] = OUT
+
+    def _takes_long(self, member: Member) -> bool:
+        """Do this worker's steps take long, as far as it has shown?"""
+        steps = self._steps.get(member.index, 0)
+        if not steps or member.worker.line is None:
+            return False
+        return bool(member.worker.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def _note(self, event: Any) -> None:
+        if isinstance(event, Answered):
+            found = self._requests.pop(event.reply.id, None)
+            if found is not None:
+                self._arrived(found[0], found[1], event.reply.extras)
+        elif isinstance(event, Failed):
+            for id, (member, slots) in list(self._requests.items()):
+                if member is event.member:
+                    del self._requests[id]
+                    self._state[list(slots)] = STALE
+            if isinstance(event.error, WorkerTimeout) or event.owed:
+                self._errors.append(event.error)
+
+    def _arrived(self, member: Member, slots: tuple[int, ...], extras: Extras | None) -> None:
+        self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
+        raised = extras.raised if extras is not None else {}
+        for slot in slots:
+            if slot in raised:
+                self._state[slot] = STALE
+                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.worker.pid))
+            else:
+                self._state[slot] = READY
+                self._ready.append(slot)
+        if extras is not None:
+            self._infos.update(extras.infos)
+            self._loose.update(extras.loose)
+            self._told.update(extras.finals)
+
+    def _hand_out(self, slots: list[int]) -> Any:
+        index = np.array(slots, np.int64)
+        self._state[index] = FREE
+        layout, loose_at = self._lockstep.observations, 0
+        values: list[Any] = []
+        for array in self._rows:
+            if array is None:
+                values.append([self._loose[slot][loose_at] for slot in slots])
+                loose_at += 1
+            else:
+                values.append(array[index])
+        terminated, truncated = (ends[index] for ends in self._ends)
+        infos = {row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos}
+        finals = {}
+        for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
+            info, loose = self._told.pop(slots[row], ({}, None))
+            rest = iter(loose or ())
+            leaves = [next(rest) if array is None else array[slots[row], ...].copy() for array in self._finals]
+            finals[row] = (layout.unflatten(leaves), info)
+        observations = layout.unflatten(values)
+        return index, observations, self._rewards[index], terminated, truncated, infos, finals, self._valid[index]
+
+
+class Partly(Enum):
+    """A vector's turn while partial batches are open: nothing else may begin."""
+
+    OPEN = "recv"
+
+
+class PartialFace:
+    """The methods of a vector that speak EnvPool's protocol. `send` and `recv` may follow each other in any order, with
+    several requests out at once, so that a policy can work on some slots while others are stepped."""
+
+    num_envs: int
+    _pool: Pool
+    _lockstep: Lockstep
+    _turns: Any
+    _partial: PartialBatches | None = None
+
+    def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
+        """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
+        orders = orders_of_all(self.num_envs, seed, options)
+        slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
+        self._opened().reset(orders.seeds, orders.options, slots)
+        self._settle_turn()
+
+    def send(self, actions: Any, env_id: Any = None) -> None:
+        """Ask for a step of the slots `env_id` (int[m], None: all), with m actions.
+
+        Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
+        nothing was sent.
+        """
+        self._opened().send(actions, env_id)
+        self._settle_turn()
+
+    def recv(
+        self, *, min: int | None = None, max: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """The slots that are ready first, in the order in which they became so.
+
+        Args:
+            min: how many to wait for (None: `batch_size`); fewer come when fewer are out.
+            max: how many to hand out at most (None: `min`).
+            timeout: seconds for the whole call; None: for ever.
+
+        Returns:
+            observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows, and
+            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are resets).
+
+        Raises:
+            NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
+        """
+        try:
+            index, observations, rewards, terminated, truncated, infos, finals, valid = self._opened().recv(
+                min, max, timeout
+            )
+        finally:
+            self._settle_turn()
+        columns = gymnasium_infos(len(index), infos, finals)
+        columns["env_id"], columns["valid"] = index, valid
+        return observations, rewards, terminated, truncated, columns
+
+    @property
+    def batch_size(self) -> int:
+        """How many slots `recv` waits for unless told otherwise; half of all, at least one, until it is set."""
+        return self._opened().batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if not 1 <= size <= self.num_envs:
+            raise UsageError(f"batch_size must be in 1..{self.num_envs}, got {size}")
+        self._opened().batch_size = size
+
+    def _opened(self) -> PartialBatches:
+        if self._turns.state is not Partly.OPEN:
+            self._turns.check_free("send")
+        if self._partial is None:
+            self._partial = PartialBatches(self._pool, self._lockstep, max(1, self.num_envs // 2))
+        return self._partial
+
+    def _settle_turn(self) -> None:
+        open_now = self._partial is not None and self._partial.open
+        self._turns.state = Partly.OPEN if open_now else IDLE
