@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +19,7 @@ from treadle.sample import rollout_slot
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.schedule import WINDOW, Schedule
 
 
 class Walk(gym.Env):
@@ -153,3 +157,47 @@ def refused() -> gym.Env:
 def test_a_constructor_that_raises_is_told() -> None:
     with pytest.raises(StartupFailed, match="no such thing"):
         list(collect(refused, episodes=1))
+
+
+@pytest.mark.parametrize("given", [{"seed": -1}, {"seed": 1.5}, {"nonsense": 1}, {"rows": True}])
+def test_wrong_arguments_are_refused_at_the_call(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        collect("CartPole-v1", episodes=1, **given)
+
+
+class OnlyOnce(gym.Env[Any, Any]):
+    """Can be built once; its first process dies in its second episode. A replacement cannot be built."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, path: str) -> None:
+        with open(path, "x"):
+            self._resets = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._resets += 1
+        if self._resets == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+def test_a_replacement_that_cannot_be_built_ends_the_run(tmp_path: Path) -> None:
+    path = str(tmp_path / "once")
+    with pytest.raises(CollectionFailed, match="FileExistsError"):
+        list(collect(lambda: OnlyOnce(path), episodes=50, workers=1))
+
+
+def test_one_slow_episode_does_not_outrun_the_tickets() -> None:
+    schedule = Schedule(30_000)
+    taken = []
+    while (index := schedule.take()) is not None:
+        taken.append(index)
+        if index:  # all but the first are finished at once
+            schedule.finish(index, 1)
+    assert len(taken) == WINDOW
+    schedule.finish(0, 1)
+    assert schedule.take() == WINDOW

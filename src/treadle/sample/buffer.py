@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.pool.serve import snapshot
 from treadle.sample.episode import Episode
 from treadle.spaces import Layout, Leaf, RowWriter
 
@@ -100,7 +101,7 @@ class EpisodeBuffer:
         self._observations.clear()
         self._actions.clear()
         self._rewards: list[float] = []
-        self._infos: list[dict[str, Any]] = [dict(info)] if self._keep_infos else []
+        self._infos: list[dict[str, Any]] = [snapshot(info)] if self._keep_infos else []
         self._policy_infos: list[dict[str, Any]] = []
         self._write(self._observations, 0, observation)
 
@@ -117,20 +118,21 @@ class EpisodeBuffer:
         length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
         while True:
             action, policy_info = yield observation
-            observation, reward, terminated, truncated, info = step(action)
             if length < room:
-                done[length](action)
+                done[length](action)  # before the environment has it: some change what they are given
+                observation, reward, terminated, truncated, info = step(action)
                 seen[length + 1](observation)
             else:
                 self._write(actions, length, action)
+                observation, reward, terminated, truncated, info = step(action)
                 self._write(observations, length + 1, observation)
                 if not observations.loose and not actions.loose:
                     room = min(len(done), len(seen) - 1)
             reward_of(reward)
             if keep_infos:
-                info_of(dict(info))
+                info_of(snapshot(info) if info else {})
             if policy_info is not None:
-                self._policy_infos.append(policy_info)
+                self._policy_infos.append(snapshot(policy_info))
             length += 1
             self.length = length
             if terminated or truncated or length >= most:
@@ -144,7 +146,7 @@ class EpisodeBuffer:
         loose = column.writes[row](value)
         if loose is not None:
             for values, item in zip(column.loose, loose, strict=True):
-                values.append(item)
+                values.append(snapshot(item))
 
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
         """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`."""

@@ -6,6 +6,7 @@ workers that die, and stops when the schedule is complete. `collect` puts the re
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle.errors import UsageError
+from treadle import seeding
+from treadle.errors import TaskRaised, UsageError
 from treadle.pool import bell, failure
 from treadle.pool.member import Answered, Failed, Member, Started
 from treadle.pool.messages import Op
@@ -32,6 +34,7 @@ __all__ = ["Collection", "CollectionFailed", "Tally", "check_amounts", "collect"
 
 log = logging.getLogger("treadle")
 
+MOST_BARREN = 10  # deaths of one worker in a row, without a result between them, that end a run
 DEATHS = 3  # worker deaths on one episode that end a run
 AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
 DEFAULT_BUFFER = 1 << 30
@@ -85,6 +88,7 @@ class Collection:
         self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
         self._deaths: dict[int, int] = {}
+        self._barren: dict[int, int] = {}  # worker -> deaths in a row without a result between them
         self._issued: list[int] = []  # tickets out, in the order of the pipe
         self._suspect = False  # has a death left a ticket that nobody signed for?
 
@@ -130,6 +134,7 @@ class Collection:
             error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
             raise failed.raised(error, len(self.schedule.lengths))
         for ready in extras.infos.values():
+            self._barren[event.member.index] = 0
             for index, length, result in ready:
                 if not self.schedule.finish(index, length):
                     continue
@@ -149,15 +154,16 @@ class Collection:
             if self._deaths[index] >= DEATHS:
                 raise failed.died(event.error, index, self._root, DEATHS, len(self.schedule.lengths))
             self.schedule.lose(index)
+        self._issued = [index for index in self._issued if index not in lost]
         self._suspect = True
-        now = event.member.restarts
-        verdict = failure.on_death(self.pool.policy, now, now[-1] if now else 0.0, 10**9)
-        if verdict.act is not failure.Policy.RESTART:
-            raise failed.died(event.error, None, self._root, 1, len(self.schedule.lengths))
+        barren = self._barren[event.member.index] = self._barren.get(event.member.index, 0) + 1
+        lasting = isinstance(event.error, TaskRaised)  # a constructor that raises will raise again
+        if self.pool.policy is not failure.Policy.RESTART or lasting or barren > MOST_BARREN:
+            raise failed.died(event.error, None, self._root, barren, len(self.schedule.lengths))
         self.tally.restarts += 1
         again = f"; made again: episode {', '.join(map(str, sorted(lost)))}" if lost else ""
         log.warning("worker %d is replaced: %s%s", event.member.index, failed.reason_of(event.error), again)
-        self.pool.restart(event.member)
+        self.pool.restart(event.member, failure.backoff(barren - 1))
 
     def _find_lost(self) -> None:
         """After a death and a quiet moment: tickets that were read from the pipe and never signed for."""
@@ -167,7 +173,7 @@ class Collection:
         unclaimed = [i for i in out if tickets.owner(i) is None]
         for index in unclaimed[: len(unclaimed) - waiting]:
             self.schedule.lose(index)
-        self._issued = out
+        self._issued = [index for index in out if index in self.schedule.issued]
         self._suspect = False
 
     def shares(self) -> dict[int, Shares]:
@@ -258,6 +264,8 @@ def collect(
         fresh_env=fresh_env,
     )
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    check_seed(seed)
+    check_options(pool_options)
     count = None if workers == "auto" else int(workers)
     return _collect(recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, pool_options)
 
@@ -295,6 +303,23 @@ def _collect(
                 held -= episode.nbytes
                 following += 1
                 yield episode
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError for what cannot be the seed of a run."""
+    try:
+        seeding.derive(seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise UsageError for options that no pool has."""
+    known = set(inspect.signature(Pool.__init__).parameters) - {"self", "factories", "rows", "inline", "copy", "blocks"}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(
+            f"unknown argument {unknown[0]!r}; besides its own, collecting takes {', '.join(sorted(known))}"
+        )
 
 
 def check_amounts(

@@ -89,7 +89,7 @@ class RolloutSlot(Program):
         with seeding.keep_globals() if globals is Globals.SWAP else nullcontext():  # building may seed them, too
             self._build(recipe, slot)
         self.shares = Shares()
-        self._root = -1
+        self._root: int | None = None
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
         _without_banner(recipe.env)

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 
+WINDOW = (
+    8192  # how far the run may be ahead of its first unfinished episode: as many tickets have a place (pool.tickets)
+)
+
 
 class Schedule:
     """Hands out indices, and knows when the run is complete.
@@ -39,6 +43,8 @@ class Schedule:
                 self._next += 1
             if self.end is not None and self._next >= self.end:
                 return None
+            if self._next - self._prefix >= WINDOW:
+                return None  # until the one that lags is finished
             index = self._next
             self._next += 1
         self.issued.add(index)
