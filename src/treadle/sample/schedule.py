@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW = (
-    8192  # how far the run may be ahead of its first unfinished episode: as many tickets have a place (pool.tickets)
-)
+# how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
+WINDOW = 8192
 
 
 class Schedule:
