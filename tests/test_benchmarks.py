@@ -11,6 +11,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from conftest import require
+
 ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package
     sys.path.insert(0, str(ROOT))
@@ -61,7 +63,7 @@ def test_the_limits_loop_keeps_every_result_in_its_row() -> None:
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
 def test_a_workload_travels_and_steps_as_its_spaces_say(workload: Workload) -> None:
     if workload.name == "pong":
-        pytest.importorskip("ale_py")
+        require("ale_py")
     actions = workload.actions(5)
     assert actions.shape == (64, 5)
     np.testing.assert_array_equal(actions, workload.actions(5))

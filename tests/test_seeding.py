@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import require
 from treadle import seeding
 
 # Written down once. A change of any of these numbers changes every data set that was ever collected with a seed.
@@ -140,7 +141,7 @@ def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.heavy
 def test_real_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = require("torch")
     before = torch.get_rng_state()
     with seeding.keep_globals():
         seeding.seed_globals(2**62 + 1)

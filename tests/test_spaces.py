@@ -16,6 +16,7 @@ from gymnasium import spaces as gs
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from conftest import require
 from drawn_spaces import (
     FLOATS,
     INTEGERS,
@@ -319,11 +320,11 @@ def make(name: str) -> gym.Env[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some register with deprecation notices
         if name.startswith("ALE/"):
-            gym.register_envs(pytest.importorskip("ale_py"))
+            gym.register_envs(require("ale_py"))
         elif name.startswith("MiniGrid"):
-            gym.register_envs(pytest.importorskip("minigrid"))
+            gym.register_envs(require("minigrid"))
         elif name.startswith("Hopper"):
-            pytest.importorskip("mujoco")
+            require("mujoco")
         return gym.make(name)
 
 

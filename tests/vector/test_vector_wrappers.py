@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 from small_envs import Counter, assert_same, of
 
+from conftest import require
 from treadle.vector.gymnasium import VectorEnv
 
 Wrap = Callable[[gym.vector.VectorEnv], gym.vector.VectorEnv]
@@ -93,7 +94,7 @@ def test_statistics_survive_a_masked_reset() -> None:
 
 
 def test_record_video(tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
+    require("moviepy")
     vector = VectorEnv("CartPole-v1", 2, backend="serial", kwargs={"render_mode": "rgb_array"})
     recorded = wrappers.RecordVideo(vector, str(tmp_path), step_trigger=lambda step: step == 0, video_length=5)
     recorded.reset(seed=0)
@@ -116,7 +117,7 @@ def test_rendering_wrappers_find_what_they_look_for() -> None:
 
 def test_numpy_to_torch(require: Any) -> None:
     torch = require("torch")
-    pytest.importorskip("array_api_compat")  # Gymnasium's array conversions need it, and do not depend on it
+    require("array_api_compat")  # Gymnasium's array conversions need it, and do not depend on it
     vector = wrappers.NumpyToTorch(VectorEnv("CartPole-v1", 2, backend="serial"))
     observations, _ = vector.reset(seed=0)
     assert isinstance(observations, torch.Tensor)
