@@ -37,3 +37,10 @@ def test_bad_input_is_one_line() -> None:
 def test_a_long_table_is_cut() -> None:
     done = treadle("eval", f"{ZOO}:Walk", "--episodes", 60)
     assert "and 10 more" in done.stdout
+
+
+def test_one_episode_has_no_interval() -> None:
+    done = treadle("eval", f"{ZOO}:Walk", "--episodes", 1, "--against", "random")
+    assert (done.returncode, "interval" in done.stdout) == (0, False)
+    assert ", 1 episode\n" in done.stdout
+    assert "of 1 episode\n" in done.stdout

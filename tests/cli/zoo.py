@@ -88,6 +88,24 @@ class NeedsPackage(Walk):
         import a_package_that_nobody_has  # type: ignore[import-not-found]  # noqa: F401
 
 
+class Needs(Walk):
+    """As Gymnasium's own when a library is missing."""
+
+    def __init__(self, library: str) -> None:
+        raise gym.error.DependencyNotInstalled(f"{library} is not installed, run pip install gymnasium[{library}]")
+
+
+class NotANumber(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *ends, info = super().step(action)
+        return observation, float("nan") if self.t == 2 else reward, *ends, info
+
+
+class TellsTheTime(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"time": time.time()}
+
+
 class CarriesOver(Walk):
     """The third number of steps into an episode, it shows how many episodes this very environment has played."""
 
@@ -153,3 +171,14 @@ def out_of_range(observations: np.ndarray) -> np.ndarray:
 
 def raises(observations: np.ndarray) -> np.ndarray:
     raise KeyError("weights")
+
+
+class CountsCalls:
+    """Acts by how often it has been asked, in all episodes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        return np.full(len(observations), self.calls // 5 % 3)

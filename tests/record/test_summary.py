@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import platform
 
 import pytest
@@ -23,6 +24,15 @@ def test_it_comes_back(tmp_path):
     write_summary(tmp_path / "summary.json", summary())
     assert read_summary(tmp_path / "summary.json") == summary()
     assert json.loads((tmp_path / "summary.json").read_text())["worker_shares"] == [0.5, 0.25]
+
+
+def test_what_json_does_not_have_is_null(tmp_path):
+    path = tmp_path / "summary.json"
+    write_summary(path, summary(returns=[math.nan, 3.0, math.inf]))
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["returns"] == [None, 3.0, None]
+    found = read_summary(path).returns
+    assert math.isnan(found[0])
+    assert found[1] == 3.0
 
 
 def test_versions():

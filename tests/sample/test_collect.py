@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import warnings
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +125,18 @@ def test_an_environment_that_raises_is_placed() -> None:
     assert "too hot" in error.remote_traceback
 
 
-def test_an_endless_environment_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_environment_is_warned_about_once_a_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(rollout_slot, "LONG", 20)
-    with pytest.warns(UserWarning, match="has taken 20 steps and the environment has no time limit"):
-        (episode,) = collect(Endless, episodes=1, backend="serial")
-    assert len(episode) == 50
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (episode,) = collect(Endless, episodes=1, backend="serial", max_episode_steps=30)
-    assert len(episode) == 30
+    episodes = list(collect(Endless, episodes=2, backend="serial", envs_per_worker=2))
+    assert [len(episode) for episode in episodes] == [50, 50]
+    (said,) = caplog.messages
+    assert "has taken 20 steps and the environment has no time limit" in said
+    assert "\n" not in said
+    caplog.clear()
+    (episode,) = collect(Endless, episodes=1, backend="serial", max_episode_steps=30)
+    assert (len(episode), caplog.messages) == (30, [])
 
 
 @pytest.mark.parametrize(
@@ -201,3 +204,192 @@ def test_one_slow_episode_does_not_outrun_the_tickets() -> None:
     assert len(taken) == WINDOW
     schedule.finish(0, 1)
     assert schedule.take() == WINDOW
+
+
+class Contract(Walk):
+    """Episodes of four steps; its third step returns what `breaks` makes of the five values."""
+
+    def __init__(self, breaks: Any) -> None:
+        self.breaks = breaks
+
+    def step(self, action: Any) -> Any:
+        observation, _, _, _, info = super().step(action)
+        result = (observation, 1.0, self.t >= 4, False, info)
+        return self.breaks(*result) if self.t == 3 else result
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (None, "the reward None;"),
+        ("1.5", "the reward '1.5' (a str)"),
+        (1 + 2j, "the reward (1+2j) (a complex)"),
+        (np.array([1.0]), "(an array of shape (1,), float64)"),
+        (10**400, "too large for a float64"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_reward_that_is_no_number_is_placed(reward: Any, said: str, backend: str) -> None:
+    def make() -> Contract:
+        return Contract(lambda o, r, end, cut, info: (o, reward, end, cut, info))
+
+    with pytest.raises(CollectionFailed) as caught:
+        list(collect(make, episodes=3, workers=1, backend=backend))
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"episode 0 (seed {seeding.episode_env_seed(0, 0)}, slot 0), step 3: step")
+    assert caught.value.where.step == 3
+
+
+@pytest.mark.parametrize("reward", [2, True, 2.5, np.float32(2.5), np.int8(3), np.bool_(True), np.array(2.5)], ids=repr)
+def test_a_reward_may_be_any_real_number(reward: Any) -> None:
+    (episode,) = collect(
+        lambda: Contract(lambda o, r, end, cut, info: (o, reward, end, cut, info)), episodes=1, backend="serial"
+    )
+    assert episode.rewards.tolist() == [1.0, 1.0, float(reward), 1.0]
+    assert episode.rewards.dtype == np.float64
+
+
+class SameReward(Walk):
+    """Uses its reward's array again."""
+
+    def __init__(self) -> None:
+        self.reward = np.zeros(())
+
+    def step(self, action: Any) -> Any:
+        observation, _, end, cut, info = super().step(action)
+        self.reward += 1
+        return observation, self.reward, end, cut, info
+
+
+def test_a_reward_is_kept_as_it_was() -> None:
+    (episode,) = collect(SameReward, episodes=1, backend="serial")
+    assert episode.rewards.tolist() == list(range(1, len(episode) + 1))
+
+
+def test_the_first_reward_that_is_nan_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> Contract:
+        return Contract(lambda o, r, end, cut, info: (o, float("nan"), end, cut, info))
+
+    assert len(list(collect(make, episodes=6, workers=2))) == 6
+    (said,) = caplog.messages
+    assert said.startswith("episode 0 (seed ")
+    assert said.endswith("(NaN), in step 3")
+
+
+@pytest.mark.parametrize("end", ["False", 2, np.array([True]), 0.5], ids=repr)
+def test_an_end_that_is_no_bool_is_placed(end: Any) -> None:
+    with pytest.raises(CollectionFailed, match=r"step 3: step returned terminated = .*; it is True or False"):
+        list(collect(lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)), episodes=1, backend="serial"))
+
+
+@pytest.mark.parametrize("end", [1, np.bool_(True), np.array(True), np.int64(1)], ids=repr)
+def test_an_end_may_be_any_kind_of_bool(end: Any) -> None:
+    (episode,) = collect(lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)), episodes=1, backend="serial")
+    assert episode.terminated.tolist() == [False, False, True]
+
+
+class OldStep(Walk):
+    def step(self, action: Any) -> Any:
+        observation, reward, end, _, info = super().step(action)
+        return observation, reward, end, info
+
+
+class OldReset(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (OldStep, r"step 1: step must return \(observation, .* it returned 4 values .*gym before 0.26"),
+        (OldReset, r"reset: reset must return \(observation, info\), .* returned one ndarray of shape \(2,\)"),
+    ],
+)
+def test_the_interface_of_the_past_is_named(env: type[Walk], said: str) -> None:
+    with pytest.raises(CollectionFailed, match=said):
+        list(collect(env, episodes=1, backend="serial"))
+
+
+class Exits(Walk):
+    def step(self, action: Any) -> Any:
+        sys.exit("no more")
+
+
+def test_an_environment_that_exits_is_placed() -> None:
+    with pytest.raises(CollectionFailed, match=r"^episode 0 \(seed \d+, slot 0\), step 1: SystemExit: no more"):
+        list(collect(Exits, episodes=1, workers=1))
+
+
+class FailsLater(Walk):
+    """Episode 0 waits in its last step until another episode has failed, then fails itself."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def step(self, action: Any) -> Any:
+        if self.seed != seeding.episode_env_seed(0, 0):
+            self.path.touch()
+            raise ValueError("a later one")
+        while not self.path.exists():
+            os.sched_yield()
+        raise ValueError("the first one")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seed = seed
+        return super().reset(seed=seed)
+
+
+def test_the_failure_of_the_lowest_index_is_the_one_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "failed")
+    with pytest.raises(CollectionFailed, match=r"episode 0 .*the first one"):
+        list(collect(lambda: FailsLater(path), episodes=9, workers=2))
+
+
+def test_an_environment_may_be_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('CartPole-v1')\n"
+    )
+    name = f"{tmp_path}/mine.py:make_env"
+    (named,), (given,) = (collect(env, episodes=1, backend="serial") for env in (name, "CartPole-v1"))
+    assert np.array_equal(named.observations, given.observations)
+    with pytest.raises(StartupFailed, match="has no 'other'"):
+        list(collect(f"{tmp_path}/mine.py:other", episodes=1))
+
+
+class CountsItsSteps:
+    """Acts by the steps of its own episode; `reset` is not told which row it is about."""
+
+    def reset(self, seed: int) -> None:
+        self.t, self.rng = 0, np.random.default_rng(seed)
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        self.t += 1
+        assert len(observations) == 1
+        return np.array([(self.t + self.rng.integers(2)) % 3])
+
+
+def test_a_policy_with_a_reset_repeats_with_several_envs_a_worker() -> None:
+    made = [
+        list(collect(Walk, CountsItsSteps, episodes=12, workers=workers, envs_per_worker=rows, infos=False))
+        for workers, rows in ((1, 1), (1, 4), (2, 4))
+    ]
+    actions = [[episode.actions.tolist() for episode in episodes] for episodes in made]
+    assert actions[0] == actions[1] == actions[2]
+    with pytest.raises(StartupFailed, match=r"give a class or factory .* or a reset\(row=...\), or envs_per_worker=1"):
+        list(collect(Walk, CountsItsSteps(), episodes=1, envs_per_worker=4))
+
+
+class FailsForOne(CountsItsSteps):
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        if observations[0, 0] == 2:
+            raise ValueError("two")
+        return super().__call__(observations)
+
+
+def test_the_error_of_a_rows_own_policy_is_placed_in_its_episode() -> None:
+    with pytest.raises(CollectionFailed, match="policy before step 3: ValueError: two") as caught:
+        list(collect(Walk, FailsForOne, episodes=12, workers=1, envs_per_worker=4))
+    lengths = [len(episode) for episode in collect(Walk, CountsItsSteps, episodes=12, workers=1)]
+    assert caught.value.where.episode == next(i for i, length in enumerate(lengths) if length > 2)

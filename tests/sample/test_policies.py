@@ -141,6 +141,55 @@ def test_an_action_that_does_not_fit_is_refused(answer: Any) -> None:
         actor.act([np.zeros(3, np.float32)])
 
 
+def test_a_wrong_dtype_is_told_with_what_mends_it() -> None:
+    actor = build_actor(lambda observations: np.array([0.5]), SEEN, ACTS)
+    with pytest.raises(BadAction, match=r"\(policy policy; actions.astype\(np.int64\) casts\)"):
+        actor.act([np.zeros(3, np.float32)])
+    actor = build_actor(lambda observations: np.zeros((1, 2), np.int64), SEEN, ACTS)
+    with pytest.raises(BadAction, match=r"\(policy policy\)$"):
+        actor.act([np.zeros(3, np.float32)])
+
+
+class ResetsRows:
+    """One object for all rows: its reset is told which."""
+
+    def __init__(self) -> None:
+        self.rngs: dict[int, Any] = {}
+
+    def reset(self, seed: int, row: int) -> None:
+        self.rngs[row] = np.random.default_rng(seed)
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return np.array([self.rngs[row].integers(4) for row in range(len(observations))])
+
+
+class ResetsItself:
+    """Knows no rows."""
+
+    def reset(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        assert len(observations) == 1
+        return self.rng.integers(0, 4, 1)
+
+
+SHARED = ResetsItself()
+
+
+@pytest.mark.parametrize("policy", [ResetsRows(), ResetsRows, ResetsItself, lambda: ResetsItself()])
+def test_reset_is_called_for_every_row(policy: Any) -> None:
+    alone = [row for (row,) in played(ResetsItself, seed=7)]
+    assert [rows[2] for rows in played(policy, rows=3, seed=5)] == alone
+
+
+@pytest.mark.parametrize("policy", [ResetsItself(), lambda: SHARED])
+def test_one_object_that_knows_no_rows_is_refused_for_several(policy: Any) -> None:
+    with pytest.raises(UsageError, match=r"has a reset that takes no `row`.*envs_per_worker=1"):
+        build_actor(policy, SEEN, ACTS, 2)
+    assert played(policy)
+
+
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="a policy is callable or has predict"):
         build_actor(7, SEEN, ACTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from treadle.cli.options import CollectOptions
 from treadle.cli.output import own_stdout
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
 from treadle.record.progress import Progress, duration, print_table
-from treadle.record.summary import Summary
+from treadle.record.summary import Summary, as_json
 from treadle.sample.failed import CollectionFailed
 
 
@@ -42,7 +41,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
         for warning in summary.warnings if code == failures.OK else ():
             failures.say(f"warning: {warning}")
         if options.json:
-            print(json.dumps(vars(summary), indent=1), file=out)
+            print(as_json(vars(summary)), file=out)
         elif not options.quiet and code == failures.OK:
             _show(options, stored, summary)
         return code
@@ -54,13 +53,21 @@ def _left(stored: Stored) -> str:
         return "no episode was finished"
     many = f"{stored.finished:,} finished episode{'s are' if stored.finished > 1 else ' is'} kept in {stored.directory}"
     if stored.summary is not None:
-        many += f"; the first {stored.summary.episodes:,} of them are merged into {stored.path}"
+        first = stored.summary.episodes
+        merged = "it is" if stored.finished == 1 else "the first of them is" if first == 1 else ""
+        many += f"; {merged or f'the first {first:,} of them are'} merged into {stored.path}"
     return f"{many}; the same command with --resume continues"
 
 
+def _all(episodes: int) -> str:
+    return f"all {episodes:,} episodes are" if episodes > 1 else "the episode is"
+
+
 def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
-    if stored.before == stored.finished and options.resume:
-        print(f"nothing to do: all {summary.episodes:,} episodes are there")
+    if stored.unchanged:
+        print(f"nothing to do: {_all(summary.episodes)} there")
+    elif stored.before == stored.finished:
+        print(f"no episode was missing: {_all(summary.episodes)} merged now")
     n = summary.episodes
     mean = sum(summary.returns) / n
     std = (sum((value - mean) ** 2 for value in summary.returns) / n) ** 0.5
@@ -81,7 +88,11 @@ def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
     if summary.restarts or summary.speculative:
-        rows.append(("besides", f"{summary.restarts} workers replaced, {summary.speculative} episodes not needed"))
+        workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
+        episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
+        rows.append(("besides", f"{workers}, {episodes}"))
+    if stored.dataset_id is not None and not summary.recoverable:
+        rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
     rows.append(("hash", summary.hash))
     print_table(rows)
     print(closing_line(stored))
@@ -90,7 +101,8 @@ def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
 def closing_line(stored: Stored) -> str:
     """How to read the dataset."""
     if stored.dataset_id is None:
-        return f"numpy.load({str(stored.path)!r})"
+        path = os.path.relpath(stored.path or stored.directory, Path.cwd())
+        return f'python -c "import numpy; print(numpy.load({path!r}).files)"'
     directory = shlex.quote(os.path.relpath(stored.directory, Path.cwd()))
     return (
         f"MINARI_DATASETS_PATH={directory} python -c "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from treadle.cli import failures
 from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
 from treadle.record.progress import Progress, Standing, print_table, throttled
+from treadle.record.summary import as_json
 from treadle.sample.evaluate import CONFIDENCE, Comparison, Evaluation, Score, compare, evaluate
 from treadle.sample.failed import CollectionFailed
 
@@ -27,7 +27,7 @@ def run(options: EvalOptions) -> int:
             return failures.FAILED
         compared = compare(first, second, options.seed) if second is not None else None
         if options.json:
-            print(json.dumps(asdict(compared or first), indent=1), file=out)
+            print(as_json(asdict(compared or first)), file=out)
         elif compared is None:
             _show(first)
         else:
@@ -78,9 +78,10 @@ def _show_pair(result: Comparison) -> None:
     _rest(result.first)
     print(_line(result.first))
     print(_line(result.second))
+    interval = f", {CONFIDENCE:.0%} interval [{result.low:+,.2f}, {result.high:+,.2f}]" if len(pairs) > 1 else ""
     print(
-        f"difference: {result.difference:+,.2f}, {CONFIDENCE:.0%} interval [{result.low:+,.2f}, {result.high:+,.2f}]; "
-        f"better in {result.wins}, equal in {result.ties}, worse in {result.losses} of {len(pairs)} episodes"
+        f"difference: {result.difference:+,.2f}{interval}; "
+        f"better in {result.wins}, equal in {result.ties}, worse in {result.losses} of {_episodes(len(pairs))}"
     )
 
 
@@ -90,10 +91,16 @@ def _rest(result: Evaluation) -> None:
 
 
 def _line(result: Evaluation) -> str:
+    if len(result.scores) == 1:  # one says nothing of the spread
+        return f"{result.policy}: return {result.mean:,.2f}, 1 episode"
     return (
         f"{result.policy}: mean return {result.mean:,.2f}, {CONFIDENCE:.0%} interval [{result.low:,.2f}, "
-        f"{result.high:,.2f}], std {result.std:,.2f}, {len(result.scores):,} episodes"
+        f"{result.high:,.2f}], std {result.std:,.2f}, {_episodes(len(result.scores))}"
     )
+
+
+def _episodes(count: int) -> str:
+    return f"{count:,} episode{'' if count == 1 else 's'}"
 
 
 def _end(score: Score) -> str:

@@ -16,7 +16,7 @@ import gymnasium as gym
 
 from treadle.errors import MissingExtra, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.program.gym_env import PACKAGES, import_package
-from treadle.sample.failed import CollectionFailed, own_traceback, reason_of
+from treadle.sample.failed import CollectionFailed, reason_of
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
 
@@ -95,7 +95,8 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, UsageError):
         return str(error), WRONG
     if isinstance(error, OSError) and not isinstance(error, TreadleError) and error.filename is not None:
-        return f"cannot write {os.fsdecode(error.filename)}: {error.strerror}", FAILED
+        path, why = os.fsdecode(error.filename), str(error.strerror)
+        return (f"{why}: {path}" if why.startswith("cannot write") else f"cannot write {path}: {why}"), FAILED
     if isinstance(error, TreadleError):
         return str(error), FAILED
     return f"{type(error).__name__}: {' '.join(str(error).split())} (unexpected; --debug shows where)", FAILED
@@ -111,10 +112,22 @@ def _of_startup(error: StartupFailed) -> tuple[str, int]:
         return f"there is no environment {env_id!r}{_nearest(env_id)}", WRONG
     if isinstance(original, ModuleNotFoundError) and original.name:
         return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
+    if isinstance(original, gym.error.DependencyNotInstalled):
+        return f"{' '.join(str(original).split())}{_extra_of(str(original))}", WRONG
     if isinstance(first, WorkerError) and first.remote_traceback:
-        text = own_traceback(first.remote_traceback)
-        return f"the environment or policy could not be built: {reason_of(first)}\n{text}", FAILED
+        return f"the environment or policy could not be built: {_one_line(reason_of(first))}", FAILED
     return f"a worker could not start: {reason_of(first)}", FAILED
+
+
+def _one_line(text: str, most: int = 400) -> str:
+    """At most so many characters; libraries put whole tables of arguments into what they raise."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def _extra_of(text: str) -> str:
+    """The extra of ours that brings what Gymnasium misses; "" when Gymnasium's own text is all there is."""
+    found = next((extra for extra in ("mujoco",) if extra in text.lower()), None)
+    return f"; or: pip install 'treadle[{found}]'" if found else ""
 
 
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> int:
+    given = given or ["--help"]
     app = _app(given)
     import typer
 

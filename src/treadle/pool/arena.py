@@ -12,6 +12,7 @@ anonymous memory (`shared=False`).
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -35,6 +36,16 @@ class Field:
     dtype: np.dtype
     shape: tuple[int, ...]
 
+    def row(self, index: int) -> Field:
+        """Where row `index` of the array lies."""
+        shape = self.shape[1:]
+        stride = self.dtype.itemsize * math.prod(shape)
+        return Field(self.segment, self.offset + index * stride, self.dtype, shape)
+
+    def rows(self, count: int) -> Field:
+        """The first `count` rows."""
+        return Field(self.segment, self.offset, self.dtype, (count, *self.shape[1:]))
+
 
 class Plan:
     """Collects the fields of one segment before it is allocated."""
@@ -57,7 +68,7 @@ class Arena:
         """A new arena, or with `fd` (which is taken over) the one that another process made."""
         self.fd = fd if fd is not None else (_anonymous_file() if shared else -1)
         self._size = 0
-        self._maps: list[mmap.mmap] = []
+        self._maps: list[mmap.mmap | None] = []  # None: dropped
         self.segments: list[tuple[int, int]] = []  # (offset in the file, bytes)
 
     def plan(self) -> Plan:
@@ -87,11 +98,23 @@ class Arena:
 
     def array(self, field: Field) -> np.ndarray:
         """A fresh array over a field. It keeps the mapping alive; writing to it writes to the arena."""
-        return np.ndarray(field.shape, field.dtype, self._maps[field.segment], field.offset)
+        return np.ndarray(field.shape, field.dtype, self._mapped(field.segment), field.offset)
 
     def buffer(self, field: Field) -> tuple[mmap.mmap, int]:
         """The mapping and the offset of a field, for those who make arrays by the thousand."""
-        return self._maps[field.segment], field.offset
+        return self._mapped(field.segment), field.offset
+
+    def drop(self, segment: int, *, free: bool = False) -> None:
+        """Use a segment no more. `free`: give its memory back as well, for everybody: nobody may use it any more."""
+        mapping, self._maps[segment] = self._maps[segment], None
+        if free and mapping is not None and self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):
+            mapping.madvise(mmap.MADV_REMOVE)
+
+    def _mapped(self, segment: int) -> mmap.mmap:
+        mapping = self._maps[segment]
+        if mapping is None:
+            raise ArenaError(f"segment {segment} of the shared memory was given back")
+        return mapping
 
     def forget(self) -> None:
         """Close the file and drop the mappings; arrays that are still held keep theirs. Idempotent."""

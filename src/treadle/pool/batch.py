@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.pool.arena import Arena
+from treadle.pool.arena import Arena, Field
 from treadle.pool.lease import Leases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
@@ -36,13 +36,21 @@ class Batch(NamedTuple):
 class Batches:
     """Makes the batches of one pool.
 
+    Args:
+        remember: keep the last batch, so that rows of it can be shown again (`keep_row`, `keep_final`).
+
     Attributes:
         block: where the last batch lies; -1 before the first.
+        hand_out: a block's arrays, the caller's to keep.
     """
 
-    def __init__(self, arena: Arena, fields: RowFields, leases: Leases, observations: Layout, n: int) -> None:
+    def __init__(
+        self, arena: Arena, fields: RowFields, leases: Leases, observations: Layout, n: int, *, remember: bool = False
+    ) -> None:
         self._arena, self._fields, self._leases, self.observations, self._n = arena, fields, leases, observations, n
         self.block = -1
+        self._last: list[np.ndarray] = []  # holding it keeps its block from being written
+        self.hand_out = self._hand_out_and_keep if remember else leases.hand_out
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
         self._final_views: dict[int, list[np.ndarray | None]] = {}
@@ -72,7 +80,7 @@ class Batches:
                 finals.update(each.finals)
         for slot in range(self._n if self.observations.loose else 0):
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
-        arrays = [array.copy() for array in self._leases.peek(block)] if copy else self._leases.hand_out(block)
+        arrays = [array.copy() for array in self._leases.peek(block)] if copy else self.hand_out(block)
         for slot in self._lost:
             self._last_loose[slot] = [None] * len(self.observations.loose)
             for array in arrays:
@@ -109,6 +117,36 @@ class Batches:
             values = [next(rest) if view is None else view[slot, ...].copy() for view in views]
             found[slot] = (self.observations.unflatten(values), {} if info is None else info)
         return found
+
+    def ends(self, block: int) -> np.ndarray:
+        """bool[n]: which rows of a block end an episode."""
+        fields = self._fields.blocks[block]
+        return self._arena.array(fields.terminated) | self._arena.array(fields.truncated)
+
+    def keep_row(self, block: int, slot: int) -> None:
+        """Show a slot's row of the last batch again, as the caller has left it."""
+        self._copy_last(self._fields.blocks[block].observations, slot)
+
+    def keep_final(self, block: int, slot: int) -> list[Any] | None:
+        """Make a slot's row of the last batch its terminal observation; returns the leaves without a fixed shape."""
+        self._copy_last(self._fields.blocks[block].finals, slot)
+        return list(self._last_loose.get(slot, [None] * len(self.observations.loose))) or None
+
+    def mark_cut(self, block: int, slot: int) -> None:
+        """A row that is no transition and ends its episode: reward 0, truncated."""
+        fields = self._fields.blocks[block]
+        for field, value in ((fields.rewards, 0.0), (fields.terminated, 0), (fields.truncated, 1), (fields.valid, 0)):
+            self._arena.array(field)[slot] = value
+
+    def _copy_last(self, fields: Sequence[Field | None], slot: int) -> None:
+        fixed = [field for field in fields if field is not None]
+        for i, field in enumerate(fixed):
+            self._arena.array(field)[slot] = self._last[i][slot] if self._last else 0
+
+    def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
+        self._last = arrays = self._leases.hand_out(block)
+        self._leases.spared = block
+        return arrays
 
     def carry_over(self, block: int, chosen: set[int]) -> None:
         """Rows that are not reset keep their last observation."""

@@ -243,9 +243,9 @@ class Dispatch:
             return None
         where = self.grounding.at_work(member)
         error = failure.late(where, elapsed, limit, member.worker.stack())
-        missed = tuple(member.owed)
+        failed = member.failed(error, tuple(member.owed))
         self.give_up(member)
-        return Failed(member, error, missed)
+        return failed
 
     def give_up(self, member: Member) -> None:
         """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
@@ -274,7 +274,8 @@ class Dispatch:
 
     def _bury(self, member: Member) -> Failed:
         owed = tuple(o for o in member.owed if o.request.id not in member.late)
-        error = self.roster.died(member, self.grounding.at_work(member))
+        error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+        failed = member.failed(error, owed)
         for each in member.owed:
             self.grounding.release(each.request.id)
         member.owed.clear()
@@ -282,7 +283,12 @@ class Dispatch:
         member.see(Event.DIED)
         if self.policy is Policy.RAISE:
             self.broken = self.broken or error
-        return Failed(member, error, owed)
+        return failed
+
+    @property
+    def restarts(self) -> tuple[int, ...]:
+        """How often each slot's worker was started anew."""
+        return tuple(len(member.restarts) for member in self.in_slot_order() for _ in member.slots)
 
     def restart(self, member: Member, delay: float = 0.0) -> None:
         """Start a dead member anew, after `delay` seconds; `poll` tells when it is ready."""

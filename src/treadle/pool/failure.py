@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import signal as signals
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from treadle.errors import BadObservation, RemoteTraceback, Where, WorkerDied, WorkerError, WorkerTimeout, task_raised
+from treadle.errors import (
+    BadAction,
+    BadObservation,
+    RemoteTraceback,
+    Where,
+    WorkerDied,
+    WorkerError,
+    WorkerTimeout,
+    task_raised,
+)
 from treadle.pool.messages import ExitReport, Raised
+from treadle.spaces import Mismatch
+
+if TYPE_CHECKING:
+    from treadle.pool.member import Member
 
 WINDOW = 600.0  # seconds within which restarts are counted
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
@@ -41,7 +55,7 @@ def on_death(policy: Policy, restarts: list[float], now: float, max_restarts: in
 
 def backoff(k: int) -> float:
     """The first restart is at once, the k-th after it waits 0.5 s x 2^(k-1), at most 30 s."""
-    return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** (k - 1))
+    return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** min(k - 1, 64))
 
 
 def grace(limit: float) -> float:
@@ -67,13 +81,33 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
         )
     else:
         what = f"{raised.error_type}: {raised.message}" if raised.message else raised.error_type
-        message = f"{where}: {what} (the worker lives; reset the slot to carry on). Traceback in .remote_traceback"
+        hint = " (the worker lives; reset the slot to carry on)" if raised.phase in ("step", "reset") else ""
+        message = f"{where}: {what}{hint}. Traceback in .remote_traceback"
         error = task_raised(type(original) if original else raised.original_type(), message, **fields)
     error.__cause__ = original or RemoteTraceback(raised.traceback)
     return error
 
 
-def died(where: Where, report: ExitReport) -> WorkerDied:
+def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any) -> WorkerError:
+    """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
+    first, *others = sorted(raised)
+    member = next(m for m in members if first in m.slots)
+    error = task_error(raised[first], first, member.shown, member.worker.pid)
+    error.partial = partial
+    if others:
+        error.add_note(f"{len(others)} more slots failed: {others}")
+    return error
+
+
+def bad_action(error: Mismatch, n: int) -> BadAction:
+    """The public error of a refused batch of actions."""
+    where = Where(slot=error.row, phase="step")
+    at = "" if error.row is None else f"slot {error.row}: "
+    message = f"{at}{error}. Nothing was sent; give {n} actions that fit the action space"
+    return BadAction(message, where=where, path=error.path, expected=error.expected, got=error.got)
+
+
+def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> WorkerDied:
     how = "died"
     if report.signal:
         how = f"was ended by {report.signal}"
@@ -84,7 +118,8 @@ def died(where: Where, report: ExitReport) -> WorkerDied:
         hint = " Perhaps it ran out of memory, or somebody killed it."
     tail = "\nlast lines of its stderr:\n  " + "\n  ".join(report.stderr[-10:]) if report.stderr else ""
     stack = f"\nits Python stack then:\n{report.stack}" if report.stack else ""
-    message = f"{where}: the worker {how}.{hint} The request is lost; close, or use on_failure='restart'.{tail}{stack}"
+    advice = " The request is lost; close, or use on_failure='restart'." if policy is Policy.RAISE else ""
+    message = f"{where}: the worker {how}.{hint}{advice}{tail}{stack}"
     return WorkerDied(
         message, where=where, exit_code=report.code, signal=report.signal, stderr=report.stderr, stack=report.stack
     )
@@ -97,6 +132,17 @@ def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
 
 
+def reason(error: WorkerError) -> str:
+    """What happened, in a few words and without where: for a line in the log."""
+    if isinstance(error, WorkerTimeout):
+        return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
+    if isinstance(error, WorkerDied):
+        if error.signal:
+            return f"the worker was ended by {error.signal}"
+        return "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
+    return str(error).splitlines()[0].removeprefix(f"{error.where}: ")
+
+
 def signal_name(number: int) -> str:
     try:
         return signals.Signals(number).name
@@ -104,4 +150,16 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-__all__ = ["Policy", "Verdict", "backoff", "died", "grace", "late", "on_death", "task_error"]
+__all__ = [
+    "Policy",
+    "Verdict",
+    "backoff",
+    "bad_action",
+    "died",
+    "first_of",
+    "grace",
+    "late",
+    "on_death",
+    "reason",
+    "task_error",
+]

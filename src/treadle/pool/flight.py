@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from treadle.errors import WorkerError
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch
+    from treadle.pool.recover import Recovery
 
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 
@@ -21,29 +24,62 @@ class Flight:
     op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
+    recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this flight:
+    begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
+    unsent: those of `begins` that a fresh worker has yet to be asked for.
+    cut: slots whose episode was cut, as this flight's batch tells.
+    lost: slots whose worker died without owing anything of this flight.
+    void: slots that were dropped in it and had no episode to be cut.
+    told: errors of workers that died in a call.
+    before: slot -> episodes it had begun when its next one was asked for.
     """
 
     op: Op
     block: int
     slots: tuple[int, ...]
     posted: bool = False
+    recovery: Recovery | None = None
     extras: list[Extras] = field(default_factory=list)
-    _waiting: dict[int, tuple[Member, int]] = field(default_factory=dict)  # member's index -> (member, request)
+    begins: dict[int, Any] = field(default_factory=dict)
+    unsent: set[int] = field(default_factory=set)
+    cut: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    void: set[int] = field(default_factory=set)
+    told: list[WorkerError] = field(default_factory=list)
+    before: dict[int, int] = field(default_factory=dict)
+    # (member's index, request) -> whose, about which slots; one request may have gone to several members
+    _waiting: dict[tuple[int, int], tuple[Member, tuple[int, ...]]] = field(default_factory=dict)
     _given_up: list[Member] = field(default_factory=list)
     _failures: list[Failed] = field(default_factory=list)
+    _spoiled: set[int] = field(default_factory=set)
     _last_call: float | None = None
 
-    def expect(self, member: Member, id: int) -> None:
-        self._waiting[member.index] = (member, id)
+    def expect(self, member: Member, id: int, slots: Iterable[int] | None = None) -> None:
+        """An answer is to come: about these slots, None: all of the member's."""
+        self._waiting[member.index, id] = member, member.slots if slots is None else tuple(slots)
+
+    def forget(self, member: Member) -> set[int]:
+        """No answer of the member's will come any more. Returns the slots that it owed one about."""
+        mine = [key for key in self._waiting if key[0] == member.index]
+        return {slot for key in mine for slot in self._waiting.pop(key)[1]}
+
+    def fail(self, failed: Failed, slots: Iterable[int] = ()) -> None:
+        """This failure, which these slots' rows are lost to, ends the flight: the others get a last call."""
+        self._failures.append(failed)
+        self._spoiled.update(slots)
+        self._last_call = self._last_call or monotonic() + LAST_CALL
 
     def collect(self, pool: Dispatch, timeout: float | None = None) -> None:
-        """Wait for one answer of each member.
+        """Wait for one answer of each member, and (see `recovery`) for fresh workers in the place of dead ones.
 
         Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a member
-        fails the others get a last call; then the failure is raised, and what has not come is given up.
+        fails for good the others get a last call; then the failure is raised, and what has not come is given up.
         """
         deadline = None if timeout is None else monotonic() + timeout
-        while self._waiting:
+        recovery = self.recovery
+        if recovery is not None:
+            recovery.advance(self)
+        while self._waiting or (recovery is not None and self._last_call is None and recovery.unfinished):
             until = self._last_call if self._last_call is not None else deadline
             events = pool.poll(None if until is None else max(0.0, until - monotonic()))
             for event in events:
@@ -51,11 +87,12 @@ class Flight:
             if events:
                 continue
             if self._last_call is None and deadline is not None and monotonic() >= deadline:
-                slots = [slot for member, _ in self._waiting.values() for slot in member.slots]
+                slots = sorted({slot for _, owed in self._waiting.values() for slot in owed} | self.unsent)
                 raise TimeoutError(f"no answer from slots {slots} within {timeout:g} s; it is still awaited")
-            break
+            if recovery is None or self._last_call is not None or not recovery.await_killed():
+                break
         if self._failures:
-            for member, _ in self._waiting.values():
+            for member in {member.index: member for member, _ in self._waiting.values()}.values():
                 pool.give_up(member)
                 self._given_up.append(member)
             self._waiting.clear()
@@ -65,25 +102,34 @@ class Flight:
             raise first
 
     def _note(self, event: Any) -> None:
-        waiting = self._waiting.get(event.member.index)
-        if isinstance(event, Answered) and waiting is not None and event.reply.id == waiting[1]:
-            del self._waiting[event.member.index]
-            if event.reply.extras is not None:
+        if isinstance(event, Answered):
+            found = self._waiting.pop((event.member.index, event.reply.id), None)
+            if found is not None and event.reply.extras is not None:
                 self.extras.append(event.reply.extras)
+        elif self.recovery is not None and self._last_call is None:
+            self.recovery.advance(self)
         elif isinstance(event, Failed):
-            self._waiting.pop(event.member.index, None)
-            self._failures.append(event)
-            self._last_call = self._last_call or monotonic() + LAST_CALL
+            self.forget(event.member)
+            self.fail(event)
+
+    def raise_told(self) -> None:
+        """Raise the error of a worker that died in a call, with the results of the others."""
+        for error in self.told[:1]:
+            error.partial = self.results()
+            for other in self.told[1:]:
+                error.add_note(f"and: {str(other).splitlines()[0]}")
+            raise error
 
     def stale(self) -> set[int]:
         """Slots that may have moved without anybody seeing it."""
         gone = [member.slots for member in self._given_up]
         gone += [o.slots for f in self._failures for o in f.owed if o.request.op in (Op.STEP, Op.RESET)]
-        return {slot for slots in gone for slot in slots}
+        dropped = set() if self.recovery is None else self.recovery.gone
+        return self._spoiled.union(dropped, self.cut, self.unsent, self.void, *gone)
 
     def cut_short(self) -> set[int]:
         """Slots of the caller's own whose request an interrupt has ended: nobody knows how far they came."""
-        return {slot for member, _ in self._waiting.values() if member.inline for slot in member.slots}
+        return {slot for member, owed in self._waiting.values() if member.inline for slot in owed}
 
     def results(self) -> dict[int, Any]:
         """slot -> result of a call, as far as they have come."""

@@ -14,10 +14,11 @@ from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
-from treadle.pool.lease import Leases, fields_of
+from treadle.pool.lease import fields_of
 from treadle.pool.line import Line, LineFields
 from treadle.pool.messages import Op, Request
-from treadle.pool.rows import Ground, RowFields, Rows
+from treadle.pool.reel import RolloutLeases
+from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
 from treadle.pool.tickets import WINDOW
 from treadle.spaces import Layout
@@ -29,7 +30,7 @@ class Grounding:
         self.arena: Arena | None = None
         self.observations: Layout | None = None
         self.actions: Layout | None = None
-        self.leases: Leases | None = None
+        self.leases: RolloutLeases | None = None
         self.fields: RowFields | None = None
         self.done: np.ndarray | None = None
         self.pool_bell: Bell = bell.local_bell()
@@ -38,6 +39,7 @@ class Grounding:
         self._pipes: list[PipeBell] = []
         self._bells: dict[int, Bell] = {}
         self._withheld: dict[int, int] = {}
+        self._finals = False
 
     def lay(self, descriptions: list[Any], members: list[Any], tickets: Any) -> None:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
@@ -63,11 +65,23 @@ class Grounding:
         self.observations = _common_layout(descriptions, "observation_space")
         self.actions = _common_layout(descriptions, "action_space")
         plan = arena.plan()
-        finals = any(d.finals for d in descriptions)
+        finals = self._finals = any(d.finals for d in descriptions)
         self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, self._blocks + 1, finals)
         arena.grow(plan)
         self.done = arena.array(self.fields.done)
-        self.leases = Leases(arena, [fields_of(block) for block in self.fields.blocks], views=not self._copy)
+        self.leases = RolloutLeases(arena, [fields_of(block) for block in self.fields.blocks], views=not self._copy)
+
+    def plan_rollout(self, first: int, steps: int) -> tuple[RolloutFields, int]:
+        """Memory for a rollout whose blocks are numbered from `first` on, and its segment. Raises ArenaError."""
+        assert self.arena is not None
+        assert self.fields is not None
+        assert self.observations is not None
+        assert self.actions is not None
+        plan = self.arena.plan()
+        rollout = RolloutFields.plan(plan, first, steps, self._n, self.observations, self.actions, self._finals)
+        self.arena.grow(plan)
+        self.fields.blocks.rollouts.append(rollout)
+        return rollout, plan.segment
 
     def give(self, member: Any, tries: int, tickets: Any) -> None:
         """Put a member on the ground, for the first time or again after a restart."""

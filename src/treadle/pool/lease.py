@@ -34,12 +34,16 @@ class Leases:
         self._held: list[list[weakref.ref[np.ndarray]]] = [[] for _ in fields]
         self._pinned: set[int] = set()
         self._views = views
+        self.spared: int | None = None  # with `views`: a block that is not to be written next
+        self.aimed: int | None = None  # the block that requests go to, whatever is free; see `reel.py`
         self.copies = 0  # batches that had to be copied because all blocks were held
 
     def take(self) -> int:
         """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
+        if self.aimed is not None:
+            return self.aimed
         if self._views:
-            return next((b for b in range(self._spare) if b not in self._pinned), self._spare)
+            return next((b for b in range(self._spare) if b not in self._pinned and b != self.spared), self._spare)
         for block, refs in enumerate(self._held[: self._spare]):
             for ref in refs:
                 if ref() is not None:
@@ -51,6 +55,8 @@ class Leases:
 
     def hand_out(self, block: int) -> list[np.ndarray]:
         """The block's arrays, the caller's to keep."""
+        if block > self._spare:
+            return self._hand_out_beyond(block)
         arrays = [np.ndarray(*recipe) for recipe in self._recipes[block]]
         if block == self._spare and not self._views:
             self.copies += 1
@@ -61,6 +67,10 @@ class Leases:
     def peek(self, block: int) -> list[np.ndarray]:
         """The block's arrays without a lease: read and let go before the next request."""
         return [np.ndarray(*recipe) for recipe in self._recipes[block]]
+
+    def _hand_out_beyond(self, block: int) -> list[np.ndarray]:
+        """The arrays of a block of a rollout."""
+        raise IndexError(f"there is no block {block}")
 
     def pin(self, block: int) -> None:
         """A late worker may still write here: keep the block out of service."""

@@ -8,20 +8,21 @@ with all the checks. Profile before adding a line to it: eight CartPoles take 30
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import BadAction, UsageError, Where, WorkerError
+from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
-from treadle.pool.failure import Policy
+from treadle.pool.failure import Policy, bad_action
 from treadle.pool.flight import Flight
 from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
+from treadle.pool.recover import Recovery
 from treadle.spaces import Mismatch
 
 if TYPE_CHECKING:
@@ -34,19 +35,22 @@ class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
     Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request.
+
+    A worker's death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
     """
 
     def __init__(self, pool: Dispatch) -> None:
         ground = pool.grounding
         if ground.leases is None or ground.fields is None or ground.observations is None or ground.actions is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
-        if pool.policy is not Policy.RAISE:
-            raise UsageError("lockstep raises on failure; on_failure='restart' and 'drop' are for streams")
         self.pool = pool
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
         assert ground.arena is not None
-        self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n)
+        ground.arena.array(ground.fields.episode)[:] = -1  # workers say so too, but perhaps after it is asked for
+        goes_on = pool.policy is not Policy.RAISE
+        self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
+        self._recovery = Recovery(pool, self._batches) if goes_on else None
         arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
         self._write_actions = self.actions.batch_writer(arrays, pool.n)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
@@ -61,6 +65,19 @@ class Lockstep:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
         return self._batches.valid
 
+    @property
+    def episodes(self) -> np.ndarray:
+        """int64[n]: episodes begun in each slot."""
+        if self._recovery is not None:
+            return self._recovery.episodes
+        assert self._ground.arena is not None
+        return self._ground.arena.array(self._fields.episode) + 1
+
+    @property
+    def missed(self) -> np.ndarray:
+        """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
+        return np.zeros(self.pool.n, np.int64) if self._recovery is None else self._recovery.missed.copy()
+
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
         self._must_reset = False
@@ -72,7 +89,9 @@ class Lockstep:
         members = pool.in_slot_order()
         lanes = [m for m in members if not m.inline]
         own = next((m.worker.server for m in members if m.inline), None)
-        take_block, hand_out, batches = leases.take, leases.hand_out, self._batches
+        take_block, batches = leases.take, self._batches
+        hand_out = batches.hand_out
+        finals_of = batches.finals if self._recovery is None else self._recovery.finals
         tries = pool.tries
         ring = pool.grounding.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
@@ -131,7 +150,7 @@ class Lockstep:
             batches.block = block
             if extras is None and not told and all_fixed:
                 arrays = hand_out(block)
-                finals = batches.finals(block, arrays, {}) if ended & FLAG_ENDED else {}
+                finals = finals_of(block, arrays, {}) if ended & FLAG_ENDED else {}
                 if single:
                     return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
                 return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
@@ -149,10 +168,12 @@ class Lockstep:
                 f"slots {sorted(self._stale)} moved on in a step that failed or timed out and whose result nobody "
                 "saw: reset them first (reset(slots=[...]))"
             )
+        special = self._recovery is not None and self._recovery.check_step()
         members = self.pool.members
         # in the caller's process a time limit is not enforced, but measured: by the books
         measured = self.pool.step_timeout is not None and any(m.worker.in_caller for m in members)
-        self._plain = not measured and all(not m.owed and (m.inline or m.worker.line is not None) for m in members)
+        ready = all(not m.owed and (m.inline or m.worker.line is not None) for m in members)
+        self._plain = ready and not measured and not special
 
     def _leave_lane(
         self, id: int, block: int, lanes: list[Member], extras: Extras | None, told: dict[int, Extras]
@@ -168,13 +189,19 @@ class Lockstep:
 
     def _now_owing(self, lanes: list[Member], id: int, block: int) -> Flight:
         """Put what the fast lane has posted and not yet received into the books, as a flight."""
-        flight = Flight(Op.STEP, block, tuple(range(self.pool.n)))
+        flight = self._new_flight(Op.STEP, block, range(self.pool.n), before=id - 1)
         for member in lanes:
             line = member.worker.line
             if line is not None and line.taken < line.posted:
                 member.owe(Request(id, Op.STEP, None, block), member.slots, self.pool.step_timeout)
                 flight.expect(member, id)
         return flight
+
+    def _new_flight(self, op: Op, block: int, slots: Iterable[int], posted: bool = False, before: int = -1) -> Flight:
+        """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
+        if self._recovery is not None:
+            self._recovery.catch_up(self.pool._last_id if before < 0 else before)
+        return Flight(op, block, tuple(slots), posted, self._recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -235,53 +262,59 @@ class Lockstep:
     def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
         self._settle()
         chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
+        sent = self._reachable(chosen)
         for given, what in ((seeds, "seeds"), (options, "options")):
             if given is not None and len(given) != len(chosen):
                 raise UsageError(f"{len(given)} {what} for {len(chosen)} slots")
-        self._check_slots(chosen)
         if slots is not None and self._must_reset:
             raise UsageError("the first reset() must be of all slots")
         orders = {
             slot: (None if seeds is None else seeds[i], None if options is None else options[i])
             for i, slot in enumerate(chosen)
+            if slot in sent
         }
         block = self._leases.take()
-        self._batches.carry_over(block, set(chosen))
-        flight = self._post(Op.RESET, block, orders, posted)
+        self._batches.carry_over(block, set(orders))
+        flight = self._new_flight(Op.RESET, block, chosen, posted)
+        if self._recovery is not None:
+            orders = self._recovery.orders(flight, orders)
+        self._post(flight, orders)
         self._stale -= set(chosen)
-        self._plain = False
         self._must_reset = self._must_reset and slots is not None
         return flight
 
     def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
         self._settle()
         chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
-        self._check_slots(chosen)
-        return self._post(Op.CALL, -1, dict.fromkeys(chosen, (name, args, kwargs)), posted)
+        flight = self._new_flight(Op.CALL, -1, chosen, posted)
+        self._post(flight, dict.fromkeys(self._reachable(chosen), (name, args, kwargs)))
+        return flight
 
-    def _check_slots(self, chosen: list[int]) -> None:
+    def _reachable(self, chosen: list[int]) -> set[int]:
+        """Those that can be asked; raises UsageError for numbers that make no sense, or of slots that were dropped."""
         if any(not 0 <= s < self.pool.n for s in chosen) or len(set(chosen)) != len(chosen):
             raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
+        return set(chosen if self._recovery is None else self._recovery.reachable(chosen))
 
     def _step(self, loose: list[Sequence[Any]] | None, *, posted: bool = False) -> Flight:
         """A step by way of the books: actions with leaves that go by message, or a worker that still owes something."""
-        flight = Flight(Op.STEP, self._leases.take(), tuple(range(self.pool.n)), posted)
+        flight = self._new_flight(Op.STEP, self._leases.take(), range(self.pool.n), posted)
         self._plain = False
+        if self._recovery is not None and self._recovery.send_step(flight, loose):
+            return flight
         for member in self.pool.in_slot_order():
             lo, hi = member.slots[0], member.slots[-1] + 1
             payload = None if loose is None else (None, [column[lo:hi] for column in loose])
             flight.expect(member, self.pool.send(member, Op.STEP, payload, flight.block))
         return flight
 
-    def _post(self, op: Op, block: int, orders: dict[int, Any], posted: bool) -> Flight:
+    def _post(self, flight: Flight, orders: dict[int, Any]) -> None:
         """Send every member its part of the orders."""
         self._plain = False
-        flight = Flight(op, block, tuple(orders), posted)
         for member in self.pool.in_slot_order():
             mine = {slot: orders[slot] for slot in member.slots if slot in orders}
             if mine:
-                flight.expect(member, self.pool.send(member, op, mine, block, tuple(mine)))
-        return flight
+                flight.expect(member, self.pool.send(member, flight.op, mine, flight.block, tuple(mine)), mine)
 
     def _land(self, flight: Flight, timeout: float | None = None) -> Any:
         """Wait for a flight and make its result. An interrupted one stays open, to be settled or waited for."""
@@ -299,9 +332,13 @@ class Lockstep:
             raise
         self._flight = None
         if flight.op is not Op.CALL:
-            return self._finish(flight.block, flight.extras)
-        self._raise_first(flight.extras, None)
+            return self._finish(flight.block, flight.extras, flight)
         results = flight.results()
+        if self._recovery is not None:
+            self._recovery.landed(flight, None)
+            flight.raise_told()
+            results.update(dict.fromkeys(self._recovery.unasked(flight)))
+        self._raise_first(flight.extras, None)
         return [results[slot] for slot in flight.slots]
 
     def _settle(self) -> None:
@@ -310,11 +347,13 @@ class Lockstep:
         self.pool.check()
         if self._pending is not None:
             self._drain()
-        if self._flight is None:
-            return
-        if self._flight.posted:
-            raise UsageError(f"a posted {self._flight.op.name.lower()} is pending: wait() for it first")
-        self._finish_flight()
+        if self._flight is not None:
+            if self._flight.posted:
+                raise UsageError(f"a posted {self._flight.op.name.lower()} is pending: wait() for it first")
+            self._finish_flight()
+        if self._recovery is not None and self._recovery.unfinished:
+            self._flight = self._new_flight(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
+            self._finish_flight()
 
     def _drain(self) -> None:
         """Finish an interrupted step in every slot and drop what it brought: all slots have moved, or none.
@@ -342,14 +381,25 @@ class Lockstep:
         assert self._flight is not None
         flight = self._flight
         flight.collect(self.pool)
+        if self._recovery is not None:
+            self._recovery.dropped(flight)
         self._stale.update(flight.cut_short())
         self._stale.update(slot for each in flight.extras for slot in each.raised)
         self._flight = None
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, block: int, extras: Sequence[Extras | None]) -> Batch:
-        batch = self._batches.assemble(block, extras)
+    def _finish(self, block: int, extras: Sequence[Extras | None], flight: Flight | None = None) -> Batch:
+        """The batch of a flight, or (None) of a step of the fast lane."""
+        recovery = self._recovery
+        if recovery is not None and flight is not None:
+            nothing = recovery.fill(flight)
+            batch = self._batches.assemble(block, extras, nothing)
+            recovery.landed(flight, batch)
+        else:
+            batch = self._batches.assemble(block, extras)
+            if recovery is not None:
+                recovery.note_ends(batch.terminated | batch.truncated)
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 
@@ -357,26 +407,10 @@ class Lockstep:
         raised = {slot: why for each in extras for slot, why in each.raised.items()}
         if not raised:
             return
-        errors = []
-        for slot in sorted(raised):
-            member = next(m for m in self.pool.members if slot in m.slots)
-            index = None if member.inline else member.index
-            errors.append(failure.task_error(raised[slot], slot, index, member.worker.pid))
-            if partial is not None:
-                self._stale.add(slot)
-                self._plain = False
-        errors[0].partial = partial
-        if len(errors) > 1:
-            errors[0].add_note(f"{len(errors) - 1} more slots failed: {sorted(raised)[1:]}")
-        raise errors[0]
-
-
-def bad_action(error: Mismatch, n: int) -> BadAction:
-    """The public error of a refused batch of actions."""
-    where = Where(slot=error.row, phase="step")
-    at = "" if error.row is None else f"slot {error.row}: "
-    message = f"{at}{error}. Nothing was sent; give {n} actions that fit the action space"
-    return BadAction(message, where=where, path=error.path, expected=error.expected, got=error.got)
+        if partial is not None:
+            self._stale.update(raised)
+            self._plain = False
+        raise failure.first_of(raised, self.pool.members, partial)
 
 
 __all__ = ["Batch", "Lockstep", "bad_action"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from treadle.errors import UsageError, WorkerError
+from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool.life import Event, State, after
 from treadle.pool.messages import Reply, Request, WorkerSpec
 
@@ -59,6 +59,7 @@ class Member:
     warned: int = 0  # the request that a "still waiting" warning was given for
     overran: int = 0  # the request that was last counted as overrunning
     asides: int = 0  # requests since it started that were not steps
+    failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property
     def index(self) -> int:
@@ -75,6 +76,12 @@ class Member:
 
     def see(self, event: Event) -> None:
         self.state = after(self.state, event)
+
+    def failed(self, error: WorkerError, owed: tuple[Owed, ...] = ()) -> Failed:
+        """The event of a failure; the failure is noted. Call it before the state is changed."""
+        if self.state is not State.LATE or not isinstance(self.failure, WorkerTimeout):
+            self.failure = error
+        return Failed(self, error, owed)
 
     def send(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
         before = self.state

@@ -20,7 +20,7 @@ class Op(IntEnum):
     STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
-    MAP = 5  # payload: names of arena fields to map
+    MAP = 5  # payload: {slot: Mapping}, the same for all slots
     CLOSE = 6
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from treadle.errors import StartupFailed, Where, WorkerError
 from treadle.pool import failure
 from treadle.pool.bell import SLICE
+from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.life import Event
 from treadle.pool.local import SerialWorker, ThreadWorker
@@ -114,15 +115,16 @@ class Roster:
         else:
             time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
 
-    def died(self, member: Member, where: Where) -> WorkerError:
-        """Bury a member that has ended; the error tells how."""
-        return failure.died(where, member.worker.bury())
+    def died(self, member: Member, where: Where, policy: Policy = Policy.RAISE) -> WorkerError:
+        """Bury a member that has ended; the error tells how, and what can be done under the `policy`."""
+        return failure.died(where, member.worker.bury(), policy)
 
     def restart(self, member: Member) -> None:
         """Start a dead member anew; `restarted` tells when it is ready."""
         member.restart_at = None
         member.restarts.append(monotonic())
         member.asides = 0
+        member.failure = None
         self.restarts += 1
         member.see(Event.RESTART)
         member.worker = self._worker(member.spec, member.factories, member.inline)
@@ -133,9 +135,9 @@ class Roster:
         hello = member.worker.hello()
         where = Where(member.slots[0], member.shown, member.worker.pid, "init")
         if hello is None and ended:
-            error = self.died(member, where)
+            failed = member.failed(self.died(member, where, Policy.RESTART))
             member.see(Event.DIED)
-            return [Failed(member, error, ())]
+            return [failed]
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
             if elapsed > self._start_timeout:
@@ -145,8 +147,9 @@ class Roster:
         if hello.failed:
             slot, raised = hello.failed
             member.worker.bury()
+            failed = member.failed(failure.task_error(raised, slot, member.shown, hello.pid))
             member.see(Event.DIED)
-            return [Failed(member, failure.task_error(raised, slot, member.shown, hello.pid), ())]
+            return [failed]
         member.see(Event.HELLO)
         self._grounding.give(member, self._tries, self._tickets)
         return [Started(member)]

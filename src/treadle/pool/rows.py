@@ -6,11 +6,15 @@ leaves again for the terminal observations. Actions have one array a leaf for al
 number of the last request whose row is whole; it is written last, so after a death it tells which slot was at work
 and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's episode begins, so that the
 caller can say of a dead worker in which step of which episode it was: `began` counts the worker's steps until then.
+
+A *rollout* is a run of blocks, numbered on from the others, that lie one after the other in memory: every leaf is one
+array [steps, n, *shape], and a step of all slots writes one row of it. Observations have a row more, for what is seen
+before the first step: block t writes observation t + 1. The rows of terminal observations are shared by all its blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,20 +35,112 @@ class BlockFields:
 
     @classmethod
     def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool) -> BlockFields:
-        def leaves() -> tuple[Field | None, ...]:
-            return tuple(
-                plan.add(leaf.dtype, (n, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves
-            )
-
-        observations = leaves()
         return cls(
-            observations,
+            plan_leaves(plan, layout, n),
             plan.add("f8", (n,)),
             plan.add("?", (n,)),
             plan.add("?", (n,)),
             plan.add("?", (n,)),
-            leaves() if finals else (),
+            plan_leaves(plan, layout, n) if finals else (),
         )
+
+
+def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
+    """An array [*rows, *shape] for every fixed leaf; None for a loose one."""
+    return tuple(plan.add(leaf.dtype, (*rows, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves)
+
+
+@dataclass(frozen=True)
+class RolloutFields:
+    """One rollout: the blocks `first` to `first + steps - 1`. Fields are [steps, n, ...], observations a row more.
+
+    Attributes:
+        actions: written by the caller; nobody in a worker reads them.
+        finals: [n, ...], of all blocks alike; () where slots do not move on within a step.
+    """
+
+    first: int
+    steps: int
+    observations: tuple[Field | None, ...]
+    actions: tuple[Field | None, ...]
+    rewards: Field
+    terminated: Field
+    truncated: Field
+    valid: Field
+    finals: tuple[Field | None, ...]
+
+    @classmethod
+    def plan(
+        cls, plan: Plan, first: int, steps: int, n: int, observations: Layout, actions: Layout, finals: bool
+    ) -> RolloutFields:
+        return cls(
+            first,
+            steps,
+            plan_leaves(plan, observations, steps + 1, n),
+            plan_leaves(plan, actions, steps, n),
+            plan.add("f8", (steps, n)),
+            plan.add("?", (steps, n)),
+            plan.add("?", (steps, n)),
+            plan.add("?", (steps, n)),
+            plan_leaves(plan, observations, n) if finals else (),
+        )
+
+    def __contains__(self, block: object) -> bool:
+        return isinstance(block, int) and 0 <= block - self.first < self.steps
+
+    def block(self, index: int) -> BlockFields:
+        """What block `index` writes."""
+        t = index - self.first
+        return BlockFields(
+            tuple(None if field is None else field.row(t + 1) for field in self.observations),
+            self.rewards.row(t),
+            self.terminated.row(t),
+            self.truncated.row(t),
+            self.valid.row(t),
+            self.finals,
+        )
+
+
+class Blocks(Sequence[BlockFields]):
+    """The blocks of a pool by number: those that stand as long as the pool does, then those of rollouts, which come
+    and go. Iteration and length are of the standing ones."""
+
+    def __init__(self, standing: Sequence[BlockFields]) -> None:
+        self._standing = tuple(standing)
+        self.rollouts: list[RolloutFields] = []
+
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def __iter__(self) -> Iterator[BlockFields]:
+        return iter(self._standing)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < len(self._standing):
+            return self._standing[index]
+        return self.rollout_of(index).block(index)
+
+    def rollout_of(self, index: int) -> RolloutFields:
+        """The rollout that a block belongs to. Raises IndexError when there is none."""
+        for rollout in self.rollouts:
+            if index in rollout:
+                return rollout
+        raise IndexError(f"there is no block {index}")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """What a worker is told of rollouts (Op.MAP).
+
+    Attributes:
+        segments: all of the arena's, as far as they go.
+        rollout: the new one.
+        gone: segment of each rollout that is no more, by its first block.
+    """
+
+    segments: list[tuple[int, int]]
+    rollout: RolloutFields
+    gone: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -56,11 +152,11 @@ class RowFields:
     began: Field
     episode: Field
     seed: Field
-    blocks: tuple[BlockFields, ...]
+    blocks: Blocks
 
     @classmethod
     def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
-        acts = tuple(plan.add(leaf.dtype, (n, *(leaf.shape or ()))) if leaf.fixed else None for leaf in actions.leaves)
+        acts = plan_leaves(plan, actions, n)
         done, began, episode, seed = (plan.add("i8", (n,)) for _ in range(4))
         return cls(
             acts,
@@ -68,25 +164,85 @@ class RowFields:
             began,
             episode,
             seed,
-            tuple(BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)),
+            Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)]),
         )
 
 
 Write = Callable[[Any], Any]
 
 
-class BlockView:
-    """One block as a worker writes it: slots lo..hi-1, addressed from 0. Everything is bound once, used for ever."""
+class Stage:
+    """How a worker writes the blocks of a rollout: by writers that are bound once, and to no block in particular.
 
-    def __init__(self, arena: Arena, fields: BlockFields, layout: Layout, lo: int, hi: int) -> None:
+    Writers for every row would be a kilobyte each: more than small observations themselves, and for images cold memory
+    to run through (measured: half as long again as the writing). So there is one a slot. With one leaf that is no
+    number it writes to the block at hand; else to rows of the worker's own, from which a batch is copied at once.
+
+    Attributes:
+        writes: one a slot.
+        arrays: what is copied once a batch is whole; None for a leaf that is not.
+    """
+
+    def __init__(self, layout: Layout, k: int) -> None:
+        leaf = layout.leaves[0] if len(layout.leaves) == 1 else None
+        self._at_hand: list[Any] = [None]
+        self.arrays: list[np.ndarray | None]
+        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT:
+            self.arrays = [None]
+            self.writes = [_moving_writer(layout, self._at_hand, i) for i in range(k)]
+            return
+        self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
+        self.writes = _row_writers(self.arrays, layout, k)
+
+    def turn_to(self, rows: np.ndarray | None) -> None:
+        """The block at hand, as an array [k, *shape] of its only leaf."""
+        self._at_hand[0] = rows
+
+
+DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
+
+
+def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
+    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf."""
+    leaf = layout.leaves[0]
+    shape, dtype = leaf.shape, leaf.dtype
+
+    def write(value: Any) -> Any:
+        if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
+            at_hand[0][i] = value
+            return None
+        return layout.row_writer([at_hand[0][i]])(value)
+
+    return write
+
+
+class BlockView:
+    """One block as a worker writes it: slots lo..hi-1, addressed from 0. Everything is bound once, used for ever.
+
+    Attributes:
+        staged: (rows in the arena, rows of the stage) to be copied once a batch is whole, see `settle`; () for none.
+        direct: the rows of the only leaf where a stage writes to them itself.
+    """
+
+    def __init__(
+        self, arena: Arena, fields: BlockFields, layout: Layout, lo: int, hi: int, stage: Stage | None = None
+    ) -> None:
         self.rewards = view(arena.array(fields.rewards))[lo:hi]
         self.terminated = view(arena.array(fields.terminated))[lo:hi]
         self.truncated = view(arena.array(fields.truncated))[lo:hi]
         self.valid = view(arena.array(fields.valid))[lo:hi]
         self._all_false = view(np.zeros(hi - lo, np.bool_))
         self._all_true = view(np.ones(hi - lo, np.bool_))
-        self.writes = _writers(arena, fields.observations, layout, lo, hi)
-        self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
+        self.staged: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+        self.direct: np.ndarray | None = None
+        if stage is None:
+            self.writes = _writers(arena, fields.observations, layout, lo, hi)
+            self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
+            return
+        self.writes, self.write_finals = stage.writes, []
+        rows = [None if field is None else arena.array(field)[lo:hi] for field in fields.observations]
+        self.staged = tuple((r, a) for r, a in zip(rows, stage.arrays) if r is not None and a is not None)
+        self.direct = rows[0] if rows and not self.staged else None
 
     def fresh(self) -> None:
         """No ends, all rows transitions: most batches need no more."""
@@ -94,14 +250,43 @@ class BlockView:
         self.truncated[:] = self._all_false
         self.valid[:] = self._all_true
 
+    def settle(self) -> None:
+        """Copy what was staged to its place."""
+        for rows, source in self.staged:
+            rows[...] = source
+
+    def settle_row(self, i: int) -> None:
+        """The same for one row."""
+        for rows, source in self.staged:
+            rows[i] = source[i]
+
 
 def _writers(arena: Arena, fields: tuple[Field | None, ...], layout: Layout, lo: int, hi: int) -> list[Write]:
-    arrays = [None if field is None else arena.array(field) for field in fields]
+    return _row_writers([None if field is None else arena.array(field)[lo:hi] for field in fields], layout, hi - lo)
 
-    def row(array: np.ndarray | None, slot: int) -> np.ndarray | None:
-        return None if array is None else array[slot : slot + 1].reshape(array.shape[1:])
 
-    return [layout.row_writer([row(array, slot) for array in arrays]) for slot in range(lo, hi)]
+def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> list[Write]:
+    """A writer for each of the k rows of the arrays."""
+
+    def row(array: np.ndarray | None, i: int) -> np.ndarray | None:
+        return None if array is None else array[i : i + 1].reshape(array.shape[1:])
+
+    return [layout.row_writer([row(array, i) for array in arrays]) for i in range(k)]
+
+
+class WholeView:
+    """One block as a program writes it that makes the rows of all the worker's slots at once: arrays [k, ...]."""
+
+    def __init__(self, arena: Arena, fields: BlockFields, lo: int, hi: int) -> None:
+        def rows(field: Field) -> np.ndarray:
+            return arena.array(field)[lo:hi]
+
+        self.observations = [None if field is None else rows(field) for field in fields.observations]
+        self.rewards, self.terminated, self.truncated = (
+            rows(field) for field in (fields.rewards, fields.terminated, fields.truncated)
+        )
+        self.valid = rows(fields.valid)
+        self.finals = [None if field is None else rows(field) for field in fields.finals]
 
 
 class Rows:
@@ -110,22 +295,76 @@ class Rows:
     def __init__(
         self, arena: Arena, fields: RowFields, observations: Layout, actions: Layout, lo: int, hi: int
     ) -> None:
-        self._arena, self._fields, self._layout = arena, fields, observations
+        self._arena, self._fields, self.layout = arena, fields, observations
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
+        self._wholes: dict[int, WholeView] = {}
+        self._rolled: dict[int, BlockView] = {}  # blocks of rollouts, whose terminal rows are shared by all of one
+        self._finals: dict[int, list[Write]] = {}
+        self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
         self.began = view(arena.array(fields.began))[lo:hi]
         self.episode = view(arena.array(fields.episode))[lo:hi]
         self.seed = view(arena.array(fields.seed))[lo:hi]
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         self.read_actions = actions.batch_reader(arrays, lo, hi)
+        self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:
-        view = self._blocks.get(index)
-        if view is None:
+        found = self._blocks.get(index)
+        if found is not None:
+            return found
+        if index >= len(self._fields.blocks):
+            return self._block_of_rollout(index)
+        fields = self._fields.blocks[index]
+        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi)
+        return found
+
+    def _block_of_rollout(self, index: int) -> BlockView:
+        if self._stage is None:
+            self._stage = Stage(self.layout, self._hi - self._lo)
+        found = self._rolled.get(index)
+        if found is None:
+            rollout = self._fields.blocks.rollout_of(index)
+            fields = rollout.block(index)
+            found = BlockView(self._arena, fields, self.layout, self._lo, self._hi, self._stage)
+            if fields.finals:
+                finals = self._finals.get(rollout.first)
+                if finals is None:
+                    finals = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
+                    self._finals[rollout.first] = finals
+                found.write_finals = finals
+            self._rolled[index] = found
+        self._stage.turn_to(found.direct)
+        return found
+
+    def whole(self, index: int) -> WholeView:
+        found = self._wholes.get(index)
+        if found is None:
             fields = self._fields.blocks[index]
-            view = self._blocks[index] = BlockView(self._arena, fields, self._layout, self._lo, self._hi)
-        return view
+            found = self._wholes[index] = WholeView(self._arena, fields, self._lo, self._hi)
+        return found
+
+    def batch_of_actions(self) -> Any:
+        """All actions as one tree of arrays [k, ...], copies. Not for layouts with loose leaves."""
+        return self._actions.unflatten([None if rows is None else rows.copy() for rows in self._action_rows])
+
+    def map(self, order: Mapping) -> None:
+        """Learn of a new rollout and forget others. In the caller's own process the arena knows already."""
+        self._arena.join(order.segments)
+        blocks = self._fields.blocks
+        if all(rollout.first != order.rollout.first for rollout in blocks.rollouts):
+            blocks.rollouts.append(order.rollout)
+        for rollout in [rollout for rollout in blocks.rollouts if rollout.first in order.gone]:
+            blocks.rollouts.remove(rollout)
+        known = range(len(blocks))
+        for views in (self._rolled, self._wholes):
+            for index in [i for i in views if i not in known and not any(i in r for r in blocks.rollouts)]:
+                del views[index]  # type: ignore[attr-defined]
+        for first in order.gone:
+            self._finals.pop(first, None)
+        for segment in order.gone.values():
+            self._arena.drop(segment)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
 from treadle.pool.rows import Rows
+from treadle.pool.whole import Whole
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
@@ -34,6 +35,11 @@ class Server:
         self._local = local
         k = len(slots)
         self._all = range(k)
+        whole = getattr(programs[0], "whole", None) if programs else None
+        if whole is not None:  # one program makes all rows: another way of stepping, behind the same names
+            rows_at_once = Whole(self, whole)
+            self.step, self.resume = rows_at_once.step, rows_at_once.resume  # type: ignore[method-assign]
+            self._reset, self._call = rows_at_once.reset, rows_at_once.call  # type: ignore[method-assign]
         self._steps: list[Any] = [getattr(p, "step", None) for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._own = [0] * k
@@ -72,6 +78,8 @@ class Server:
                 return self.step(request.id, request.block, chosen, loose)
             if request.op is Op.RESET:
                 return self._reset(request.id, request.block, request.payload)
+            if request.op is Op.MAP:
+                return self._map(request.payload)
             return self._call(request.payload)
         finally:
             self._phase = "step"
@@ -133,6 +141,8 @@ class Server:
                 raised[i] = self._raised(i, error, self._phase, action)
                 self._phase = "step"
                 done[i] = id
+        if view.staged:
+            view.settle()
         if infos or loose or finals or raised:
             return self._extras(infos, loose, finals, raised)
         return None
@@ -201,6 +211,8 @@ class Server:
                 view.rewards[i] = 0.0
                 view.terminated[i] = view.truncated[i] = False
                 view.valid[i] = False
+                if view.staged:
+                    view.settle_row(i)
                 if info:
                     infos[i] = info
                 if without_shape is not None:
@@ -222,6 +234,13 @@ class Server:
         if not left:
             return None, None
         return left[0], self.step(id, block, left[1:]) if left[1:] else None
+
+    def _map(self, orders: dict[int, Any]) -> Extras | None:
+        try:
+            self._rows.map(orders[self.slots[0]])  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - no room for the mapping: told, and the worker lives
+            return Extras({}, {}, {}, dict.fromkeys(self.slots, Raised.of(error, "call")))
+        return None
 
     # -- calls and streams -------------------------------------------------------------------------------------------
 

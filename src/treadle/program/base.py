@@ -18,12 +18,15 @@ class Description:
         action_space: as above.
         finals: does the slot move on within the step that ends an episode, so that rows for terminal observations
             are needed?
+        begins_next: does the step after an episode's end begin the next one, where the slot has not moved on already?
+            False: the slot waits for a reset.
         metadata: anything picklable that a face wants to know.
     """
 
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     finals: bool = False
+    begins_next: bool = True
     metadata: dict[str, Any] = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import MissingExtra, UsageError
 from treadle.program.base import Description, Program
+from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult, settle
 
 # ids that begin so live in packages that register them on import: (package, extra that brings it)
@@ -32,15 +33,18 @@ class EnvRecipe:
         kwargs: for `gymnasium.make` or the callable.
         wrappers: applied in order, each called with the environment.
         imports: modules to import first (they register environments).
+        registrations: the caller's registry (`program.registered`), so that its ids are known where this is built.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[Callable[[gym.Env], gym.Env], ...] = ()
     imports: tuple[str, ...] = ()
+    registrations: bytes | None = field(default_factory=own_registrations, repr=False, compare=False)
 
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
+        register_missing(self.registrations)
         for name in self.imports:
             importlib.import_module(name)
         if isinstance(self.env, str):
@@ -94,6 +98,7 @@ class GymEnv(Program):
             env.observation_space,
             env.action_space,
             finals=self.on_end is OnEnd.SAME_STEP,
+            begins_next=self.on_end is not OnEnd.HOLD,
             metadata={"metadata": dict(env.metadata), "render_mode": env.render_mode, "spec": portable_spec(env)},
         )
 

@@ -5,6 +5,11 @@ deterministic=)` (Stable-Baselines3), `get_actions(observations)` or `get_action
 optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them; and
 "module:attr" or "file.py:attr" naming any of these.
 
+`reset` is called when an episode begins, with those of these that it takes: `seed`, an int that (root seed, episode)
+decides, and `row`, which of the worker's environments it is about, 0..rows-1. A policy whose `reset` takes no `row`
+cannot tell several environments apart: with more than one row each gets a policy of its own, which a class or factory
+is called for, and which is asked with batches of one row. A ready-made object is refused then.
+
 Batches have a leading axis (rows): arrays [rows, ...], dicts and tuples of arrays where the space nests, text as a
 list of str.
 """
@@ -98,13 +103,31 @@ def policy_name(policy: Any) -> str:
 
 
 def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1) -> Actor:
-    """Make an actor, in the worker. Raises UsageError for what is no policy."""
+    """Make an actor, in the worker. Raises UsageError for what is no policy, or cannot act for so many rows."""
     if isinstance(policy, str) and policy != "random":
         policy = load_object(policy)
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
-    policy = _built(policy, observation_space, action_space)
-    return PolicyActor(policy, Layout.of(observation_space), Layout.of(action_space), rows)
+    layouts = Layout.of(observation_space), Layout.of(action_space)
+    name = policy_name(policy)
+    made = [_built(policy, observation_space, action_space)]
+    if rows == 1 or _tells_rows_apart(made[0]):
+        return PolicyActor(made[0], *layouts, rows, name)
+    if made[0] is not policy:
+        made += [_built(policy, observation_space, action_space) for _ in range(rows - 1)]
+    if len(set(map(id, made))) < rows:
+        raise UsageError(
+            f"the policy {name} has a reset that takes no `row`, so one object cannot act for {rows} environments at "
+            "once: give a class or factory (one policy is made for each), or a reset(row=...), or envs_per_worker=1"
+        )
+    return SeparateActors([PolicyActor(each, *layouts, 1, name) for each in made])
+
+
+def _tells_rows_apart(policy: Any) -> bool:
+    """Can one object act for several environments: has it no `reset`, or one that is told the row?"""
+    reset = getattr(policy, "reset", None)
+    names = _parameters(reset) if callable(reset) else None
+    return names is None or "row" in names
 
 
 def _built(policy: Any, observation_space: gym.Space, action_space: gym.Space) -> Any:
@@ -198,8 +221,8 @@ def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]
 class PolicyActor:
     """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat one that has)."""
 
-    def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int) -> None:
-        self._policy, self._rows = policy, rows
+    def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int, name: str = "policy") -> None:
+        self._policy, self._rows, self._name = policy, rows, name
         self._observations, self._actions = observations, actions
         self._stack = _stacker(observations)
         self._arrays = [
@@ -237,7 +260,7 @@ class PolicyActor:
 
     def start(self, row: int, seed: int) -> None:
         self._rngs[row] = np.random.Generator(np.random.PCG64(seed))
-        if callable(self._reset) and (self._rows == 1 or self._takes is None or "row" in self._takes):
+        if callable(self._reset):
             given = {"seed": seed, "row": row}
             self._reset(**{k: v for k, v in given.items() if self._takes is None or k in self._takes})
 
@@ -249,10 +272,9 @@ class PolicyActor:
         try:
             loose = self._write(actions)
         except Mismatch as error:
-            where = Where(phase="policy")
             raise BadAction(
-                f"the policy's actions do not fit the action space: {error}",
-                where=where,
+                f"the policy's actions do not fit the action space: {error} (policy {self._name}{_cast(error)})",
+                where=Where(phase="policy"),
                 path=error.path,
                 expected=error.expected,
                 got=error.got,
@@ -266,6 +288,45 @@ class PolicyActor:
         close = getattr(self._policy, "close", None)
         if callable(close):
             close()
+
+
+class SeparateActors:
+    """A policy of its own for each row, for those that cannot tell rows apart."""
+
+    def __init__(self, actors: list[PolicyActor]) -> None:
+        self._actors = actors
+
+    def start(self, row: int, seed: int) -> None:
+        self._actors[row].start(0, seed)
+
+    def act(self, observations: list[Any]) -> tuple[list[Any], list[dict[str, Any]] | None]:
+        actions: list[Any] = [None] * len(observations)
+        infos: list[dict[str, Any]] = [{} for _ in observations]
+        said = False
+        for row, observation in enumerate(observations):
+            if observation is None:
+                continue
+            try:
+                (actions[row],), about = self._actors[row].act([observation])
+            except BaseException as error:
+                error.treadle_row = row  # type: ignore[attr-defined]  # the caller could not know it
+                raise
+            if about is not None:
+                infos[row], said = about[0], True
+        return actions, infos if said else None
+
+    def close(self) -> None:
+        for actor in self._actors:
+            actor.close()
+
+
+def _cast(error: Mismatch) -> str:
+    """What would mend actions whose dtype alone is wrong, such as "; actions.astype(np.int64) casts"; else ""."""
+    expected, _, shape = error.expected.partition("[")
+    got, _, got_shape = error.got.partition("[")
+    if shape != got_shape or expected == got or not hasattr(np, expected):
+        return ""
+    return f"; actions.astype(np.{expected}) casts"
 
 
 def _pair(answer: Any) -> tuple[Any, Any]:

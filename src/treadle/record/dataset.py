@@ -25,6 +25,7 @@ from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.record import minari as minari_files
+from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
@@ -33,9 +34,10 @@ from treadle.record.progress import Standing, throttled
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
-from treadle.sample.collect import Collection, Tally, check_amounts
+from treadle.sample.arguments import check_amounts, check_options, check_seed
+from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.named import env_name, reference_of
+from treadle.sample.named import env_name, env_of, reference_of
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 
@@ -54,6 +56,7 @@ class Stored:
         complete: does it have everything that was asked for?
         finished: episodes that are stored, those in `.parts` included.
         before: how many of them were there before (a resumed run).
+        unchanged: was everything there already, so that nothing was done?
     """
 
     directory: Path
@@ -63,6 +66,7 @@ class Stored:
     complete: bool
     finished: int
     before: int = 0
+    unchanged: bool = False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -107,10 +111,11 @@ def collect_dataset(
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
         episodes, steps: one of them is given.
         format: "hdf5" (a Minari dataset) or "npz" (one file of arrays).
-        force: replace what an earlier run left in `out`.
+        force: replace what an earlier run left in `out`; that is removed when the first new episode is finished.
         resume: continue the run that was begun in `out` with the same arguments: its finished episodes are kept, and
             it ends with the same bytes as if it had not been stopped. With nothing there it begins one, with a
-            complete run there it does nothing.
+            complete run there it does nothing, unless its dataset was removed, which is then made again. Objects
+            (a policy, a function) are compared by what they are made of, not by name alone.
         verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
             the summary's warnings.
         command: what the summary says made the dataset.
@@ -129,8 +134,11 @@ def collect_dataset(
         raise UsageError("give either episodes or steps")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
-    if verify < 0 or seed < 0:
-        raise UsageError(f"{'verify' if verify < 0 else 'seed'} must not be negative, got {min(verify, seed)}")
+    if verify < 0:
+        raise UsageError(f"verify must not be negative, got {verify}")
+    check_seed(seed)
+    check_options(pool_options)
+    env = env_of(env)
     if format == "hdf5":
         _require_minari()
     arguments = {
@@ -141,23 +149,26 @@ def collect_dataset(
         "seed": seed,
         "envs_per_worker": envs_per_worker,
         "max_episode_steps": max_episode_steps,
-        "env_kwargs": json.loads(json.dumps(dict(env_kwargs or {}), default=repr)),
+        "env_kwargs": json.loads(json.dumps(dict(env_kwargs or {}), default=lambda each: type(each).__qualname__)),
         "wrappers": [reference_of(wrapper) for wrapper in wrappers],
         "imports": list(imports),
         "infos": infos,
         "fresh_env": fresh_env,
         "format": format,
     }
+    objects = identities(env=env, policy=policy, wrappers=list(wrappers), env_kwargs=_objects_in(env_kwargs))
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
     folder = Path(out).absolute()
     output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
     with RunDirectory(out) as place:
-        for warning in place.check(arguments, output, force=force, resume=resume):
+        for warning in place.check(arguments, output, force=force, resume=resume, objects=objects):
             log.warning("%s", warning)
         if resume and place.complete:
-            found = place.summary()
-            dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
-            return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes)
+            if (output / "data" / minari_files.DATA_FILE if format == "hdf5" else output).exists():
+                found = place.summary()
+                dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
+                return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
+            log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
         recipe = RolloutRecipe(
             EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
             policy,
@@ -173,9 +184,18 @@ def collect_dataset(
 
         def prepare() -> None:
             if not (resume and place.parts.exists()):
-                place.begin(arguments, output)
+                place.begin(arguments, output, objects)
 
         return run.go(prepare, verify, command, pool_options)
+
+
+def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
+    """The arguments, when JSON cannot say what they are; None when it can."""
+    try:
+        json.dumps(dict(env_kwargs or {}))
+    except (TypeError, ValueError):
+        return dict(env_kwargs or {})
+    return None
 
 
 def _require_minari() -> None:
@@ -236,6 +256,8 @@ class _Run:
         if stopped is not None or collection.tally.restarts:
             # a worker may have stored an episode and died (or been stopped) before it could tell
             self._notes = {note.index: note for note in recover(self._place.parts)}
+        if self._notes:  # a worker may have stored one that its caller was never told of
+            self._place.settle()
         notes, complete = self._prefix()
         try:
             report = self._merge(self._place.parts, self._place.path, [n.index for n in notes]) if notes else None
@@ -248,7 +270,7 @@ class _Run:
         if report is None:
             self._raise(stopped, self._stored(None, None, False))
         seconds = perf_counter() - self._start
-        warnings = list(report.warnings)
+        warnings = [*collection.notes(), *report.warnings]
         if not complete:
             warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
         elif verify and stopped is None:
@@ -275,6 +297,8 @@ class _Run:
         if watch is not None:
             watch(now)
         for index, length, note in collection:
+            if not notes:
+                self._place.settle()
             notes[index] = note
             if watch is not None:
                 now.episodes += 1
@@ -345,6 +369,8 @@ class _Run:
             seeds=[note.seed for note in notes],
             digests=[note.digest for note in notes],
             hash=report.hash,
+            dataset=str(report.path.relative_to(self._place.path)),
+            recoverable=self._format == "hdf5" and self._spec is not None,
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
             seconds=seconds,
@@ -360,8 +386,8 @@ class _Run:
 
 
 def _unmerged(error: OSError, finished: int) -> CollectionFailed:
-    reason = f"{error.strerror}: {error.filename}"
-    failed = CollectionFailed(f"the dataset could not be written: {reason}", where=Where(phase="write"), reason=reason)
+    reason = f"{error.strerror}: {error.filename}"  # what failed is in the text of the error
+    failed = CollectionFailed(reason, where=Where(phase="write"), reason=reason)
     failed.__cause__ = error
     failed.finished = finished
     return failed

@@ -208,7 +208,9 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
     if (directory / "data" / minari_files.METADATA_FILE).exists():
         found.append(directory)
     if not found:
-        raise FileNotFoundError(f"no dataset in {directory}")
+        parts = any(journals(directory / ".parts"))
+        hint = ": its episodes are not merged yet; the command that began the run does that with --resume"
+        raise FileNotFoundError(f"no dataset in {directory}{hint if parts else ''}")
     if len(found) > 1:
         raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
     return load_npz(found[0]) if found[0].suffix == ".npz" else minari_files.load_minari(found[0] / "data")

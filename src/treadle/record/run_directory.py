@@ -5,6 +5,7 @@ DIR/run.json        the arguments that decide the run's bytes; written first
 DIR/.parts/         finished episodes that are not merged yet; gone when the run is complete
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
+DIR/.replaced/      what a run that replaces another found, until its first episode is finished
 ```
 
 Two locks, both of the kernel's (`flock`), so that they end with the processes that hold them, however those end: the
@@ -18,6 +19,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -26,13 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.record.journal import EpisodeNote
+from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import recover
 from treadle.record.summary import Summary, read_summary
+
+log = logging.getLogger("treadle")
 
 PARTS = ".parts"
 ARGUMENTS = "run.json"
 SUMMARY = "summary.json"
+REPLACED = ".replaced"
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
 
@@ -43,7 +48,7 @@ class RunDirectory:
         path: DIR; made when it is missing.
 
     Raises:
-        UsageError: when another run has claimed it.
+        UsageError: when another run has claimed it, or workers of a killed one are still writing.
         OSError: when it cannot be made or written, with its path.
     """
 
@@ -64,6 +69,11 @@ class RunDirectory:
             raise UsageError(
                 f"another run is writing to {self.path}; wait for it or choose another directory"
             ) from None
+        try:
+            self._settle_replaced()
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -79,34 +89,69 @@ class RunDirectory:
         return not self.parts.exists() and (self.path / SUMMARY).exists() and (self.path / ARGUMENTS).exists()
 
     def summary(self) -> Summary:
-        """The summary that is there."""
-        return read_summary(self.path / SUMMARY)
+        """The summary that is there. Raises UsageError when it is damaged."""
+        path = self.path / SUMMARY
+        try:
+            return read_summary(path)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _damaged(path, error) from error
 
-    def check(self, arguments: Mapping[str, Any], output: Path, *, force: bool, resume: bool) -> list[str]:
+    def _begun(self) -> dict[str, Any]:
+        """What `begin` wrote. Raises UsageError when it is damaged."""
+        path = self.path / ARGUMENTS
+        try:
+            content = json.loads(path.read_text())
+            found = {name: dict(content[name]) for name in ("arguments", "files")}
+            return {**found, "objects": dict(content.get("objects", {})), "output": str(content["output"])}
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(path, error) from error
+
+    def check(
+        self,
+        arguments: Mapping[str, Any],
+        output: Path,
+        *,
+        force: bool,
+        resume: bool,
+        objects: Mapping[str, str | None] | None = None,
+    ) -> list[str]:
         """May a run with these arguments begin here, and make `output`?
 
+        Args:
+            objects: of the arguments given as objects, as `identity.identities` gives them.
+
         Returns:
-            What a person should be told: a Python file that has changed since the run to resume was begun.
+            What a person should be told: a Python file that has changed since the run to resume was begun, or an object
+            of which nobody knows whether it is the same.
 
         Raises:
             UsageError: something is there, and neither `force` nor `resume` says what to do with it; or the run to
-                resume was made with other arguments, which are named.
+                resume was made with other arguments, which are named; or its `run.json` is damaged.
         """
         found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
-            before = json.loads((self.path / ARGUMENTS).read_text())
+            before = self._begun()
+            others, unknown = compared(before["objects"], objects or {})
             changes = differences(before["arguments"], arguments)
-            known = before["files"]
+            named = {change.partition(" was ")[0] for change in changes}
+            changes += [
+                f"{name} is another object than then, or in another state"
+                for name in others
+                if name.split(" ")[0] not in named
+            ]
             if changes:
                 raise UsageError(
                     f"{self.path} was begun with other arguments ({'; '.join(changes)}): --resume continues with the "
                     "same ones; use --force to start again, or another directory"
                 )
+            if self.complete:
+                return []
+            known = before["files"]
             return [
                 f"{name} has changed since the run was begun: episodes from before and after are mixed"
                 for name, digest in file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]).items()
                 if known.get(name, digest) != digest
-            ]
+            ] + [f"nobody can tell whether {name} is the same object as when the run was begun" for name in unknown]
         if found and not force:
             if resume:
                 raise UsageError(
@@ -130,33 +175,70 @@ class RunDirectory:
         self._await_writers()
         return recover(self.parts)
 
-    def begin(self, arguments: Mapping[str, Any], output: Path) -> None:
-        """Remove what an earlier run left, and write this one's arguments down.
+    def begin(
+        self, arguments: Mapping[str, Any], output: Path, objects: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Put aside what an earlier run left, and write this one's arguments down. See `settle` and `abandon`.
 
         Args:
-            arguments: checked by `check`.
+            arguments, objects: checked by `check`.
             output: what the run will make, below DIR.
 
         Raises:
             OSError: when DIR cannot be written.
         """
-        old = self.path / ARGUMENTS
-        if old.exists():
-            remove(self.path / json.loads(old.read_text())["output"])
-        for path in (*self._files()[:2], output):
-            remove(path)
+        self._put_aside(output)
         content = {
             "arguments": dict(arguments),
             "files": file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
+            "objects": dict(objects or {}),
             "output": str(output.relative_to(self.path)),
         }
-        temporary = old.with_name(f".{ARGUMENTS}.tmp")
-        try:
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
-            os.replace(temporary, old)
-        finally:
-            temporary.unlink(missing_ok=True)
+        _write_json(self.path / ARGUMENTS, content)
         self.parts.mkdir()
+
+    def _put_aside(self, output: Path) -> None:
+        paths = [*self._files(), output]  # the parts first: they say whose run it is when this is cut short
+        if (self.path / ARGUMENTS).exists():
+            try:
+                paths.append(self.path / self._begun()["output"])
+            except UsageError:
+                log.warning("%s is damaged: what else it names is left as it is", self.path / ARGUMENTS)
+        there = [str(path.relative_to(self.path)) for path in dict.fromkeys(paths) if path.exists()]
+        if not there:
+            return
+        aside = self.path / REPLACED
+        aside.mkdir()
+        _write_json(aside / "paths.json", there)
+        for name in there:
+            (aside / "was" / name).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self.path / name, aside / "was" / name)
+
+    def settle(self) -> None:
+        """The run has something to show: what it replaces is removed."""
+        remove(self.path / REPLACED)
+
+    def _restore(self) -> None:
+        aside = self.path / REPLACED
+        if (aside / "paths.json").exists():
+            for name in json.loads((aside / "paths.json").read_text()):
+                if (aside / "was" / name).exists():
+                    remove(self.path / name)
+                    os.rename(aside / "was" / name, self.path / name)
+        remove(aside)
+
+    def _settle_replaced(self) -> None:
+        """After a run that was killed: what it would have replaced is there again unless it has finished something."""
+        if not (self.path / REPLACED).exists():
+            return
+        if self.parts.exists():
+            self._await_writers()
+        if any(True for path in journals(self.parts) for _ in read(path)):
+            self.settle()
+        else:
+            if self.parts.exists():
+                remove(self.parts)
+            self._restore()
 
     def _await_writers(self) -> None:
         fd = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -175,9 +257,10 @@ class RunDirectory:
             os.close(fd)
 
     def abandon(self) -> None:
-        """The run has made nothing: DIR becomes what it was before `begin`, less what that removed."""
+        """The run has made nothing: DIR becomes what it was before `begin`."""
         for path in self._files():
             remove(path)
+        self._restore()
 
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""
@@ -201,6 +284,35 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): --force starts again, or choose "
+        "another directory"
+    )
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        try:
+            temporary.write_text(json.dumps(content, indent=1) + "\n")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Of objects known by `identity.identities`: the names of those that differ, and of those that cannot be told."""
+    given = [name for name in now if name != "by" and (now[name] is not None or before.get(name) is not None)]
+    if before.get("by") != now.get("by"):
+        return [], given
+    unknown = [name for name in given if "" in (before.get(name), now[name])]
+    return [name for name in given if name not in unknown and before.get(name) != now[name]], unknown
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Summary:
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
         warnings: what a person was told.
+        dataset: where it is, from the directory of the summary.
+        recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
+            spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
+
+    In the file a number that JSON does not have (NaN, infinity) is null; read again it is NaN.
     """
 
     command: str
@@ -63,6 +70,8 @@ class Summary:
     restarts: int = 0
     speculative: int = 0
     warnings: list[str] = field(default_factory=list)
+    dataset: str = ""
+    recoverable: bool = True
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -86,7 +95,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
-            temporary.write_text(json.dumps(vars(summary), indent=1) + "\n")
+            temporary.write_text(as_json(vars(summary)) + "\n")
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -95,5 +104,22 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 
 def read_summary(path: str | Path) -> Summary:
-    """What `write_summary` wrote."""
-    return Summary(**json.loads(Path(path).read_text()))
+    """What `write_summary` wrote. Raises ValueError or TypeError when it is damaged."""
+    content = json.loads(Path(path).read_text())
+    content["returns"] = [math.nan if value is None else value for value in content["returns"]]
+    return Summary(**content)
+
+
+def as_json(content: Any) -> str:
+    """JSON of dicts, lists and plain values; a float that JSON does not have (NaN, infinity) becomes null."""
+    return json.dumps(_finite(content), indent=1, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

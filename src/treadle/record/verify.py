@@ -84,11 +84,19 @@ def verify(
 
 def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe) -> str:
     step, name = difference or (0, "its encoding")
-    advice = (
-        "although every episode had an environment of its own: something besides the seed decides"
-        if recipe.fresh_env
-        else "--fresh-env, which builds an environment per episode, may mend that"
-    )
+    stateful = recipe.policy not in (None, "random")
+    if name.split("/")[0] == "infos":
+        advice = "an info may hold the time or an address; --no-infos leaves infos out"
+    elif recipe.fresh_env:
+        advice = "although every episode had an environment of its own: something besides the seed decides"
+        advice += ", perhaps a policy that keeps a state from one episode to the next" if stateful else ""
+    elif stateful:
+        advice = (
+            "either the environment keeps something from one episode to the next (--fresh-env, which builds an "
+            "environment per episode, may mend that) or the policy does (a reset(seed=...) or rng mends that)"
+        )
+    else:
+        advice = "--fresh-env, which builds an environment per episode, may mend that"
     return (
         f"episode {episode.index} (seed {episode.seed}) was made again and came out differently, first at step {step} "
         f"({name}); {advice}"

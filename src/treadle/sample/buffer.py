@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.serve import snapshot
+from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
 from treadle.spaces import Layout, Leaf, RowWriter
 
@@ -100,7 +101,7 @@ class EpisodeBuffer:
         self.index, self.seed, self.length = index, seed, 0
         self._observations.clear()
         self._actions.clear()
-        self._rewards: list[float] = []
+        self._rewards: list[Any] = []
         self._infos: list[dict[str, Any]] = [snapshot(info)] if self._keep_infos else []
         self._policy_infos: list[dict[str, Any]] = []
         self._write(self._observations, 0, observation)
@@ -109,12 +110,12 @@ class EpisodeBuffer:
         """The episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
 
         Ends with (terminated, truncated), both False when `most` steps were taken without an end. Raises what the
-        environment raises, and `spaces.Mismatch`.
+        environment raises, `spaces.Mismatch`, and `BadStep`.
         """
         observations, actions = self._observations, self._actions
         seen, done = observations.writes, actions.writes
         reward_of, info_of = self._rewards.append, self._infos.append
-        keep_infos = self._keep_infos
+        keep_infos, ndarray = self._keep_infos, np.ndarray
         length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
         while True:
             action, policy_info = yield observation
@@ -124,11 +125,11 @@ class EpisodeBuffer:
                 seen[length + 1](observation)
             else:
                 self._write(actions, length, action)
-                observation, reward, terminated, truncated, info = step(action)
+                observation, reward, terminated, truncated, info = stepped(step(action))
                 self._write(observations, length + 1, observation)
                 if not observations.loose and not actions.loose:
                     room = min(len(done), len(seen) - 1)
-            reward_of(reward)
+            reward_of(reward.copy() if type(reward) is ndarray else reward)
             if keep_infos:
                 info_of(snapshot(info) if info else {})
             if policy_info is not None:
@@ -137,7 +138,7 @@ class EpisodeBuffer:
             self.length = length
             if terminated or truncated or length >= most:
                 self.last = observation
-                return bool(terminated), bool(truncated)
+                return flag("terminated", terminated, length), flag("truncated", truncated, length)
 
     @staticmethod
     def _write(column: TreeColumn, row: int, value: Any) -> None:
@@ -149,7 +150,10 @@ class EpisodeBuffer:
                 values.append(snapshot(item))
 
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
-        """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`."""
+        """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`.
+
+        Raises `BadStep` for a reward that is no real number.
+        """
         steps = self.length
         ends = np.zeros((2, steps), np.bool_)
         ends[0, -1], ends[1, -1] = terminated, truncated
@@ -158,7 +162,7 @@ class EpisodeBuffer:
             self.seed,
             self._observations.tree(steps + 1, copy),
             self._actions.tree(steps, copy),
-            np.array(self._rewards, np.float64),
+            numbers(self._rewards),
             ends[0],
             ends[1],
             tuple(self._infos),

@@ -6,8 +6,8 @@ workers that die, and stops when the schedule is complete. `collect` puts the re
 
 from __future__ import annotations
 
-import inspect
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle import seeding
-from treadle.errors import TaskRaised, UsageError
+from treadle.errors import TaskRaised
 from treadle.pool import bell, failure
 from treadle.pool.member import Answered, Failed, Member, Started
 from treadle.pool.messages import Op
@@ -25,12 +24,14 @@ from treadle.pool.pool import Pool
 from treadle.pool.tickets import END
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample import failed
+from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.rollout_slot import BATCH, Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+from treadle.sample.named import env_of
+from treadle.sample.rollout_slot import BATCH, Globals, Remark, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
 from treadle.sample.schedule import Schedule
 
-__all__ = ["Collection", "CollectionFailed", "Tally", "check_amounts", "collect"]
+__all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
 log = logging.getLogger("treadle")
 
@@ -38,6 +39,7 @@ MOST_BARREN = 10  # deaths of one worker in a row, without a result between them
 DEATHS = 3  # worker deaths on one episode that end a run
 AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
 DEFAULT_BUFFER = 1 << 30
+SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
 
 
 @dataclass
@@ -53,6 +55,9 @@ class Tally:
 
 class Collection:
     """One run. Iterate it for (index, length, result) in order of arrival; then `shares()`, and `close()`.
+
+    When an episode fails, those with lower indices that other workers are playing may end first (for `SETTLE` seconds
+    at most), and the failure of the lowest index is raised: which episode is told of does not depend on who was faster.
 
     Args:
         recipe: what a worker plays.
@@ -91,13 +96,17 @@ class Collection:
         self._barren: dict[int, int] = {}  # worker -> deaths in a row without a result between them
         self._issued: list[int] = []  # tickets out, in the order of the pipe
         self._suspect = False  # has a death left a ticket that nobody signed for?
+        self._failure: tuple[int, CollectionFailed] | None = None  # the lowest index that has failed
+        self._deadline = 0.0  # when the failure is raised at the latest
+        self._lost: set[int] = set()  # workers whose stream has ended in a failure
+        self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         for member in self.pool.members:
             self._order(member, BATCH)
         self._issue()
         while not self.schedule.complete:
-            events = self.pool.poll(0.05 if self._suspect else None)
+            events = self.pool.poll(self._patience())
             if not events:
                 self._find_lost()
             for event in events:
@@ -107,8 +116,27 @@ class Collection:
                     self._failed(event)
                 elif isinstance(event, Started):
                     self._order(event.member, 1)
-            self._issue()
+            if self._failure is None:
+                self._issue()
+            elif not self._awaited() or time.monotonic() > self._deadline:
+                break
+        if self._failure is not None:
+            error = self._failure[1]
+            error.finished = len(self.schedule.lengths)
+            raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the next event at most."""
+        if self._failure is not None:
+            return max(0.0, self._deadline - time.monotonic())
+        return 0.05 if self._suspect else None
+
+    def _awaited(self) -> list[int]:
+        """Episodes before the one that failed, which workers that have not failed are playing."""
+        assert self._failure is not None
+        owner, first = self.pool.tickets.owner, self._failure[0]
+        return [i for i in self.schedule.issued if i < first and owner(i) not in (None, *self._lost)]
 
     def _order(self, member: Member, batch: int) -> None:
         order = RolloutOrder(self._root, batch)
@@ -132,10 +160,13 @@ class Collection:
         for slot, raised in sorted(extras.raised.items()):
             member = event.member
             error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
-            raise failed.raised(error, len(self.schedule.lengths))
+            self._raised(failed.raised(error, len(self.schedule.lengths)), member)
         for ready in extras.infos.values():
             self._barren[event.member.index] = 0
             for index, length, result in ready:
+                if isinstance(result, Remark):
+                    self._remark(index, result)
+                    continue
                 if not self.schedule.finish(index, length):
                     continue
                 self.tally.steps += length
@@ -146,8 +177,29 @@ class Collection:
         if len(self._issued) > 4096:
             self._issued = [index for index in self._issued if index in self.schedule.issued]
 
+    def _raised(self, error: CollectionFailed, member: Member) -> None:
+        """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
+        index = error.where.episode
+        if index is None or error.where.phase not in ("reset", "step", "policy"):
+            raise error
+        self._lost.add(member.index)
+        if self._failure is None:
+            self._deadline = time.monotonic() + SETTLE
+        if self._failure is None or index < self._failure[0]:
+            self._failure = index, error
+
+    def _remark(self, index: int, remark: Remark) -> None:
+        known = self.remarks.get(remark.kind)
+        if known is None or index < known[0]:
+            self.remarks[remark.kind] = index, remark.text
+        if known is None and remark.kind == "endless":  # said at once: the run might never end
+            log.warning("%s", remark.text)
+
     def _failed(self, event: Failed) -> None:
         """A worker died: what it had claimed is made again, by a new worker in its place."""
+        if self._failure is not None:  # the run is over: nothing is made again
+            self._lost.add(event.member.index)
+            return
         lost = [i for i in self.schedule.issued if self.pool.tickets.owner(i) == event.member.index]
         for index in sorted(lost):
             self._deaths[index] = self._deaths.get(index, 0) + 1
@@ -197,6 +249,15 @@ class Collection:
                     log.warning("%s", event.error)
         return found
 
+    def warn(self) -> None:
+        """Log the remarks that were not logged at once; for faces that do not tell of them in another way."""
+        for text in self.notes():
+            log.warning("%s", text)
+
+    def notes(self) -> list[str]:
+        """The remarks that were not logged at once."""
+        return [text for kind, (_, text) in self.remarks.items() if kind != "endless"]
+
     def close(self) -> None:
         self.pool.close()
 
@@ -233,7 +294,8 @@ def collect(
     workers. Leaving the loop (or closing the generator) closes the workers.
 
     Args:
-        env: a registered id, "module:Id", an EnvSpec, or a callable that returns an environment.
+        env: a registered id, "module:Id", an EnvSpec, a callable that returns an environment, or "module:make_env" or
+            "file.py:make_env", which name one.
         policy: None for random actions, or see `treadle.program.policies`.
         episodes: how many. With neither this nor `steps` it goes on for ever.
         steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
@@ -256,7 +318,7 @@ def collect(
             raises, or three workers die on one episode.
     """
     recipe = RolloutRecipe(
-        EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,
         envs_per_worker,
         max_episode_steps,
@@ -290,49 +352,19 @@ def _collect(
 
     with Collection(recipe, schedule, root=seed, workers=workers, backend=backend, room=room, **pool_options) as run:
         following = 0
-        for index, _, episode in run:
-            if not ordered:
-                if schedule.end is None or index < schedule.end:
+        try:
+            for index, _, episode in run:
+                if not ordered:
+                    if schedule.end is None or index < schedule.end:
+                        yield episode
+                    continue
+                waiting[index] = episode
+                largest = max(largest, episode.nbytes)
+                held += episode.nbytes
+                while following in waiting and (schedule.end is None or following < schedule.end):
+                    episode = waiting.pop(following)
+                    held -= episode.nbytes
+                    following += 1
                     yield episode
-                continue
-            waiting[index] = episode
-            largest = max(largest, episode.nbytes)
-            held += episode.nbytes
-            while following in waiting and (schedule.end is None or following < schedule.end):
-                episode = waiting.pop(following)
-                held -= episode.nbytes
-                following += 1
-                yield episode
-
-
-def check_seed(seed: int) -> None:
-    """Raise UsageError for what cannot be the seed of a run."""
-    try:
-        seeding.derive(seed)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def check_options(options: dict[str, Any]) -> None:
-    """Raise UsageError for options that no pool has."""
-    known = set(inspect.signature(Pool.__init__).parameters) - {"self", "factories", "rows", "inline", "copy", "blocks"}
-    if unknown := sorted(set(options) - known):
-        raise UsageError(
-            f"unknown argument {unknown[0]!r}; besides its own, collecting takes {', '.join(sorted(known))}"
-        )
-
-
-def check_amounts(
-    episodes: int | None, steps: int | None, workers: int | str, envs_per_worker: int, max_episode_steps: int | None
-) -> None:
-    """Raise UsageError for amounts that make no sense."""
-    if episodes is not None and steps is not None:
-        raise UsageError("give either episodes or steps, not both")
-    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
-    for name, amount in amounts.items():
-        if amount is not None and amount < 1:
-            raise UsageError(f"{name} must be at least 1, got {amount}")
-    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
-        raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
-    if envs_per_worker < 1:
-        raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")
+        finally:
+            run.warn()

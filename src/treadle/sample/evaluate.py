@@ -21,8 +21,10 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
-from treadle.sample.collect import Collection, check_amounts
+from treadle.sample.arguments import check_amounts
+from treadle.sample.collect import Collection
 from treadle.sample.episode import Episode
+from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
 
@@ -143,7 +145,7 @@ def evaluate(
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
     recipe = RolloutRecipe(
-        EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,
         envs_per_worker,
         max_episode_steps,
@@ -158,6 +160,7 @@ def evaluate(
             scores[index] = score
             if watch is not None:
                 watch(score)
+        run.warn()
     return _evaluation(policy_name(policy), [scores[index] for index in range(episodes)], seed)
 
 

@@ -95,18 +95,3 @@ def user_frame(traceback: str) -> str:
         if not file.startswith((_HERE, "<")) and "site-packages" not in file and f"{os.sep}lib{os.sep}py" not in file:
             return f"{os.path.basename(file)}:{match['line']}"
     return ""
-
-
-def own_traceback(traceback: str) -> str:
-    """A worker's traceback without the frames of this package: what the user's own code did."""
-    kept: list[str] = []
-    ours = False
-    for line in traceback.splitlines():
-        match = _FRAME.match(line)
-        if match is not None:
-            ours = match["file"].startswith(_HERE)
-        elif not line.startswith("    "):
-            ours = False
-        if not ours:
-            kept.append(line)
-    return "\n".join(kept)

@@ -29,17 +29,22 @@ class Named:
             raise UsageError(f"{self.reference} is a {type(found).__name__}, which cannot be called")
         return found(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return self.reference
 
-def env_of(text: str) -> str | Named:
-    """What names an environment on a command line: a registered id, "module:Id", "module:make_env" or
-    "file.py:make_env".
+
+def env_of(env: Any) -> Any:
+    """What a name of an environment means: a registered id or "module:Id" stays text, "module:make_env" and
+    "file.py:make_env" become `Named`. What is no text is returned as it is.
 
     A name behind a colon that is an identifier is a function or class: registered ids end in "-v<number>" and are none.
     """
-    name, colon, attribute = text.rpartition(":")
+    if not isinstance(env, str):
+        return env
+    name, colon, attribute = env.rpartition(":")
     if colon and (name.endswith(".py") or all(part.isidentifier() for part in attribute.split("."))):
-        return Named(text)
-    return text
+        return Named(env)
+    return env
 
 
 def env_name(env: str | EnvSpec | Callable[..., gym.Env]) -> str:

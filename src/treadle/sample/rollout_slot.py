@@ -8,7 +8,6 @@ neighbours.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,12 +15,15 @@ from enum import Enum
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.program.base import Description, Program
 from treadle.program.gym_env import EnvRecipe, import_package, portable_spec
 from treadle.program.policies import build_actor
 from treadle.sample.buffer import EpisodeBuffer
+from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
 from treadle.seeding import SeedStream
 from treadle.spaces import Layout
@@ -47,6 +49,19 @@ class RolloutOrder:
 
     root: int
     batch: int = BATCH
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a worker wants a person to know while it goes on; travels as a result of length 0.
+
+    Attributes:
+        kind: remarks of one kind are made once a run.
+        text: one line, which names the episode.
+    """
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,7 @@ class RolloutSlot(Program):
             self._build(recipe, slot)
         self.shares = Shares()
         self._root: int | None = None
+        self._said: set[str] = set()  # kinds of remarks made
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
         _without_banner(recipe.env)
@@ -110,7 +126,7 @@ class RolloutSlot(Program):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
-        """Yield lists of (index, length, result) until there are no more tickets."""
+        """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark)."""
         playing = self._play(order, control)
         if self._globals is not Globals.SWAP:
             yield from playing
@@ -166,7 +182,7 @@ class RolloutSlot(Program):
                     before = perf_counter()
                     actions, policy_infos = act(now)
                     shares.policy += (perf_counter() - before) * CLOCKED
-            except Exception as error:  # noqa: BLE001 - whatever a policy raises is placed and raised again
+            except BaseException as error:  # noqa: BLE001 - whatever it raises, sys.exit too, is placed and raised again
                 raise self._blamed(error, now) from None
             for row in rows:
                 episode = playing[row]
@@ -178,41 +194,54 @@ class RolloutSlot(Program):
                     ended = self._ended(row, *end.value)
                     if ended is None:  # it has only grown suspiciously long
                         now[row], playing[row] = self._going_on(row)
+                        yield [*ready, self._remark_endless(buffers[row])]
+                        ready, since = [], perf_counter()
                         continue
                     now[row] = playing[row] = None
                     open_rows -= 1
                     finished = perf_counter()
                     shares.step += finished - mark
-                    ready.append(ended)
+                    ready += ended
                     mark = perf_counter()
                     # an episode shares its buffer's memory: it must be on its way before the buffer is used again
                     if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
                         yield ready
                         ready, since = [], perf_counter()
                         mark = since
-                except Exception as error:  # noqa: BLE001 - raised on, with its place
+                except BaseException as error:  # noqa: BLE001 - raised on, with its place
                     raise _placed(error, "step", buffers[row], actions[row]) from None
             if control.stopped():
                 return
         if ready:
             yield ready
 
-    def _ended(self, row: int, terminated: bool, truncated: bool) -> tuple[int, int, Any] | None:
-        """What becomes of a row whose episode has stopped: (index, length, result); None: it goes on after all."""
+    def _ended(self, row: int, terminated: bool, truncated: bool) -> list[tuple[int, int, Any]] | None:
+        """What becomes of a row whose episode has stopped: (index, length, result), and perhaps a remark; None: it goes
+        on after all."""
         buffer, recipe = self._buffers[row], self._recipe
         if not (terminated or truncated):
             if recipe.max_steps is None:
-                self._warn_endless(buffer)
                 return None
             truncated = True
         start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
-        episode = buffer.episode(terminated, truncated, copy=copies)
+        try:
+            episode = buffer.episode(terminated, truncated, copy=copies)
+        except BadStep as error:
+            raise _placed(error, "step", buffer, None) from None
         result = episode if self._sink is None else self._store(episode)
         taken = perf_counter() - start
         self.shares.encode += taken
         self.shares.step -= taken
-        return buffer.index, buffer.length, result
+        ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
+        if "nan" not in self._said and np.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
+            self._said.add("nan")
+            step = int(np.isnan(episode.rewards).argmax()) + 1
+            text = (
+                f"episode {buffer.index} (seed {buffer.seed}) has a reward that is not a number (NaN), in step {step}"
+            )
+            ended.append((buffer.index, 0, Remark("nan", text)))
+        return ended
 
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
@@ -228,10 +257,10 @@ class RolloutSlot(Program):
                 self._envs[row] = self._recipe.env.build()
             if self._globals is not Globals.LEAVE:
                 seeding.seed_globals(policy_seed)
-            observation, info = self._envs[row].reset(seed=seed)
+            observation, info = first_observation(self._envs[row].reset(seed=seed))
             self._actor.start(row, policy_seed)
             buffer.begin(index, seed, observation, info)
-        except Exception as error:  # noqa: BLE001 - raised on, with its place
+        except BaseException as error:  # noqa: BLE001 - raised on, with its place
             raise _placed(error, "reset", buffer, None) from None
         playing = buffer.play(self._envs[row].step, observation, self._most)
         next(playing)
@@ -254,9 +283,9 @@ class RolloutSlot(Program):
             error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
             raise
 
-    def _blamed(self, error: Exception, now: list[Any]) -> Exception:
+    def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
         """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
-        row = getattr(error.__context__, "row", None)  # of a spaces.Mismatch
+        row = getattr(error, "treadle_row", getattr(error.__context__, "row", None))  # the latter: a spaces.Mismatch's
         if row is None or now[row] is None:
             row = next(row for row, observation in enumerate(now) if observation is not None)
         if isinstance(error, BadAction):  # as plain text: its path is the action's, not an observation's
@@ -268,9 +297,9 @@ class RolloutSlot(Program):
         spec = self._envs[0].spec
         return LONG if spec is None or spec.max_episode_steps is None else 1 << 62
 
-    def _warn_endless(self, buffer: EpisodeBuffer) -> None:
-        message = f"episode {buffer.index} has taken {buffer.length:,} steps and the environment has no time limit; "
-        warnings.warn(message + "max_episode_steps (--max-episode-steps) would cut it", stacklevel=2)
+    def _remark_endless(self, buffer: EpisodeBuffer) -> tuple[int, int, Remark]:
+        text = f"episode {buffer.index} has taken {buffer.length:,} steps and the environment has no time limit; "
+        return buffer.index, 0, Remark("endless", text + "max_episode_steps (--max-episode-steps) would cut it")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self, name)
@@ -283,7 +312,7 @@ class RolloutSlot(Program):
             env.close()
 
 
-def _placed(error: Exception, phase: str, buffer: EpisodeBuffer, action: Any) -> Exception:
+def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:
     """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
     from treadle.pool.serve import portable
 
@@ -291,7 +320,9 @@ def _placed(error: Exception, phase: str, buffer: EpisodeBuffer, action: Any) ->
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1
-    if phase == "step":
+    if isinstance(error, BadStep) and error.step is not None:
+        where["step"] = error.step
+    elif phase == "step":
         where["last_action"] = portable(action)
     error.treadle_where = where  # type: ignore[attr-defined]
     return error

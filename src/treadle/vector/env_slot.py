@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe, GymEnv
+from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult
-from treadle.vector.registered import own_registrations, register_missing
 
 EnvLike = str | EnvSpec | Callable[..., gym.Env]
 
@@ -34,9 +34,13 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True)
 class Kept:
-    """Reset options that also serve the resets that the slot makes by itself, until the next `begin` from outside."""
+    """Reset options that also serve the resets that the slot makes by itself, until the next `begin` from outside.
+
+    `lasting` says the same to the pool, which gives them to a fresh environment in a dead one's place.
+    """
 
     options: dict[str, Any]
+    lasting: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

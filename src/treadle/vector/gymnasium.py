@@ -29,8 +29,10 @@ from treadle.vector.calls import SlotCalls
 from treadle.vector.env_slot import Ask, EnvLike, slots_of
 from treadle.vector.infos import InfoStyle, batcher
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
+from treadle.vector.owned import OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialFace
 from treadle.vector.refusals import SpacesDiffer
+from treadle.vector.rollout import RolloutFace
 from treadle.vector.shares import choose_shares
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
@@ -41,12 +43,14 @@ log = logging.getLogger("treadle")
 Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
-class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
     """Steps n environments at once. Use it from one thread.
 
     Args:
         envs: a sequence of callables that return an environment (or of ids, or EnvSpecs), or one of them and
-            `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle.
+            `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle. Or
+            `OwnedVectors` and `num_envs`: each worker has one vectorised environment for all its slots; the autoreset
+            mode is theirs, and `kwargs`, `wrappers` and `imports` are given there.
         num_envs: how many, when `envs` is a single one.
         workers: how many, the caller not counted; "auto": one a core, the caller's own share counted.
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
@@ -60,7 +64,11 @@ class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
             modules to import first.
         backend: "process", "thread" or "serial" (all in the caller).
         step_timeout: seconds for one request of a worker (WorkerTimeout); None: no limit.
-        on_failure: what a worker's death leads to; None: "raise".
+        on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
+            episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
+            use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
+            "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
+            slot. Other slots never notice. `send` and `recv` work with "raise" only.
         start_method, preload, start_timeout, close_timeout, max_restarts, worker_output, blocks: see `Pool`.
 
     Raises:
@@ -69,7 +77,7 @@ class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
 
     def __init__(
         self,
-        envs: EnvLike | Sequence[EnvLike],
+        envs: EnvLike | Sequence[EnvLike] | OwnedVectors,
         num_envs: int | None = None,
         *,
         workers: int | str | None = "auto",
@@ -95,12 +103,20 @@ class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
-        slots = slots_of(
-            envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
-        )
-        self.num_envs = n = len(slots)
         guarded = step_timeout is not None or on_failure is not None
-        workers, inline = choose_shares(n, backend, workers, inline, guarded=guarded, cores=bell.cores())
+
+        def shares(n: int) -> tuple[int | None, int]:
+            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=bell.cores())
+
+        if isinstance(envs, OwnedVectors):
+            envs.check(kwargs or wrappers or imports, on_failure)
+            slots: Any = envs.slots(num_envs, shares, backend)
+        else:
+            slots = slots_of(
+                envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
+            )
+        self.num_envs = n = len(slots)
+        workers, inline = shares(n)
         self._pool = _start(
             slots,
             backend=backend,
@@ -120,6 +136,9 @@ class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
         try:
             self._lockstep = self._pool.lockstep
             spaces = vector_spaces(self._pool.descriptions, observation_mode)
+            if isinstance(envs, OwnedVectors):
+                self.autoreset_mode = mode_of_all(self._pool.descriptions, autoreset_mode)
+                _mode(self.autoreset_mode, style)
         except BaseException:
             self._pool.close(0.0)
             raise
@@ -290,16 +309,11 @@ class VectorEnv(PartialFace, SlotCalls, gym.vector.VectorEnv):
     def stats(self) -> VectorStats:
         """What it has done since it was made."""
         self._turns.check_open()
-        ground, elapsed = self._pool.grounding, monotonic() - self._began
-        assert ground.arena is not None
-        assert ground.fields is not None
-        episodes = ground.arena.array(ground.fields.episode) + 1
-        steps = np.full(self.num_envs, self._calls, np.int64)
+        elapsed, episodes = monotonic() - self._began, self._lockstep.episodes
+        steps = self._calls - self._lockstep.missed
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             steps -= np.maximum(0, episodes - self._resets)
-        restarts = np.zeros(self.num_envs, np.int64)
-        for member in self._pool.members:
-            restarts[list(member.slots)] = len(member.restarts)
+        restarts = np.array(self._pool.restarts, np.int64)
         return VectorStats(steps, episodes, restarts, busy_shares(self._pool, elapsed), elapsed)
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from treadle.errors import UsageError
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.owned import OwnedVectors
 
 
 @cache
@@ -18,13 +20,16 @@ def _options() -> frozenset[str]:
     return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
+def make_vec(env: EnvLike, num_envs: int = 1, *, owned: bool = False, **kwargs: Any) -> VectorEnv:
     """A vector of `num_envs` environments.
 
     Args:
         env: a registered id ("CartPole-v1", "ALE/Pong-v5": the package is imported by itself; "module:Id"), an
             EnvSpec, or a callable that returns an environment.
         num_envs: how many.
+        owned: each worker owns one *vectorised* environment for all its slots: `env` is the id of an environment that
+            has such a form ("CartPole-v1"), or a callable `env(num_envs=k, **kwargs)` that returns a
+            `gymnasium.vector.VectorEnv`. See `OwnedVectors`.
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None, copy=True,
             infos="gymnasium", wrappers=(), backend="process", step_timeout=None, ...); everything else goes to the
             environment's constructor. For an argument of the constructor that has an option's name, use
@@ -36,7 +41,12 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
     options = {name: value for name, value in kwargs.items() if name in names}
     own = {name: value for name, value in kwargs.items() if name not in names}
     options["kwargs"] = {**own, **(options.get("kwargs") or {})}
-    return VectorEnv(env, num_envs, **options)
+    if not owned:
+        return VectorEnv(env, num_envs, **options)
+    if not (isinstance(env, str) or callable(env)):
+        raise UsageError(f"owned=True wants an id or a callable, got {type(env).__name__}")
+    build = {name: options.pop(name) for name in ("kwargs", "wrappers", "imports") if name in options}
+    return VectorEnv(OwnedVectors(env, **build), num_envs, **options)
 
 
 def vector_entry_point(env: EnvLike) -> Callable[..., VectorEnv]:

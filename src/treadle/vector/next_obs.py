@@ -26,11 +26,12 @@ def next_obs(observations: Any, infos: Any, space: gym.Space | None = None) -> A
     Returns:
         The batch. Arrays that changed are copies; nothing that was passed in is written to.
     """
-    finals = _finals(infos)
+    finals = finals_of(infos)
     return _replaced(observations, finals, space) if finals else observations
 
 
-def _finals(infos: Any) -> dict[int, Any]:
+def finals_of(infos: Any) -> dict[int, Any]:
+    """slot -> terminal observation, from a batch's infos in any of the three forms."""
     if isinstance(infos, dict):
         for key in ("final_obs", "final_observation"):
             if key in infos:
@@ -71,4 +72,4 @@ def _is_nest(batch: tuple[Any, ...], finals: dict[int, Any]) -> bool:
     )
 
 
-__all__ = ["next_obs"]
+__all__ = ["finals_of", "next_obs"]

@@ -68,6 +68,7 @@ class PartialBatches:
         self._errors: deque[WorkerError] = deque()
         self._member_of = {slot: member for member in pool.members for slot in member.slots}
         self._steps: dict[int, int] = {}
+        self._together = any(each.metadata.get("together") for each in pool.descriptions)  # see `owned.py`
 
     @property
     def open(self) -> bool:
@@ -155,7 +156,7 @@ class PartialBatches:
             by_member.setdefault(self._member_of[slot].index, []).append(slot)
         for slots in by_member.values():
             member = self._member_of[slots[0]]
-            alone = member.inline or self._takes_long(member)
+            alone = not self._together and (member.inline or self._takes_long(member))
             for group in ([slot] for slot in slots) if alone else (slots,):
                 payload = (group, None) if op is Op.STEP else {slot: orders[slot] for slot in group}
                 id = self._pool.send(member, op, payload, self._block, tuple(group))
@@ -295,6 +296,8 @@ class PartialFace:
     def _opened(self) -> PartialBatches:
         if self._turns.state is not Partly.OPEN:
             self._turns.check_free("send")
+        if self._pool.policy is not failure.Policy.RAISE:
+            raise UsageError("send() and recv() raise on a worker's death: they work with on_failure='raise' only")
         if self._partial is None:
             self._partial = PartialBatches(self._pool, self._lockstep, max(1, self.num_envs // 2))
         return self._partial

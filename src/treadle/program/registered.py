@@ -1,8 +1,8 @@
 """Ids that the caller has registered, made known to workers.
 
 Workers start clean: what a script registers (itself, or by importing ale_py, say) is unknown to them, and a factory
-such as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registrations travel along, except those
-of Gymnasium itself. A class defined in `__main__` travels by value.
+such as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB): also
+the ids of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
 """
 
 from __future__ import annotations
@@ -12,17 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import cloudpickle
-from gymnasium.envs.registration import EnvSpec, registry
+from gymnasium.envs.registration import registry
 
 
-def own_registrations() -> bytes | None:
-    """The specs that are not Gymnasium's own, for `register_missing`; None when there are none.
-
-    Specs that cannot be pickled stay behind: they matter only to those who make them.
-    """
-    specs = [spec for spec in registry.values() if not _is_gymnasiums(spec)]
-    if not specs:
-        return None
+def own_registrations() -> bytes:
+    """The caller's specs, for `register_missing`. What cannot be pickled stays behind."""
+    specs = list(registry.values())
     try:
         return cloudpickle.dumps(specs)
     except Exception:  # noqa: BLE001 - pickling runs foreign code
@@ -31,13 +26,10 @@ def own_registrations() -> bytes | None:
 
 @lru_cache(maxsize=4)  # every slot of a worker asks
 def register_missing(pickled: bytes | None) -> None:
-    """Register what is not registered here yet."""
+    """Register what is not registered here, or in another way."""
     for spec in pickle.loads(pickled) if pickled is not None else ():
-        registry.setdefault(spec.id, spec)
-
-
-def _is_gymnasiums(spec: EnvSpec) -> bool:
-    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.envs.")
+        if registry.get(spec.id) != spec:
+            registry[spec.id] = spec
 
 
 def _pickles(spec: Any) -> bool:

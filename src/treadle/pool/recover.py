@@ -1,0 +1,340 @@
+"""Recovery: how a lockstep goes on after a worker's death, where the pool is told to (on_failure "restart", "drop").
+
+A dead worker takes its environments along, so the episodes of its slots are cut: each is told once, by a row that is
+truncated, of reward 0, not valid, with `{"aborted": True}`. What follows is what follows any truncated row:
+
+- where a slot moves on within the step, the row shows the first observation of a fresh environment, whose info says
+  `"restarted"`; the slot's last observation is the terminal one, and "aborted" is in its info;
+- where the next step begins the next episode, the row keeps the last observation, and the next one is the reset row;
+- where a slot holds, the row keeps the last observation, and the slot waits for a reset.
+
+With "drop" no environment follows: the row says "dropped", and all later ones are zeros. An episode that was about to
+begin is not cut but begun again, by the fresh worker. So is whatever a reset asked for.
+
+Decisions follow the states of the members, not single events: an interrupt (Ctrl-C) may lose an event, and `advance`
+can be called again. What the caller may not be told any more (a step that was interrupted and dropped) is told by the
+next step. Fresh environments are seeded by (root, slot, incarnation), where a reset would have given them no seed.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.errors import UsageError, WorkerDied, WorkerError
+from treadle.pool import failure, life
+from treadle.pool.batch import Batch, Batches
+from treadle.pool.bell import SLICE
+from treadle.pool.failure import Policy, Verdict
+from treadle.pool.flight import Flight
+from treadle.pool.life import State
+from treadle.pool.member import Failed, Member
+from treadle.pool.messages import Extras, Op
+from treadle.seeding import restart_seed
+
+if TYPE_CHECKING:
+    from treadle.pool.dispatch import Dispatch
+
+log = logging.getLogger("treadle")
+
+ABORTED, RESTARTED, DROPPED = "aborted", "restarted", "dropped"  # in infos
+
+
+class Due(Enum):
+    """What stands out for a slot without a running episode."""
+
+    ABORT = "abort"  # its episode was cut and nobody knows: the next step's row tells
+    BEGIN = "begin"  # the next step begins an episode in the fresh environment
+    RESET = "reset"  # it waits for a reset
+
+
+class Recovery:
+    """Attributes:
+    due: slot -> what stands out, for the few that have something.
+    gone: slots that were dropped, and told so.
+    missed: int64[n], rows of steps that were neither transitions nor resets.
+    """
+
+    def __init__(self, pool: Dispatch, batches: Batches) -> None:
+        self._pool, self._batches = pool, batches
+        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._moves_on = [d.finals for d in pool.descriptions]
+        self._begins_next = [d.begins_next and not d.finals for d in pool.descriptions]
+        self.due: dict[int, Due] = {}
+        self.gone: set[int] = set()
+        self.missed = np.zeros(pool.n, np.int64)
+        self._root: int | None = None
+        self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
+        self._fresh: set[int] = set()  # slots whose environment is new and was never reset
+        self._over: dict[int, int] = {}  # slots between two episodes -> the number of the one that ended
+        self._condemned: set[int] = set()  # members that were killed and have yet to be seen dead
+        self._seen = 0  # the request up to which `_over` is right
+        assert pool.grounding.arena is not None
+        assert pool.grounding.fields is not None
+        self._episode = pool.grounding.arena.array(pool.grounding.fields.episode)
+        self._earlier = np.zeros(pool.n, np.int64)  # episodes begun by earlier workers
+
+    @property
+    def unfinished(self) -> bool:
+        """Is a worker on its way out, or its successor on its way in?"""
+        on_the_way = (State.LATE, State.DEAD, State.STARTING)
+        return bool(self._condemned) or any(m.state in on_the_way for m in self._pool.members)
+
+    @property
+    def episodes(self) -> np.ndarray:
+        """int64[n]: episodes begun in each slot, by all its workers."""
+        return self._earlier + self._episode + 1
+
+    # -- before a request --------------------------------------------------------------------------------------------
+
+    def check_step(self) -> bool:
+        """Is there a slot that cannot simply be stepped? Raises UsageError when one waits for a reset."""
+        waiting = sorted(slot for slot, due in self.due.items() if due is Due.RESET)
+        if waiting:
+            raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first")
+        return bool(self.due or self.gone)
+
+    def reachable(self, chosen: list[int]) -> list[int]:
+        """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
+        dropped = [slot for slot in chosen if self._member_of[slot].state is State.GONE]
+        if dropped and len(chosen) < self._pool.n:
+            raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
+        return [slot for slot in chosen if slot not in dropped]
+
+    def catch_up(self, id: int) -> None:
+        """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
+        if self._seen != id:
+            self._over, self._seen = {}, id
+
+    def orders(self, flight: Flight, asked: dict[int, tuple[int | None, Any]]) -> dict[int, tuple[int | None, Any]]:
+        """Note what a reset asks for; returns what is to be sent."""
+        seeded = [(slot, int(seed)) for slot, (seed, _) in asked.items() if isinstance(seed, int | np.integer)]
+        if seeded and seeded[0][1] >= 0:
+            slot, seed = seeded[0]
+            self._root = seed - slot if seed >= slot else seed
+        for slot, (_, options) in asked.items():
+            self._lasting[slot] = options if getattr(options, "lasting", False) else None
+        flight.void = {slot for slot in flight.slots if slot in self.due and self._is_gone(slot)}
+        flight.begins = dict(asked)
+        flight.before = {slot: int(self.episodes[slot]) for slot in asked}
+        return {slot: self._order(slot, order) for slot, order in asked.items()}
+
+    def send_step(self, flight: Flight, loose: list[Any] | None) -> bool:
+        """A step where not all slots can simply be stepped: send each what stands out for it. False: they all can."""
+        if not self.due and not self.gone:
+            return False
+        for slot, due in self.due.items():
+            if due is Due.ABORT:
+                flight.cut.add(slot)
+            if self._is_gone(slot):
+                flight.void.update({slot} - flight.cut)
+            elif due is Due.BEGIN or self._moves_on[slot]:
+                self._begin(flight, slot)
+        for member in self._pool.in_slot_order():
+            stepped = [slot for slot in member.slots if slot not in self.due and slot not in self.gone]
+            if not stepped or self._is_gone(stepped[0]):
+                continue
+            lo, hi = member.slots[0], member.slots[-1] + 1
+            columns = None if loose is None else [column[lo:hi] for column in loose]
+            whole = len(stepped) == len(member.slots)
+            payload = (None if whole else stepped, columns) if columns is not None or not whole else None
+            flight.expect(member, self._pool.send(member, Op.STEP, payload, flight.block, stepped), stepped)
+        self.advance(flight)
+        return True
+
+    # -- while it is on its way --------------------------------------------------------------------------------------
+
+    def advance(self, flight: Flight) -> None:
+        """Do what the members' states ask for: kill the late, replace or drop the dead, ask the fresh."""
+        for member in self._pool.members:
+            if member.state is State.LATE:
+                member.worker.kill(signal.SIGKILL)
+                self._condemned.add(member.index)
+            elif member.state is State.DEAD and member.restart_at is None:
+                if not self._after_death(flight, member):
+                    return
+            elif member.state in life.ALIVE:
+                orders = {s: self._order(s, flight.begins[s]) for s in member.slots if s in flight.unsent}
+                if orders:
+                    id = self._pool.send(member, Op.RESET, orders, flight.block, tuple(orders))
+                    flight.expect(member, id, orders)
+                    flight.unsent -= set(orders)
+
+    def await_killed(self) -> bool:
+        """Is a killed worker still there? It may have answered just before: then only its end is to come."""
+        left = [m for m in self._pool.members if m.index in self._condemned and m.state in life.ALIVE]
+        if left:
+            self._pool.roster.sleep_on(left, SLICE, closing=True)
+        return bool(left)
+
+    def _after_death(self, flight: Flight, member: Member) -> bool:
+        """Replace a dead member or drop it; False when neither is to be, and the flight fails."""
+        pool, error = self._pool, member.failure
+        assert error is not None
+        self._condemned.discard(member.index)
+        pending = flight.forget(member)
+        verdict = self._verdict(member, error)
+        others = [m for m in pool.members if m is not member and m.state is not State.GONE]
+        if verdict.act is Policy.RAISE or (verdict.act is Policy.DROP and not others):
+            if verdict.act is Policy.DROP:
+                error.add_note("no other worker is left")
+            pool.broken = pool.broken or error
+            flight.fail(Failed(member, error, ()), pending)
+            return False
+        self._count(flight, member, pending)
+        dropped = verdict.act is Policy.DROP
+        for slot in member.slots:
+            if flight.op is Op.CALL or (slot not in pending and slot not in flight.unsent):
+                flight.lost.add(slot)
+            elif slot in flight.begins and not dropped:
+                flight.unsent.add(slot)
+            elif slot in flight.begins:
+                flight.void.add(slot)
+            elif slot in self._over and self._begins_next[slot]:  # the step was to begin its next episode
+                if dropped:
+                    flight.void.add(slot)
+                else:
+                    self._begin(flight, slot)
+            else:
+                flight.cut.add(slot)
+                if self._moves_on[slot] and not dropped:
+                    self._begin(flight, slot)
+        if flight.op is Op.CALL and pending:
+            flight.told.append(error)
+        self._tell(member, error, verdict)
+        if dropped:
+            pool.drop(member)
+        else:
+            self._fresh.update(member.slots)
+            pool.restart(member, verdict.delay)
+        return True
+
+    def _verdict(self, member: Member, error: WorkerError) -> Verdict:
+        if error.where.phase == "init" and (not isinstance(error, WorkerDied) or member.worker.report.forced):
+            return Verdict(Policy.RAISE)  # its constructor raised, or hung: it would do so again
+        verdict = failure.on_death(self._pool.policy, member.restarts, monotonic(), self._pool.max_restarts)
+        if verdict.act is Policy.RAISE:
+            error.add_note(f"it was not restarted: max_restarts={self._pool.max_restarts} in ten minutes are used up")
+        return verdict
+
+    def _tell(self, member: Member, error: WorkerError, verdict: Verdict) -> None:
+        slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
+        if verdict.act is Policy.DROP:
+            then = f"{slots} of worker {member.index} are dropped"
+        else:
+            when = f", in {verdict.delay:g} s" if verdict.delay else ""
+            then = f"worker {member.index} is started anew for {slots} (restart {len(member.restarts) + 1}{when})"
+        log.warning("%s: %s; %s", error.where, failure.reason(error), then)
+
+    def _begin(self, flight: Flight, slot: int) -> None:
+        """An episode is to begin in a fresh environment: asked for by `advance`."""
+        flight.begins[slot] = None, self._lasting.get(slot)
+        flight.unsent.add(slot)
+        flight.before.setdefault(slot, int(self.episodes[slot]))
+
+    def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
+        """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
+        seed, options = asked
+        if seed is None and slot in self._fresh and self._root is not None:
+            seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+        return seed, options
+
+    def _is_gone(self, slot: int) -> bool:
+        return self._member_of[slot].state is State.GONE
+
+    def _count(self, flight: Flight, member: Member, pending: set[int]) -> None:
+        """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""
+        for slot in member.slots:
+            if slot in flight.before and (slot in pending or slot in flight.unsent):
+                count = flight.before[slot]
+            elif slot in pending and slot in self._over:
+                count = int(self._earlier[slot]) + self._over[slot] + 1
+            else:
+                count = int(self.episodes[slot])
+            self._earlier[slot], self._episode[slot] = count, -1
+
+    def unasked(self, flight: Flight) -> list[int]:
+        """Slots of a flight that could not be asked, because they were dropped."""
+        return [slot for slot in flight.slots if self._is_gone(slot)]
+
+    # -- when it has come --------------------------------------------------------------------------------------------
+
+    def fill(self, flight: Flight) -> set[int]:
+        """Write the rows that no worker has written. Returns the slots whose rows are to be nothing."""
+        raised = {slot for each in flight.extras for slot in each.raised}
+        told = {slot: info for each in flight.extras for slot, info in each.infos.items()}
+        infos: dict[int, Any] = {}
+        finals: dict[int, Any] = {}
+        for slot in flight.cut - raised:
+            note = {ABORTED: True, DROPPED: True} if self._is_gone(slot) else {ABORTED: True}
+            if self._moves_on[slot]:
+                finals[slot] = note, self._batches.keep_final(flight.block, slot)
+            if slot not in flight.begins:
+                self._batches.keep_row(flight.block, slot)
+                infos[slot] = dict(note)
+            self._batches.mark_cut(flight.block, slot)
+        if flight.op is Op.STEP:
+            infos.update(
+                {slot: {**told.get(slot, {}), RESTARTED: True} for slot in flight.begins if slot not in raised}
+            )
+        for slot in flight.void:
+            infos[slot] = {DROPPED: True} if flight.op is Op.STEP else {ABORTED: True, DROPPED: True}
+        if infos:
+            flight.extras.append(Extras(infos, {}, finals, {}))
+        return self.gone | flight.void
+
+    def landed(self, flight: Flight, batch: Batch | None) -> None:
+        """The flight is over, and the caller is told all about it. `batch`: None after a call."""
+        begun = set(flight.begins) - flight.void - {slot for each in flight.extras for slot in each.raised}
+        self._fresh -= begun
+        for slot in [*flight.begins, *flight.void]:
+            self.due.pop(slot, None)
+            self._over.pop(slot, None)
+        for slot in flight.cut:
+            self.due.pop(slot, None)
+            if not self._is_gone(slot) and not self._moves_on[slot]:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        if flight.op is Op.STEP and batch is not None:
+            self.note_ends(batch.terminated | batch.truncated, but=flight.cut)
+            self.missed[list(flight.cut | flight.void | self.gone)] += 1
+        self.gone |= flight.void | {slot for slot in flight.cut if self._is_gone(slot)}
+        self._lose(flight)
+
+    def dropped(self, flight: Flight) -> None:
+        """The flight is over, and nobody is told: it had been interrupted."""
+        self.gone |= flight.void
+        for slot in flight.begins:
+            self.due.pop(slot, None)
+            self._fresh.discard(slot)
+            self._over.pop(slot, None)
+        if flight.op is Op.STEP:
+            self.note_ends(self._batches.ends(flight.block), but=flight.cut | self.gone | set(flight.begins))
+        self.due.update(dict.fromkeys(flight.cut, Due.ABORT))
+        self._lose(flight)
+
+    def _lose(self, flight: Flight) -> None:
+        for slot in flight.lost - self.gone - set(self.due):
+            if slot not in self._over:
+                self.due[slot] = Due.ABORT
+            else:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] or self._is_gone(slot) else Due.RESET
+        self._seen = self._pool._last_id
+
+    def note_ends(self, ended: np.ndarray, but: set[int] | frozenset[int] = frozenset()) -> None:
+        """The latest step's ends, bool[n]: slots that have not moved on are between two episodes now."""
+        slots = np.flatnonzero(ended).tolist()
+        self._over = {slot: int(self._episode[slot]) for slot in slots if not self._moves_on[slot] and slot not in but}
+        self._seen = self._pool._last_id
+
+    def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
+        """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""
+        self.note_ends(arrays[-2] | arrays[-1])
+        return self._batches.finals(block, arrays, told)
+
+
+__all__ = ["Due", "Recovery"]

@@ -1,0 +1,245 @@
+"""Workers whose slots are the rows of one program: they are stepped by one call, and live and die together.
+
+A vectorised environment steps n rows in the time that Python needs for a few, so there is no loop over slots here: one
+read of all actions, one call, one write a leaf. `Server` uses it in the place of its own ways where a program has an
+attribute `whole`; every slot of the worker then has the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.pool.messages import Extras, Raised
+from treadle.spaces import Layout, Mismatch
+
+if TYPE_CHECKING:
+    from treadle.pool.serve import Server
+
+Orders = dict[int, tuple[int | None, Any]]
+
+
+class WholeStep(NamedTuple):
+    """One step of k rows.
+
+    Attributes:
+        observations: a tree of arrays [k, *shape].
+        rewards: numbers [k].
+        terminated, truncated: bool[k].
+        valid: bool[k], False on rows that are no transition; None: all are.
+        infos: row -> its info, only where there is something in it.
+        finals: row -> (terminal observation, info) of rows that moved on within the step.
+    """
+
+    observations: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray | None
+    infos: dict[int, dict[str, Any]]
+    finals: dict[int, tuple[Any, dict[str, Any]]]
+
+
+class WholeProgram(Protocol):
+    """What all slots of a worker share. Rows are 0..k-1."""
+
+    def step(self, actions: Any) -> WholeStep:
+        """`actions`: a tree of arrays [k, *shape], its own to keep."""
+        ...
+
+    def reset(self, orders: Orders) -> tuple[Any, dict[int, dict[str, Any]]]:
+        """Reset the rows of `orders` (row -> seed, options). Observations of all k rows, and infos by row."""
+        ...
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], rows: list[int]) -> dict[int, Any]:
+        """Run a named operation once; a result for each of the rows."""
+        ...
+
+
+class Whole:
+    """The part of a server that is different for such a program."""
+
+    def __init__(self, server: Server, program: WholeProgram) -> None:
+        self._server, self._program = server, program
+        self._k = len(server.slots)
+        self._last: list[Any] = []  # the leaves that the program returned last, as it returned them
+
+    def step(
+        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: Sequence[Any] | None = None
+    ) -> Extras | None:
+        """As `Server.step`; all rows or none."""
+        server = self._server
+        rows: Any = server._rows
+        server.ended = False
+        if chosen is not None and len(chosen) != self._k:
+            error = UsageError(f"slots {list(server.slots)} are one vectorised environment: they step together")
+            return self._all_raised(error, "step", [slot - server.slots[0] for slot in chosen])
+        view = rows.whole(block)
+        server._ticks += 1
+        try:
+            result = self._program.step(rows.batch_of_actions())
+            last = self._write(view, rows.layout, result.observations)
+            ends = _flags(view.terminated, result.terminated, "terminated")
+            ends = ends | _flags(view.truncated, result.truncated, "truncated")
+            _check(result.rewards, (self._k,), "rewards")
+            view.rewards[...] = result.rewards
+            finals = self._finals(view, rows.layout, result.finals)
+        except server._catch as error:
+            np.asarray(rows.done)[...] = id
+            return self._all_raised(error, "step", range(self._k))
+        self._last = last
+        if result.valid is None:
+            view.valid[...] = True
+        else:
+            view.valid[...] = result.valid
+            self._begun(~result.valid)
+        if result.finals:
+            moved = np.zeros(self._k, np.bool_)
+            moved[list(result.finals)] = True
+            self._begun(moved)
+        server.ended = bool(ends.any())
+        np.asarray(rows.done)[...] = id
+        if result.infos or finals:
+            return server._extras(result.infos, {}, finals, {})
+        return None
+
+    def reset(self, id: int, block: int, orders: Any) -> Extras | None:
+        """As `Server._reset`. Rows that are not asked for must stay as they are, or all have failed."""
+        server = self._server
+        rows: Any = server._rows
+        first = server.slots[0]
+        local: Orders = {slot - first: order for slot, order in orders.items()}
+        chosen = sorted(local)
+        view = rows.whole(block)
+        try:
+            observations, infos = self._program.reset(local)
+            kept = [row for row in range(self._k) if row not in local]
+            self._check_kept(rows.layout, observations, kept)
+            last = self._write(view, rows.layout, observations, chosen)
+        except server._catch as error:
+            np.asarray(rows.done)[...] = id
+            return self._all_raised(error, "reset", range(self._k))
+        self._last = last
+        view.rewards[chosen] = 0.0
+        for flags in (view.terminated, view.truncated, view.valid):
+            flags[chosen] = False
+        for row, (seed, _) in local.items():
+            server._new_episode(row, seed)
+        np.asarray(rows.done)[chosen] = id
+        infos = {row: info for row, info in infos.items() if row in local}
+        return server._extras(infos, {}, {}, {}) if infos else None
+
+    def call(self, orders: Any) -> Extras:
+        """As `Server._call`: what several slots are asked in the same words is asked once."""
+        server = self._server
+        first = server.slots[0]
+        results: dict[int, Any] = {}
+        raised: dict[int, Raised] = {}
+        for order, rows in _alike({slot - first: order for slot, order in orders.items()}):
+            name, args, kwargs = order
+            try:
+                results.update(self._program.call(name, args, kwargs, rows))
+            except server._catch as error:
+                raised.update(dict.fromkeys(rows, server._raised(rows[0], error, "call")))
+        return server._extras(results, {}, {}, raised)
+
+    def resume(self, id: int, block: int) -> tuple[int | None, Extras | None]:
+        """As `Server.resume`: when the one step was cut short, nothing is known of any row."""
+        server = self._server
+        rows: Any = server._rows
+        if all(number == id for number in rows.done):
+            return None, None
+        cut = Raised.of(UsageError("an interrupt cut the step short"), "step")
+        rest = server.slots[1:]
+        return server.slots[0], Extras({}, {}, {}, dict.fromkeys(rest, cut)) if rest else None
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _write(self, view: Any, layout: Layout, observations: Any, chosen: list[int] | None = None) -> list[Any]:
+        values = layout.flatten(observations)
+        for leaf, array, value in zip(layout.leaves, view.observations, values, strict=True):
+            if not isinstance(value, np.ndarray) or value.dtype != leaf.dtype or value.shape != array.shape:
+                got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise Mismatch(leaf.path, f"{leaf.dtype}{list(array.shape)}", got)
+        for array, value in zip(view.observations, values):
+            if chosen is None:
+                array[...] = value
+            else:
+                array[chosen] = value[chosen]
+        return values
+
+    def _finals(self, view: Any, layout: Layout, finals: dict[int, tuple[Any, dict[str, Any]]]) -> dict[int, Any]:
+        """Write the terminal observations; what is left to be told goes by message."""
+        told = {}
+        for row, (observation, info) in finals.items():
+            problem = layout.problem(observation)
+            if problem is not None:
+                problem.name = "final observation"
+                raise problem
+            for array, value in zip(view.finals, layout.flatten(observation)):
+                array[row] = value
+            if info:
+                told[row] = (info, None)
+        return told
+
+    def _check_kept(self, layout: Layout, observations: Any, kept: list[int]) -> None:
+        if not kept:
+            return
+        for before, now in zip(self._last, layout.flatten(observations)):
+            if not np.array_equal(before[kept], now[kept], equal_nan=before.dtype.kind == "f"):
+                raise UsageError(
+                    "this vectorised environment does not know options['reset_mask']: it has reset rows that were to "
+                    "stay as they are. Reset all slots"
+                )
+
+    def _begun(self, rows: np.ndarray) -> None:
+        """These rows are in a new episode."""
+        if rows.any():
+            server = self._server
+            np.asarray(server._episode)[rows] += 1
+            np.asarray(server._began)[rows] = server._ticks
+
+    def _all_raised(self, error: BaseException, phase: str, rows: Sequence[int]) -> Extras:
+        server = self._server
+        raised = server._raised(rows[0], error, phase)
+        return server._extras({}, {}, {}, dict.fromkeys(rows, raised))
+
+
+def _flags(target: np.ndarray, flags: Any, name: str) -> np.ndarray:
+    _check(flags, target.shape, name)
+    if flags.dtype != np.bool_:
+        raise Mismatch((), f"bool{list(target.shape)}", f"{flags.dtype}{list(flags.shape)}", name=name)
+    target[...] = flags
+    return flags
+
+
+def _check(value: Any, shape: tuple[int, ...], name: str) -> None:
+    if not isinstance(value, np.ndarray) or value.shape != shape:
+        got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise Mismatch((), f"an array {list(shape)}", got, name=name)
+
+
+def _alike(orders: dict[int, Any]) -> list[tuple[Any, list[int]]]:
+    """Orders that are one and the same object, or equal where that can be told, with the rows that have them."""
+    groups: list[tuple[Any, list[int]]] = []
+    for row, order in orders.items():
+        for known, rows in groups:
+            if known is order or _same(known, order):
+                rows.append(row)
+                break
+        else:
+            groups.append((order, [row]))
+    return groups
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # noqa: BLE001 - arrays among the arguments, or a foreign __eq__
+        return False
+
+
+__all__ = ["Whole", "WholeProgram", "WholeStep"]

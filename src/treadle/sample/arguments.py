@@ -1,0 +1,43 @@
+"""Arguments of collecting and evaluating: what makes no sense is refused at the call, before anything is started."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from treadle import seeding
+from treadle.errors import UsageError
+from treadle.pool.pool import Pool
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError for what cannot be the seed of a run."""
+    try:
+        seeding.derive(seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise UsageError for options that no pool has."""
+    known = set(inspect.signature(Pool.__init__).parameters) - {"self", "factories", "rows", "inline", "copy", "blocks"}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(
+            f"unknown argument {unknown[0]!r}; besides its own, collecting takes {', '.join(sorted(known))}"
+        )
+
+
+def check_amounts(
+    episodes: int | None, steps: int | None, workers: int | str, envs_per_worker: int, max_episode_steps: int | None
+) -> None:
+    """Raise UsageError for amounts that make no sense."""
+    if episodes is not None and steps is not None:
+        raise UsageError("give either episodes or steps, not both")
+    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
+    for name, amount in amounts.items():
+        if amount is not None and amount < 1:
+            raise UsageError(f"{name} must be at least 1, got {amount}")
+    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
+    if envs_per_worker < 1:
+        raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")

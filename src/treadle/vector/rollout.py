@@ -1,0 +1,262 @@
+"""Rollouts: what a policy saw, did and got in the next T steps, as arrays [T, n, ...] that nobody had to stack.
+
+Workers write their rows straight into the rollout's memory (see `treadle.pool.rollouts`); the caller's part of a step
+is to ask the policy. For images that is the difference between storing them and not: a copy of a batch costs more than
+its whole way through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from treadle.errors import UsageError
+from treadle.pool.failure import Policy
+from treadle.pool.lockstep import Lockstep
+from treadle.pool.pool import Pool
+from treadle.pool.rollouts import Rollouts, Strip
+from treadle.vector.env_slot import Ask
+from treadle.vector.next_obs import finals_of
+
+Act = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of n slots, time first. Arrays are the holder's to keep; the memory is used again when they are gone.
+
+    Attributes:
+        observations: tree of [T, n, ...]: what the policy saw at step t (a leaf without a fixed shape is a list of T
+            tuples of n values).
+        actions: tree of [T, n, ...]: what it did, in the action space's dtypes; where a part of an action has no fixed
+            shape, a list of the T batches as they were given.
+        rewards: float64[T, n].
+        terminated, truncated: bool[T, n].
+        valid: bool[T, n]: False on rows that are no transition, as are resets in NEXT_STEP mode.
+        episode_ids: int64[T, n]: number of the slot's episode that the row belongs to, from 0; it goes on from one
+            rollout to the next. A row that is a reset belongs to the episode that it begins.
+        infos: T entries, each as `step` returns it; empty where there was nothing to tell.
+        bootstrap: tree of [n, ...]: what there is to be seen after the last step: `following[-1]`. Where that step has
+            ended an episode, bootstrap from `next_obs[-1]` if at all.
+        following: tree of [T, n, ...]: what the policy saw next; `observations`, one step on, in the same memory.
+        terminal_observations: (t, slot) -> the last observation of the episode that ended there, where the row of the
+            next step shows something else (SAME_STEP mode, and DISABLED). In the other cases it is in `next_obs`.
+    """
+
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    episode_ids: np.ndarray
+    infos: list[Any]
+    bootstrap: Any
+    following: Any = field(repr=False)
+    terminal_observations: dict[tuple[int, int], Any] = field(repr=False)
+
+    @cached_property
+    def next_obs(self) -> Any:
+        """Tree of [T, n, ...]: what each action led to, in every autoreset mode.
+
+        Where nothing has to be put in the place of what the policy saw next, it is `following`; else a copy, made when
+        it is first asked for.
+        """
+        if not self.terminal_observations:
+            return self.following
+        return _with_ends(self.following, list(self.terminal_observations.items()))
+
+    def torch(self) -> Any:
+        """The same as torch tensors, without a copy: a `Rollout` of tensors. Raises MissingExtra without torch."""
+        from treadle.vector.torch_rollout import tensors_of
+
+        return tensors_of(self)
+
+
+def _with_ends(batch: Any, ends: list[tuple[tuple[int, int], Any]]) -> Any:
+    if isinstance(batch, dict):
+        return {key: _with_ends(part, [(at, end[key]) for at, end in ends]) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_with_ends(part, [(at, end[i]) for at, end in ends]) for i, part in enumerate(batch))
+    if not isinstance(batch, list):  # an array or a tensor
+        out: Any = batch.copy() if isinstance(batch, np.ndarray) else batch.clone()
+        for at, end in ends:
+            out[at] = end
+        return out
+    rows = [list(row) for row in batch]
+    for (t, slot), end in ends:
+        rows[t][slot] = end
+    return [tuple(row) for row in rows]
+
+
+class RolloutFace:
+    """The part of a vector that makes rollouts."""
+
+    num_envs: int
+    autoreset_mode: AutoresetMode
+    action_space: Any
+    _pool: Pool
+    _lockstep: Lockstep
+    _turns: Any
+    _calls: int
+    _resets: np.ndarray
+    _partial: Any
+    _step: Callable[[Any], Any]
+    reset: Callable[..., Any]
+    _rollouts: Rollouts | None = None
+
+    def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
+        """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
+
+        Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
+        the caller's to keep: the next one is made elsewhere as long as anybody holds an array of it. With copy=False
+        the next one is written over it.
+
+        In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
+        infos of these resets are not kept.
+
+        Args:
+            policy: called with a batch of observations (as `step` returns it), returns a batch of actions. The arrays
+                it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
+                whose seed decides).
+            steps: how many, T.
+
+        Raises:
+            What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
+            from there. ArenaError: there is no memory for it. UsageError: `steps` is below 1, or this vector has been
+            used for partial batches.
+        """
+        self._turns.check_free("rollout")
+        if steps < 1:
+            raise UsageError(f"a rollout has at least one step, got steps={steps}")
+        if self._partial is not None:
+            raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
+        if not (self._calls or self._resets.any()):
+            self.reset()
+        if self._rollouts is None:
+            self._rollouts = Rollouts(self._lockstep)
+        filling = Filling(self, self._rollouts.take(steps), self._rollouts)
+        try:
+            filling.fill(policy, steps)
+        finally:
+            self._rollouts.aim(None)
+        return filling.rollout()
+
+
+class Filling:
+    """One rollout in the making."""
+
+    def __init__(self, vector: Any, strip: Strip, rollouts: Rollouts) -> None:
+        self._vector, self._strip, self._rollouts = vector, strip, rollouts
+        self._lockstep: Lockstep = vector._lockstep
+        self._infos: list[Any] = []
+        self._actions: list[Any] = []  # as given, where some of them have no fixed shape
+        self._terminal: dict[tuple[int, int], Any] = {}
+        self._loose = bool(self._lockstep.observations.loose)
+        self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
+        self._held = vector.autoreset_mode is AutoresetMode.DISABLED
+        self._seen = strip.seen
+        if self._held and (over := np.array(self._lockstep.call(Ask.OVER))).any():
+            self._seen = self._reset(over, 0, strip.seen)
+        self._first_ids = self._lockstep.episodes - 1
+
+    def fill(self, policy: Act | None, steps: int) -> None:
+        """Take the steps."""
+        strip, rollouts, step = self._strip, self._rollouts, self._vector._step
+        act = policy or (lambda _: self._vector.action_space.sample())
+        pairs = [(a, b) for a, b in zip(strip.actions, rollouts.last_actions()) if a is not None and b is not None]
+        loose_actions = bool(self._lockstep.actions.loose)
+        same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
+        by_the_books = self._vector._pool.policy is not Policy.RAISE
+        seen, aim, first = self._noted(self._seen), rollouts.aim, strip.first
+        for t in range(steps):
+            actions = act(seen)
+            aim(first + t)
+            seen, _, terminated, truncated, infos = step(actions)
+            for kept, given in pairs:
+                kept[t] = given
+            if loose_actions:
+                self._actions.append(actions)
+            self._infos.append(infos)
+            if same_step and infos:
+                for slot, observation in finals_of(infos).items():
+                    self._terminal[t, slot] = observation
+            if by_the_books:  # a slot whose worker died has no transition, whatever its row says
+                strip.valid[t] = self._lockstep.valid
+            if self._held and t + 1 < steps and (over := terminated | truncated).any():
+                for slot in np.flatnonzero(over).tolist():
+                    self._terminal[t, slot] = self._row_of(seen, slot)
+                seen = self._reset(over, t + 1, seen)
+            if self._loose:
+                seen = self._noted(seen)
+
+    def rollout(self) -> Rollout:
+        """What has come of it."""
+        strip, layout = self._strip, self._lockstep.observations
+        whole = [self._loose_leaves(i) if each is None else each for i, each in enumerate(strip.observations)]
+        actions = self._actions or self._lockstep.actions.unflatten(strip.actions)
+        return Rollout(
+            layout.unflatten([leaf[:-1] for leaf in whole]),
+            actions,
+            strip.rewards,
+            strip.terminated,
+            strip.truncated,
+            strip.valid,
+            self._episode_ids(),
+            self._infos,
+            layout.unflatten([leaf[-1] for leaf in whole]),
+            layout.unflatten([leaf[1:] for leaf in whole]),
+            self._terminal,
+        )
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _noted(self, seen: Any) -> Any:
+        """Keep the leaves without a fixed shape, which have no place in the strip; they are tuples of n values."""
+        if not self._loose:
+            return seen
+        layout = self._lockstep.observations
+        values = layout.flatten(seen)
+        for i in layout.loose:
+            values[i] = tuple(values[i])
+        self._loose_values.append(values)
+        return layout.unflatten(values)
+
+    def _loose_leaves(self, index: int) -> list[Any]:
+        return [values[index] for values in self._loose_values]
+
+    def _row_of(self, batch: Any, slot: int) -> Any:
+        layout = self._lockstep.observations
+        values = layout.flatten(batch)
+        return layout.unflatten(
+            [value[slot, ...].copy() if isinstance(value, np.ndarray) else value[slot] for value in values]
+        )
+
+    def _reset(self, over: np.ndarray, t: int, seen: Any) -> Any:
+        """Reset slots whose episode is over; what they show belongs to row t. Returns what is seen now."""
+        self._rollouts.aim(None)
+        observations, _ = self._vector.reset(options={"reset_mask": over})
+        layout = self._lockstep.observations
+        for array, fresh in zip(self._strip.observations, layout.flatten(observations)):
+            if array is not None:  # `seen` is over the same memory
+                array[t][over] = fresh[over]
+        return observations if self._loose else seen
+
+    def _episode_ids(self) -> np.ndarray:
+        """See `Rollout`."""
+        strip = self._strip
+        ends = strip.terminated | strip.truncated
+        if self._vector.autoreset_mode is AutoresetMode.NEXT_STEP:
+            begun = ~strip.valid & ~ends
+        else:
+            begun = np.zeros_like(ends)
+            begun[1:] = ends[:-1]
+        return self._first_ids + np.cumsum(begun, axis=0, dtype=np.int64)
+
+
+__all__ = ["Rollout", "RolloutFace"]

@@ -1,0 +1,212 @@
+"""`on_failure="restart"` and "drop" as a training script sees them, in Gymnasium's three modes and forms of infos."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+
+from treadle.errors import UsageError
+from treadle.pool import failure
+from treadle.seeding import restart_seed
+from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.next_obs import next_obs
+
+MODES = ["NextStep", "SameStep", "Disabled"]
+
+
+class Bomb(gym.Env[np.ndarray, int]):
+    """Observes how many steps its episode has, ends after 4; action 1 ends the process in step 2 of its first life."""
+
+    observation_space = gs.Box(0, 100, (2,), np.float64)
+    action_space = gs.Discrete(2)
+
+    def __init__(self, folder: str, slot: int) -> None:
+        marker = Path(folder, str(slot))
+        self.life = float(marker.exists())
+        marker.touch()
+        self.t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {"seed": -1 if seed is None else seed, "level": (options or {}).get("level", -1)}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        if action == 1 and self.t == 2 and not self.life:
+            os._exit(5)
+        return self.observe(), 1.0, self.t >= 4, False, {}
+
+    def observe(self) -> Any:
+        return np.array([self.t, self.life])
+
+
+def bombs(folder: Path, mode: str, on_failure: str = "restart", **options: Any) -> VectorEnv:
+    """Three slots, a worker each."""
+    envs = [lambda i=i: Bomb(str(folder), i) for i in range(3)]
+    return VectorEnv(envs, workers=3, autoreset_mode=mode, on_failure=on_failure, **options)
+
+
+ACTIONS = np.array([0, 1, 0])
+
+
+def test_same_step(tmp_path: Path) -> None:
+    vector = bombs(tmp_path, "SameStep")
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        observations, rewards, terminated, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[2, 0], [0, 1], [2, 0]]
+        assert rewards.tolist() == [1, 0, 1]
+        assert (terminated.any(), truncated.tolist()) == (False, [False, True, False])
+        assert infos["restarted"].tolist() == infos["_restarted"].tolist() == [False, True, False]
+        assert infos["seed"].tolist() == [0, restart_seed(3, 1, 1), 0]
+        assert infos["final_obs"][1].tolist() == [1, 0]
+        assert infos["_final_obs"].tolist() == [False, True, False]
+        assert infos["final_info"]["aborted"].tolist() == infos["final_info"]["_aborted"].tolist()
+        assert infos["final_info"]["aborted"].tolist() == [False, True, False]
+        assert next_obs(observations, infos).tolist() == [[2, 0], [1, 0], [2, 0]]
+        assert vector.valid.tolist() == [True, False, True]
+        for _ in range(6):
+            vector.step(ACTIONS)
+        stats = vector.stats()
+        assert stats.restarts.tolist() == [0, 1, 0]
+        assert stats.steps.tolist() == [8, 7, 8]
+        assert stats.episodes.tolist() == [3, 3, 3]
+    finally:
+        vector.close()
+
+
+def test_next_step(tmp_path: Path) -> None:
+    vector = bombs(tmp_path, "NextStep")
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        observations, rewards, terminated, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[2, 0], [1, 0], [2, 0]]
+        assert rewards.tolist() == [1, 0, 1]
+        assert (terminated.any(), truncated.tolist()) == (False, [False, True, False])
+        assert infos["aborted"].tolist() == infos["_aborted"].tolist() == [False, True, False]
+        assert vector.valid.tolist() == [True, False, True]
+        observations, rewards, terminated, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[3, 0], [0, 1], [3, 0]]
+        assert rewards.tolist() == [1, 0, 1]
+        assert not (terminated | truncated).any()
+        assert infos["restarted"].tolist() == [False, True, False]
+        assert infos["seed"][1] == restart_seed(3, 1, 1)
+        assert vector.valid.tolist() == [True, False, True]
+        for _ in range(6):
+            vector.step(ACTIONS)
+        stats = vector.stats()
+        assert stats.restarts.tolist() == [0, 1, 0]
+        assert stats.steps.tolist() == [8, 6, 8]
+        assert stats.episodes.tolist() == [2, 3, 2]
+    finally:
+        vector.close()
+
+
+def test_disabled(tmp_path: Path) -> None:
+    vector = bombs(tmp_path, "Disabled")
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        observations, _, terminated, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[2, 0], [1, 0], [2, 0]]
+        assert infos["aborted"].tolist() == [False, True, False]
+        with pytest.raises(UsageError, match=r"\[1\].*reset them first"):
+            vector.step(ACTIONS)
+        observations, infos = vector.reset(options={"reset_mask": terminated | truncated})
+        assert observations.tolist() == [[2, 0], [0, 1], [2, 0]]
+        assert infos["seed"][1] == restart_seed(3, 1, 1)
+        assert vector.step(ACTIONS)[0].tolist() == [[3, 0], [1, 1], [3, 0]]
+        assert vector.stats().steps.tolist() == [3, 2, 3]
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_drop(mode: str, tmp_path: Path) -> None:
+    vector = bombs(tmp_path, mode, "drop")
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        observations, _, _, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[2, 0], [1, 0], [2, 0]]
+        assert truncated.tolist() == [False, True, False]
+        assert infos["dropped"].tolist() == infos["aborted"].tolist() == [False, True, False]
+        if mode == "SameStep":
+            assert infos["final_obs"][1].tolist() == [1, 0]
+            assert infos["final_info"]["dropped"].tolist() == [False, True, False]
+        observations, rewards, terminated, truncated, infos = vector.step(ACTIONS)
+        assert observations.tolist() == [[3, 0], [0, 0], [3, 0]]
+        assert rewards.tolist() == [1, 0, 1]
+        assert not (terminated | truncated).any()
+        assert "dropped" not in infos
+        assert vector.valid.tolist() == [True, False, True]
+        with pytest.raises(UsageError, match=r"slots \[1\] were dropped"):
+            vector.reset_at([0, 1])
+        assert vector.reset(seed=8)[0].tolist() == [[0, 0]] * 3
+        assert vector.get_attr("life") == (0.0, None, 0.0)
+        assert vector.stats().steps.tolist() == [3, 1, 3]
+    finally:
+        vector.close()
+
+
+def test_list_and_legacy_infos(tmp_path: Path) -> None:
+    for style in ("list", "legacy"):
+        (tmp_path / style).mkdir()
+        vector = bombs(tmp_path / style, "SameStep", infos=style)
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        infos = vector.step(ACTIONS)[4]
+        if style == "list":
+            assert infos[1]["restarted"] is True
+            assert infos[1]["final_info"] == {"aborted": True}
+        else:
+            assert infos["final_info"].tolist() == [None, {"aborted": True}, None]
+            assert infos["final_observation"][1].tolist() == [1, 0]
+        vector.close()
+
+
+def test_options_that_are_kept_serve_the_fresh_environment(tmp_path: Path) -> None:
+    """As they serve autoresets; a plain dict of options is for its own reset only."""
+    for options, level in (([{"level": 7}] * 3, 7), ({"level": 7}, -1)):
+        folder = tmp_path / str(level)
+        folder.mkdir()
+        vector = bombs(folder, "SameStep")
+        vector.reset(seed=3, options=options)
+        vector.step(ACTIONS)
+        assert vector.step(ACTIONS)[4]["level"][1] == level
+        vector.close()
+
+
+def test_asynchronous_steps(tmp_path: Path) -> None:
+    vector = bombs(tmp_path, "NextStep")
+    try:
+        vector.reset(seed=3)
+        for expected in (False, True, False):
+            vector.step_async(ACTIONS)
+            assert vector.step_wait(timeout=30)[3].tolist() == [False, expected, False]
+        vector.reset_async(seed=4)
+        assert vector.reset_wait()[0].tolist() == [[0, 0], [0, 1], [0, 0]]
+    finally:
+        vector.close()
+
+
+def test_wrappers_and_partial_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium's statistics count a cut episode as an episode; partial batches are refused."""
+    monkeypatch.setattr(failure, "BACKOFF", 0.0)
+    vector = gym.wrappers.vector.RecordEpisodeStatistics(bombs(tmp_path, "NextStep"))
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        infos = vector.step(ACTIONS)[4]
+        assert infos["episode"]["l"][1] == 2
+        with pytest.raises(UsageError, match="on_failure='raise'"):
+            vector.unwrapped.send(ACTIONS)  # type: ignore[attr-defined]
+    finally:
+        vector.close()
