@@ -57,7 +57,7 @@ def test_numpy_cartpole(setup: dict[str, Any], shares: list[int]) -> None:
         alone = CartPoleVectorEnv(num_envs=rows)
         expected.append([alone.reset(seed=7 + at)[:1], *(alone.step(a)[:4] for a in actions[:, at : at + rows])])
         at += rows
-    with closing(treadle.make_vec("CartPole-v1", N, owned=True, **setup)) as vector:
+    with closing(treadle.make_vec(CartPoleVectorEnv, N, owned=True, **setup)) as vector:
         found = play(vector, actions)
         assert vector.autoreset_mode is vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
         ends = sum((result[2] | result[3]).sum() for result in found[1:])
@@ -155,7 +155,7 @@ def test_rollouts(mode: AutoresetMode) -> None:
 
 
 def test_attributes_and_calls_are_the_environments_own() -> None:
-    with closing(treadle.make_vec("CartPole-v1", 4, owned=True, workers=2, inline=0)) as vector:
+    with closing(treadle.make_vec(CartPoleVectorEnv, 4, owned=True, workers=2, inline=0)) as vector:
         vector.reset(seed=1)
         assert vector.get_attr("gravity") == (9.8,) * 4
         assert [steps.item() for steps in vector.get_attr("steps")] == [0] * 4  # an array of k values is dealt out
@@ -245,7 +245,7 @@ def test_a_worker_that_dies() -> None:
 
 
 def test_an_environment_that_cannot_reset_some_rows_is_found_out() -> None:
-    with closing(treadle.make_vec("CartPole-v1", 3, owned=True, workers=1, inline=0)) as vector:
+    with closing(treadle.make_vec(CartPoleVectorEnv, 3, owned=True, workers=1, inline=0)) as vector:
         vector.reset(seed=1)
         vector.step([0, 1, 0])
         with pytest.raises(treadle.UsageError, match="reset_mask"):

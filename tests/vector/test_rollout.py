@@ -334,6 +334,34 @@ def test_an_environment_that_raises() -> None:
         assert rollout.observations[0].tolist() == [[0.5] * 3, [0.0] * 3, [0.5] * 3]
 
 
+class Photo(gym.Env[np.ndarray, int]):
+    """Images that say the step's number. Action 3: a subclass of ndarray, 4: another dtype."""
+
+    observation_space = gs.Box(0, 255, (40, 40), np.uint8)
+    action_space = gs.Discrete(5)
+    t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.t = 0
+        return np.zeros((40, 40), np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        image = np.full((40, 40), self.t, np.uint16 if action == 4 else np.uint8)
+        return image.view(np.recarray) if action == 3 else image, 0.0, False, False, {}
+
+
+def test_images_are_checked_like_everywhere() -> None:
+    with closing(VectorEnv([Photo] * 3, workers=1, inline=1)) as vector:
+        rollout = vector.rollout(lambda _: [0, 3, 3], steps=4)
+        assert rollout.following[:, :, 7, 7].tolist() == [[t] * 3 for t in (1, 2, 3, 4)]
+        with pytest.raises(treadle.BadObservation, match=r"expected uint8\[40, 40\], got uint16\[40, 40\]") as caught:
+            vector.rollout(scripted([[0, 0, 0], [0, 0, 4]]), steps=3)
+        assert caught.value.where.slot == 2
+        vector.reset_at(2)
+        assert vector.rollout(lambda _: [0, 0, 0], steps=2).observations[:, :, 0, 0].tolist() == [[6, 6, 0], [7, 7, 1]]
+
+
 class Mortal(Counter):
     """Its process ends with action 4."""
 

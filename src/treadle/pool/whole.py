@@ -15,6 +15,7 @@ import numpy as np
 from treadle.errors import UsageError
 from treadle.pool.messages import Extras, Raised
 from treadle.spaces import Layout, Mismatch
+from treadle.spaces.leaves import describe
 
 if TYPE_CHECKING:
     from treadle.pool.serve import Server
@@ -29,7 +30,9 @@ class WholeStep(NamedTuple):
         observations: a tree of arrays [k, *shape].
         rewards: numbers [k].
         terminated, truncated: bool[k].
-        valid: bool[k], False on rows that are no transition; None: all are.
+        ended: does any row end an episode with this step?
+        begun: int[m], rows that have begun an episode within this step: those of `finals`, or rows that are no
+            transition but a reset.
         infos: row -> its info, only where there is something in it.
         finals: row -> (terminal observation, info) of rows that moved on within the step.
     """
@@ -38,7 +41,8 @@ class WholeStep(NamedTuple):
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    valid: np.ndarray | None
+    ended: bool
+    begun: np.ndarray
     infos: dict[int, dict[str, Any]]
     finals: dict[int, tuple[Any, dict[str, Any]]]
 
@@ -65,6 +69,8 @@ class Whole:
     def __init__(self, server: Server, program: WholeProgram) -> None:
         self._server, self._program = server, program
         self._k = len(server.slots)
+        self._rows: Any = None  # whose words these are:
+        self._done = self._episode = self._began = np.zeros(0, np.int64)
         self._last: list[Any] = []  # the leaves that the program returned last, as it returned them
 
     def step(
@@ -77,33 +83,30 @@ class Whole:
         if chosen is not None and len(chosen) != self._k:
             error = UsageError(f"slots {list(server.slots)} are one vectorised environment: they step together")
             return self._all_raised(error, "step", [slot - server.slots[0] for slot in chosen])
-        view = rows.whole(block)
+        view, done = rows.whole(block), self._words(rows)
         server._ticks += 1
         try:
             result = self._program.step(rows.batch_of_actions())
             last = self._write(view, rows.layout, result.observations)
-            ends = _flags(view.terminated, result.terminated, "terminated")
-            ends = ends | _flags(view.truncated, result.truncated, "truncated")
-            _check(result.rewards, (self._k,), "rewards")
-            view.rewards[...] = result.rewards
-            finals = self._finals(view, rows.layout, result.finals)
+            _numbers(view.rewards, result.rewards, "rewards")
+            _flags(view.terminated, result.terminated, "terminated")
+            _flags(view.truncated, result.truncated, "truncated")
+            finals = self._finals(view, rows.layout, result.finals) if result.finals else None
         except server._catch as error:
-            np.asarray(rows.done)[...] = id
+            done[...] = id
             return self._all_raised(error, "step", range(self._k))
         self._last = last
-        if result.valid is None:
-            view.valid[...] = True
-        else:
-            view.valid[...] = result.valid
-            self._begun(~result.valid)
-        if result.finals:
-            moved = np.zeros(self._k, np.bool_)
-            moved[list(result.finals)] = True
-            self._begun(moved)
-        server.ended = bool(ends.any())
-        np.asarray(rows.done)[...] = id
+        view.valid[...] = True
+        begun = result.begun
+        if len(begun):
+            if not result.finals:
+                view.valid[begun] = False
+            self._episode[begun] += 1
+            self._began[begun] = server._ticks
+        server.ended = result.ended
+        done[...] = id
         if result.infos or finals:
-            return server._extras(result.infos, {}, finals, {})
+            return server._extras(result.infos, {}, finals or {}, {})
         return None
 
     def reset(self, id: int, block: int, orders: Any) -> Extras | None:
@@ -120,7 +123,7 @@ class Whole:
             self._check_kept(rows.layout, observations, kept)
             last = self._write(view, rows.layout, observations, chosen)
         except server._catch as error:
-            np.asarray(rows.done)[...] = id
+            self._words(rows)[...] = id
             return self._all_raised(error, "reset", range(self._k))
         self._last = last
         view.rewards[chosen] = 0.0
@@ -128,7 +131,7 @@ class Whole:
             flags[chosen] = False
         for row, (seed, _) in local.items():
             server._new_episode(row, seed)
-        np.asarray(rows.done)[chosen] = id
+        self._words(rows)[chosen] = id
         infos = {row: info for row, info in infos.items() if row in local}
         return server._extras(infos, {}, {}, {}) if infos else None
 
@@ -160,10 +163,10 @@ class Whole:
 
     def _write(self, view: Any, layout: Layout, observations: Any, chosen: list[int] | None = None) -> list[Any]:
         values = layout.flatten(observations)
-        for leaf, array, value in zip(layout.leaves, view.observations, values, strict=True):
-            if not isinstance(value, np.ndarray) or value.dtype != leaf.dtype or value.shape != array.shape:
-                got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise Mismatch(leaf.path, f"{leaf.dtype}{list(array.shape)}", got)
+        for i, (array, value) in enumerate(zip(view.observations, values, strict=True)):
+            if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
+                leaf = layout.leaves[i]
+                raise Mismatch(leaf.path, f"{leaf.dtype}{list(array.shape)}", describe(value))
         for array, value in zip(view.observations, values):
             if chosen is None:
                 array[...] = value
@@ -195,12 +198,12 @@ class Whole:
                     "stay as they are. Reset all slots"
                 )
 
-    def _begun(self, rows: np.ndarray) -> None:
-        """These rows are in a new episode."""
-        if rows.any():
-            server = self._server
-            np.asarray(server._episode)[rows] += 1
-            np.asarray(server._began)[rows] = server._ticks
+    def _words(self, rows: Any) -> np.ndarray:
+        """`done` as an array; the other words are bound with it."""
+        if rows is not self._rows:
+            self._rows = rows
+            self._done, self._episode, self._began = map(np.asarray, (rows.done, rows.episode, rows.began))
+        return self._done
 
     def _all_raised(self, error: BaseException, phase: str, rows: Sequence[int]) -> Extras:
         server = self._server
@@ -208,18 +211,16 @@ class Whole:
         return server._extras({}, {}, {}, dict.fromkeys(rows, raised))
 
 
-def _flags(target: np.ndarray, flags: Any, name: str) -> np.ndarray:
-    _check(flags, target.shape, name)
-    if flags.dtype != np.bool_:
-        raise Mismatch((), f"bool{list(target.shape)}", f"{flags.dtype}{list(flags.shape)}", name=name)
+def _flags(target: np.ndarray, flags: Any, name: str) -> None:
+    if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != target.shape:
+        raise Mismatch((), f"bool{list(target.shape)}", describe(flags), name=name)
     target[...] = flags
-    return flags
 
 
-def _check(value: Any, shape: tuple[int, ...], name: str) -> None:
-    if not isinstance(value, np.ndarray) or value.shape != shape:
-        got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise Mismatch((), f"an array {list(shape)}", got, name=name)
+def _numbers(target: np.ndarray, numbers: Any, name: str) -> None:
+    if type(numbers) is not np.ndarray or numbers.dtype.kind not in "fiub" or numbers.shape != target.shape:
+        raise Mismatch((), f"numbers{list(target.shape)}", describe(numbers), name=name)
+    target[...] = numbers
 
 
 def _alike(orders: dict[int, Any]) -> list[tuple[Any, list[int]]]:

@@ -26,6 +26,7 @@ from treadle.program.registered import own_registrations, register_missing
 from treadle.spaces import Layout
 from treadle.vector.env_slot import REFUSED, Ask, Kept, OwnValue
 
+NO_ROWS = np.zeros(0, np.int64)
 MakeVector = Callable[..., Any]  # returns a gymnasium.vector.VectorEnv
 
 
@@ -166,19 +167,19 @@ class Owned:
             begins_next=self.mode is not AutoresetMode.DISABLED,
             metadata={"metadata": metadata, "render_mode": env.render_mode, "spec": None, "together": True},
         )
-        self._over = np.zeros(self._k, np.bool_)
+        self._over = NO_ROWS  # rows whose episode has ended and that have not moved on
 
     def step(self, actions: Any) -> WholeStep:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        valid, over = None, terminated | truncated
+        ended = np.flatnonzero(terminated | truncated)
+        begun = NO_ROWS
         finals: dict[int, tuple[Any, dict[str, Any]]] = {}
         if self.mode is AutoresetMode.NEXT_STEP:
-            if self._over.any():
-                valid = ~self._over
-            self._over = over
+            begun, self._over = self._over, ended
         elif self.mode is AutoresetMode.DISABLED:
-            self._over = over
-        elif over.any():
+            self._over = ended
+        elif len(ended):
+            begun = ended
             infos = dict(infos)
             last, told = infos.pop("final_obs", None), infos.pop("final_info", None)
             for key in ("_final_obs", "_final_info"):
@@ -186,9 +187,9 @@ class Owned:
             if last is None:
                 raise UsageError("its autoreset mode is SAME_STEP, and its infos have no final_obs")
             told = rows_of_infos(told, self._k) if told else {}
-            finals = {row: (_row_of(last, row), told.get(row, {})) for row in np.flatnonzero(over).tolist()}
+            finals = {row: (_row_of(last, row), told.get(row, {})) for row in ended.tolist()}
         by_row = rows_of_infos(infos, self._k) if infos else {}
-        return WholeStep(observations, rewards, terminated, truncated, valid, by_row, finals)
+        return WholeStep(observations, rewards, terminated, truncated, len(ended) > 0, begun, by_row, finals)
 
     def reset(self, orders: Orders) -> tuple[Any, dict[int, dict[str, Any]]]:
         seeds = [seed for seed, _ in orders.values()]
@@ -203,12 +204,13 @@ class Owned:
             mask[rows] = True
             options = {**(options or {}), "reset_mask": mask}
         observations, infos = self.env.reset(seed=_seed_of(seeds), options=options)
-        self._over[rows] = False
+        self._over = np.setdiff1d(self._over, rows)
         return observations, rows_of_infos(infos, self._k)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], rows: list[int]) -> dict[int, Any]:
         if name == Ask.OVER:
-            return {row: bool(self._over[row]) for row in rows}
+            over = set(self._over.tolist())
+            return {row: row in over for row in rows}
         if name == Ask.SET_ATTR:
             attribute, value = args
             if len(rows) < self._k or isinstance(value, OwnValue):
