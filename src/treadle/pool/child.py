@@ -58,7 +58,7 @@ def main(fd: int, *, forked: bool = False) -> None:
     channel = Channel(socket.socket(fileno=fd))
     try:
         code = _run(channel)
-    except EOFError:
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         code = 0  # the caller is gone or no longer interested
     finally:
         _leave(code, run_atexit=not forked)
@@ -113,8 +113,8 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
     """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
     while True:
         id, op, block, payload = line.next(tries)
+        start = perf_counter_ns()
         if op == STEP and payload is None:  # the common case, without ceremony
-            start = perf_counter_ns()
             extras = server.step(id, block)
             line.words[BUSY_NS] += perf_counter_ns() - start
             answer(line, id, extras, "step", ended=server.ended)
@@ -132,7 +132,7 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             if not reply.last and not line.credit(id):
                 continue
             answer(line, id, reply.extras, request.op.name.lower(), reply.last)
-        line.words[BUSY_NS] = server.busy_ns
+        line.words[BUSY_NS] += perf_counter_ns() - start
 
 
 def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False) -> None:

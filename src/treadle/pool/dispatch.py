@@ -212,7 +212,7 @@ class Dispatch:
             if member.state in life.ALIVE and not member.inline and member.worker.ended():
                 last = self._replies()  # it may have answered before it died
                 if last:
-                    return last
+                    return events + last
                 events.append(self._bury(member))
             elif member.owed and (found := self._overdue(member, now)) is not None:
                 events.append(found)
@@ -246,6 +246,12 @@ class Dispatch:
         failed = member.failed(error, tuple(member.owed))
         self.give_up(member)
         return failed
+
+    def stop_streams(self) -> None:
+        """Ask all streams under way to end at their next look."""
+        for member in self.members:
+            if member.owed:
+                member.worker.stop(self._last_id)
 
     def give_up(self, member: Member) -> None:
         """Drop the answers to all that a member owes when they come; their rows are out of service until then."""

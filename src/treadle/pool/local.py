@@ -152,6 +152,11 @@ class ThreadWorker:
         assert self.line is not None
         return self.line.take(0.0)
 
+    def stop(self, id: int) -> None:
+        """Ask streams of requests up to `id` to end."""
+        if self.line is not None:
+            self.line.stop(id)
+
     def ended(self) -> bool:
         return not self._thread.is_alive()
 

@@ -111,7 +111,8 @@ class ProcessWorker:
     def ground(self, ground: child.Grounds, fds: tuple[int, ...], line: Line) -> None:
         """Give it its ground; from now on it takes requests."""
         self.line = line
-        self.channel.send(ground, fds)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
+            self.channel.send(ground, fds)
 
     def send(self, request: Request) -> None:
         assert self.line is not None
@@ -139,6 +140,11 @@ class ProcessWorker:
             if reply.id == CLOSING and reply.extras is not None:
                 raised.update(reply.extras.raised)
         return raised
+
+    def stop(self, id: int) -> None:
+        """Ask streams of requests up to `id` to end."""
+        if self.line is not None:
+            self.line.stop(id)
 
     def ended(self) -> bool:
         """Has the process ended? Asks the kernel, at once."""

@@ -13,7 +13,6 @@ import copy
 import pickle
 from collections.abc import Iterator
 from functools import partial
-from time import perf_counter_ns
 from typing import Any
 
 import cloudpickle
@@ -49,7 +48,6 @@ class Server:
         self._phase = "step"
         self._rows: Rows | None = None
         self._view: Any = None  # the block that the current request writes
-        self.busy_ns = 0
         self.ended = False  # did a slot's episode end in the latest step?
 
     def attach(self, rows: Rows) -> None:
@@ -61,14 +59,12 @@ class Server:
 
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
-        start = perf_counter_ns()
         if request.op is Op.STREAM:
             for extras in self._stream(request.payload, control):
                 yield Reply(request.id, extras, last=False)
             yield Reply(request.id)
         else:
             yield Reply(request.id, self._answer(request))
-        self.busy_ns += perf_counter_ns() - start
 
     def _answer(self, request: Request) -> Extras | None:
         self._phase = request.op.name.lower()
@@ -262,7 +258,7 @@ class Server:
         open_streams: dict[int, Iterator[Any]] = {}
         for slot, order in orders.items():
             i = slot - self.slots[0]
-            open_streams[i] = iter(self.programs[i].stream(order, control))
+            open_streams[i] = self._opened(i, order, control)
         while open_streams:
             for i, results in list(open_streams.items()):
                 try:
@@ -274,6 +270,10 @@ class Server:
                     yield self._extras({}, {}, {}, {i: self._raised(i, error, "stream")})
                 else:
                     yield self._extras({i: value}, {}, {}, {})
+
+    def _opened(self, i: int, order: Any, control: Any) -> Iterator[Any]:
+        """A program's stream; what opening it raises comes with its first result."""
+        yield from self.programs[i].stream(order, control)
 
     def _about_to_begin(self, i: int) -> bool:
         """Will the slot's next step begin the next episode (NEXT_STEP)?"""

@@ -231,9 +231,7 @@ class Collection:
     def shares(self) -> dict[int, Shares]:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
         members = [m for m in self.pool.members if m.state.value in ("idle", "busy")]
-        for member in members:
-            if member.worker.line is not None:
-                member.worker.line.stop(self.pool._last_id)
+        self.pool.stop_streams()
         for _ in range(self.workers * self._recipe.rows + 1):
             self.pool.tickets.issue(END)
         found: dict[int, Shares] = {}
