@@ -141,7 +141,7 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
                 signal.pause()
             marker.touch()
 
-    with Pool([Once], workers=1, rows=False, on_failure="restart", start_timeout=1.0) as pool:
+    with Pool([Once], workers=1, rows=False, on_failure="restart", start_timeout=3.0) as pool:
         (member,) = pool.members
         os.kill(member.worker.pid, signal.SIGKILL)
         events(pool, Failed)
