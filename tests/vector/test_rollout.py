@@ -402,27 +402,6 @@ def test_a_worker_that_is_restarted(mode: AutoresetMode) -> None:
         assert longer.episode_ids[:, 1].tolist() == [1] * 5
 
 
-# -- torch -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.heavy
-def test_tensors_share_the_memory_and_keep_it(require: Any) -> None:
-    torch = require("torch")
-    with closing(VectorEnv("CartPole-v1", 3, workers=1, inline=1, autoreset_mode="SameStep")) as vector:
-        rollout = vector.rollout(lambda _: [0, 1, 1], steps=30)
-        tensors = rollout.torch()
-        assert tensors.observations.data_ptr() == address(rollout.observations)
-        for name in ("observations", "actions", "rewards", "terminated", "valid", "episode_ids", "next_obs"):
-            assert torch.is_tensor(getattr(tensors, name))
-            np.testing.assert_array_equal(getattr(tensors, name).numpy(), getattr(rollout, name))
-        assert rollout.terminal_observations
-        kept, before = tensors.observations, rollout.observations.copy()
-        del rollout, tensors
-        for _ in range(3):
-            vector.rollout(steps=30)
-        np.testing.assert_array_equal(kept.numpy(), before)
-
-
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 

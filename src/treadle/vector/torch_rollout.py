@@ -18,9 +18,10 @@ def tensors_of(rollout: Rollout) -> Rollout:
     What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
     """
     try:
-        import torch
+        import torch as library
     except ModuleNotFoundError as error:
         raise MissingExtra("a rollout's tensors need PyTorch: pip install torch") from error
+    torch: Any = library  # a Rollout's fields say arrays, and hold tensors here
 
     def tensor(leaf: Any) -> Any:
         return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
