@@ -41,6 +41,8 @@ _HOME = {
     "vector_entry_point": "treadle.vector.make_vec",
     "next_obs": "treadle.vector.next_obs",
     "VectorStats": "treadle.vector.stats",
+    "Rollout": "treadle.vector.rollout",
+    "OwnedVectors": "treadle.vector.owned",
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
     "CollectionFailed": "treadle.sample.collect",
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
+    from treadle.vector.owned import OwnedVectors
+    from treadle.vector.rollout import Rollout
     from treadle.vector.stats import VectorStats
 
 

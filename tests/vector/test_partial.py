@@ -57,8 +57,6 @@ def test_every_slots_stream_is_that_of_the_env_alone(options: dict[str, Any], ba
         vector.close()
     for slot, rows in seen.items():
         assert rows[: STEPS + 1] == alone(7 + slot, ACTIONS[slot], STEPS)
-    counts = [len(rows) for rows in seen.values()]
-    assert max(counts) <= 4 * min(counts), "no slot starves"
 
 
 class Gate(gym.Env[Any, Any]):

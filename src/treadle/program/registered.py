@@ -7,6 +7,7 @@ the ids of Gymnasium itself, which the caller may have registered anew. A class 
 
 from __future__ import annotations
 
+import os
 import pickle
 from functools import lru_cache
 from typing import Any
@@ -19,15 +20,18 @@ def own_registrations() -> bytes:
     """The caller's specs, for `register_missing`. What cannot be pickled stays behind."""
     specs = list(registry.values())
     try:
-        return cloudpickle.dumps(specs)
+        return cloudpickle.dumps((os.getpid(), specs))
     except Exception:  # noqa: BLE001 - pickling runs foreign code
-        return cloudpickle.dumps([spec for spec in specs if _pickles(spec)])
+        return cloudpickle.dumps((os.getpid(), [spec for spec in specs if _pickles(spec)]))
 
 
 @lru_cache(maxsize=4)  # every slot of a worker asks
 def register_missing(pickled: bytes | None) -> None:
     """Register what is not registered here, or in another way."""
-    for spec in pickle.loads(pickled) if pickled is not None else ():
+    if pickled is None:
+        return
+    pid, specs = pickle.loads(pickled)
+    for spec in specs if pid != os.getpid() else ():  # the caller's own slots have its registry already
         if registry.get(spec.id) != spec:
             registry[spec.id] = spec
 
