@@ -87,7 +87,7 @@ class Flight:
             if events:
                 continue
             if self._last_call is None and deadline is not None and monotonic() >= deadline:
-                slots = sorted({slot for _, owed in self._waiting.values() for slot in owed} | self.unsent)
+                slots = sorted(self.unsent.union(self.cut, *(owed for _, owed in self._waiting.values())))
                 raise TimeoutError(f"no answer from slots {slots} within {timeout:g} s; it is still awaited")
             if recovery is None or self._last_call is not None or not recovery.await_killed():
                 break

@@ -49,7 +49,7 @@ class Due(Enum):
     """What stands out for a slot without a running episode."""
 
     ABORT = "abort"  # its episode was cut and nobody knows: the next step's row tells
-    BEGIN = "begin"  # the next step begins an episode in the fresh environment
+    BEGIN = "begin"  # the next step begins an episode in the fresh environment, or tells that the slot was dropped
     RESET = "reset"  # it waits for a reset
 
 
@@ -307,14 +307,13 @@ class Recovery:
 
     def dropped(self, flight: Flight) -> None:
         """The flight is over, and nobody is told: it had been interrupted."""
-        self.gone |= flight.void
         for slot in flight.begins:
             self.due.pop(slot, None)
             self._fresh.discard(slot)
             self._over.pop(slot, None)
         if flight.op is Op.STEP:
             self.note_ends(self._batches.ends(flight.block), but=flight.cut | self.gone | set(flight.begins))
-        self.due.update(dict.fromkeys(flight.cut, Due.ABORT))
+        self.due.update({**dict.fromkeys(flight.cut, Due.ABORT), **dict.fromkeys(flight.void, Due.BEGIN)})
         self._lose(flight)
 
     def _lose(self, flight: Flight) -> None:

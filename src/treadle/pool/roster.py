@@ -140,8 +140,9 @@ class Roster:
             return [failed]
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
-            if elapsed > self._start_timeout:
-                log.warning("%s", failure.late(where, elapsed, self._start_timeout, "", killed=True))
+            if elapsed > self._start_timeout and member.failure is None:  # once: it takes a moment to die
+                member.failure = failure.late(where, elapsed, self._start_timeout, "", killed=True)
+                log.warning("%s", member.failure)
                 member.worker.kill(signal.SIGKILL)
             return []
         if hello.failed:
