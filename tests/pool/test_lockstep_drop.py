@@ -140,6 +140,30 @@ def test_a_death_that_only_the_next_step_can_tell(on_end: OnEnd, tmp_path: Path)
         check_nothing(pool, pool.step([0] * 6), [0, 1, 2, 3])
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that step cannot tell any more the next one does."""
+    with mortals(tmp_path, OnEnd.NEXT_STEP, on_failure="drop") as pool:
+        pool.reset(seeds=SEEDS)
+        for _ in range(5 if between else 2):
+            pool.step(ACTIONS)
+        doom(tmp_path, 0, "reset" if between else "step")
+        drop = pool.drop
+
+        def interrupted(member: Any) -> None:
+            drop(member)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pool, "drop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.step(ACTIONS)
+        batch = pool.step(ACTIONS)
+        told = {"dropped": True} if between else NOTE
+        assert batch.infos == {0: told, 1: told}
+        assert batch.truncated.tolist() == [not between, not between, False, False]
+        check_nothing(pool, pool.step(ACTIONS), [0, 1])
+
+
 def test_a_death_that_a_reset_of_all_tells(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.NEXT_STEP, on_failure="drop") as pool:
         pool.reset(seeds=SEEDS)

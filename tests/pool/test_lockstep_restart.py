@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces as gs
 from kit import until, within
 from mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
-from plain import Row, rows_of, same
+from plain import keep, rows_of, same
 
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.pool import failure
@@ -36,22 +36,18 @@ def step(pool: Pool, times: int = 1) -> Any:
     return batch
 
 
-def play(pool: Pool, on_end: OnEnd, steps: int, before: dict[int, Callable[[], Any]]) -> list[list[Row]]:
+def play(pool: Pool, on_end: OnEnd, steps: int, before: dict[int, Callable[[], Any]]) -> list[list[Any]]:
     """The rows of so many steps; `before` has what happens before some of them. HOLD: what has ended is reset."""
     pool.reset(seeds=SEEDS)
     found = []
     for k in range(steps):
         before.get(k, lambda: None)()
         batch = step(pool)
-        found.append([keep_row(row) for row in rows_of(batch, pool.lockstep.valid)])
+        found.append([keep(row._asdict()) for row in rows_of(batch, pool.lockstep.valid)])
         ended = np.flatnonzero(batch.terminated | batch.truncated).tolist()
         if on_end is OnEnd.HOLD and ended:
             pool.reset(slots=ended)
     return found
-
-
-def keep_row(row: Row) -> Row:
-    return row._replace(observation=row.observation.copy())
 
 
 def check_cut(pool: Pool, batch: Any, slots: list[int], before: Any, on_end: OnEnd, life: int = 1) -> None:
@@ -130,7 +126,7 @@ def test_other_slots_never_notice(on_end: OnEnd, copy: bool, tmp_path: Path) -> 
         assert pool.restarts == (3, 3, 0, 0)
     same([rows[2:] for rows in ours], [rows[2:] for rows in theirs])
     same([rows[:2] for rows in ours[:2]], [rows[:2] for rows in theirs[:2]])
-    assert [row.observation[LIFE] for row in ours[-1]] == [3, 3, 0, 0]
+    assert [row["observation"][LIFE] for row in ours[-1]] == [3, 3, 0, 0]
 
 
 def test_a_fresh_environment_is_seeded_by_the_last_seeded_reset(tmp_path: Path) -> None:
