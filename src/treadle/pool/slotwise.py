@@ -6,7 +6,7 @@ writes it; and a program that takes a dead one's place can be told how far that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class SlotwiseLockstep(Lockstep):
     def __init__(
         self,
         pool: Dispatch,
-        writer: Callable[[list[np.ndarray | None]], BatchWriter],
+        writer: Callable[[Sequence[np.ndarray | None]], BatchWriter],
         fresh_options: Callable[[int, Any], Any],
     ) -> None:
         self._make_writer = writer

@@ -88,7 +88,7 @@ class SampledCommands:
 
     def attr(self, attr_names: list[str] | str) -> list[Any]:
         """An attribute of every unpaused slot's present task: one name for all, or one for each."""
-        return self.command("attr", self._each("attr", attr_names, "attribute names"))
+        return self.command("attr", list(self._each("attr", attr_names, "attribute names")))
 
     def attr_at(self, sampler_index: int, attr_name: str) -> Any:
         """An attribute of one slot's present task."""

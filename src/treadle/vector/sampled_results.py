@@ -159,7 +159,7 @@ class Results:
     def of_orders(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[Any]:
         """The first observations that orders have led to; None for slots that are `lost`."""
         rows, lost = self._split(batch.observations), set(lost)
-        found = []
+        found: list[Any] = []
         for slot in slots:
             note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
             observation = rows[slot] if note.observation is NOTHING else note.observation

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.spaces import Layout
+from treadle.spaces import BatchWriter, Layout
 
 WIDEST = 2**60  # plain integers below it, and above its negative, go through the arena
 
@@ -57,13 +57,13 @@ def action_rows() -> gs.Tuple:
     return gs.Tuple((gs.Discrete(2**62, start=-(2**61)), Anything()))
 
 
-def action_writer(arrays: Sequence[np.ndarray | None]) -> Callable[[list[Any]], list[list[Any]] | None]:
+def action_writer(arrays: Sequence[np.ndarray | None]) -> BatchWriter:
     """A function that writes a list of n actions or `Code`s; it returns what is to go by message, if anything."""
     codes = arrays[0]
     assert codes is not None
     plain = {int, Code}
 
-    def write(actions: list[Any]) -> list[list[Any]] | None:
+    def write(actions: list[Any]) -> list[Sequence[Any]] | None:
         if plain.issuperset(map(type, actions)) and min(actions) >= Code.IDLE and max(actions) < WIDEST:
             codes[...] = actions
             return None
