@@ -16,7 +16,12 @@ from treadle.vector.sampled_tasks import SampledTasks
 
 QUICK = ["single", "thread-2", "forkserver-2"]
 FULL = [f"{kind}-{count}" for kind in ("serial", "thread", "forkserver", "spawn", "fork") for count in ("1", "2", "n")]
-LEFT = [pytest.param(how, marks=pytest.mark.slow) for how in FULL if how not in QUICK]
+NO_THREADS = pytest.mark.timeout(60, method="signal")  # a fork allows no other thread: not pytest-timeout's either
+LEFT = [
+    pytest.param(how, marks=[pytest.mark.slow, NO_THREADS] if "fork-" in how else pytest.mark.slow)
+    for how in FULL
+    if how not in QUICK
+]
 
 every_way = pytest.mark.parametrize("how", [*QUICK, *LEFT])
 
@@ -55,7 +60,7 @@ def test_the_done_step_belongs_to_two_tasks(how: str) -> None:
 def test_exhaustion_at_different_times(how: str) -> None:
     with vector(how, samplers(steps=1, tasks=[1, 2, 3])) as vec:
         assert where([r.observation for r in vec.step([0, 0, 0])]) == [None, [1, 2, 0, -1], [2, 2, 0, -1]]
-        with pytest.raises(UsageError, match="slot 0: its sampler is exhausted.*Nothing was sent"):
+        with pytest.raises(UsageError, match=r"slot 0: its sampler is exhausted.*Nothing was sent"):
             vec.step([0, 0, 0])
         with pytest.raises(UsageError, match="slot 0"):
             vec.attr("task_info")

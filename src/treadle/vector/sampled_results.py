@@ -119,7 +119,7 @@ class Results:
                 info["final_observation"], info[ABORTED] = self._seen(slot), True
             else:
                 info["final_observation"] = self._mend(final[0]) if note.final is NOTHING else note.final
-            self.moved_on(slot, observation)
+            self.moved_on(slot, observation, note.handed)
         elif self._last is not None:
             self._last[slot] = observation
         if METRICS_KEY in info:
@@ -152,7 +152,7 @@ class Results:
         elif info.get(RESTARTED):
             note: Note = info.get(NOTE) or Note()
             self._restarted.add(slot)
-            self.moved_on(slot, note.observation)
+            self.moved_on(slot, note.observation, note.handed)
 
     # -- new tasks ---------------------------------------------------------------------------------------------------
 
@@ -168,13 +168,24 @@ class Results:
                 continue
             if note.restarted:
                 self._restarted.add(slot)
-            self.moved_on(slot, observation)
+            self.moved_on(slot, observation, note.handed)
             found.append(observation)
         return found
 
-    def moved_on(self, slot: int, observation: Any) -> None:
-        """A slot's sampler was asked for its next task, which begins with this observation; None: there was none."""
-        self.histories[slot].handed()
+    def of_stay(self, batch: Batch, slots: Iterable[int]) -> None:
+        """Slots that were told to stay as they are: a fresh program could not."""
+        for slot in slots:
+            note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
+            if note.restarted:
+                self._restarted.add(slot)
+                self.moved_on(slot, note.observation, note.handed)
+
+    def moved_on(self, slot: int, observation: Any, handed: int | None = None) -> None:
+        """A slot's sampler was asked for its next task, which begins with this observation; None: there was none.
+
+        `handed`: see `Note`; None: once.
+        """
+        self.histories[slot].handed(1 if handed is None else handed - self.histories[slot].tasks)
         self.terminal.pop(slot, None)
         self.lost.discard(slot)
         if self._last is not None:
@@ -194,6 +205,7 @@ class Results:
         """What a slot itself says, after a request whose result nobody saw."""
         state = Slot.HELD if status.over else Slot.RUNNING if status.has_task else Slot.EMPTY
         self.states[slot] = state
+        self.histories[slot].handed(status.handed - self.histories[slot].tasks)
         (self.special.discard if state is Slot.RUNNING else self.special.add)(slot)
 
     # -- metrics -----------------------------------------------------------------------------------------------------

@@ -136,7 +136,8 @@ class SampledSteps:
                 raise UsageError(f"slot {slot}: its task is done: give None for it. Nothing was sent")
             row[slot] = Code.HELD if state is Slot.HELD else action
         if stale:  # of slots that are not stepped: the pool steps all or none
-            self._run(self._lockstep.reset, None, [Stay()] * len(stale), sorted(stale))
+            slots = sorted(stale)
+            books.of_stay(self._run(self._lockstep.reset, None, [Stay()] * len(slots), slots), slots)
         return row
 
     def _stepped(self, batch: Batch, slots: list[int]) -> list[RLStepResult]:

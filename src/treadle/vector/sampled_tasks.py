@@ -269,6 +269,7 @@ class SampledTasks(SampledSteps, SampledCommands):
                 self._arrived.append(self._wait())
             except TreadleError as error:
                 self._arrived.append(error)
+        self._pool.check()
         if self._unsure:
             for slot, status in enumerate(self._lockstep.call(Ask.STATUS)):
                 if isinstance(status, Status):

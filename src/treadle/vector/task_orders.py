@@ -64,7 +64,9 @@ class History:
     events: list[tuple[str, int]] = field(default_factory=lambda: [("next", 1)])
 
     def handed(self, count: int = 1) -> None:
-        """It was asked for tasks."""
+        """It was asked for tasks; for none, where the count is not above 0."""
+        if count <= 0:
+            return
         if self.events and self.events[-1][0] == "next":
             count += self.events.pop()[1]
         self.events.append(("next", count))
@@ -76,6 +78,11 @@ class History:
     def reset(self) -> None:
         """It was reset; the last seed stays."""
         self.events = [("seed", self.seed), ("reset", 0)] if self.seed is not None else [("reset", 0)]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks it was asked for."""
+        return sum(count for what, count in self.events if what == "next")
 
     @property
     def seed(self) -> int | None:
@@ -99,6 +106,7 @@ class Note:
         over: is the task over, and is nothing moving on by itself?
         held: was nothing done, because the task was over before?
         restarted: does a fresh program show its first observation?
+    handed: after an order: how many tasks the sampler was asked for since it was built, or reset.
     """
 
     observation: Any = NOTHING
@@ -109,6 +117,7 @@ class Note:
     over: bool = False
     held: bool = False
     restarted: bool = False
+    handed: int | None = None
 
     @property
     def empty(self) -> bool:
@@ -135,12 +144,14 @@ class Status:
     """Attributes:
     has_task: False: the sampler is exhausted.
     over: is the task over, and waits?
+    handed: tasks that the sampler was asked for since it was built, or reset.
     busy: nanoseconds spent in steps, in moving on included.
     age: nanoseconds since the program was built.
     """
 
     has_task: bool
     over: bool
+    handed: int
     busy: int
     age: int
 

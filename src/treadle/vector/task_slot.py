@@ -102,10 +102,11 @@ class TaskSlot(Program):
 
     def __init__(self, recipe: SamplerRecipe, callbacks: SensorSuite[Any] | None, resample: bool) -> None:
         self._born, self._busy = perf_counter_ns(), 0
+        self._handed = 0
         self._callbacks, self._resample = callbacks, resample
         self.sampler = recipe.build()
         try:
-            self.task = self.sampler.next_task()
+            self.task = self._next()
             if self.task is None:
                 raise RuntimeError(NO_FIRST_TASK)
             self._spaces = self.task.observation_space, self.task.action_space
@@ -180,7 +181,7 @@ class TaskSlot(Program):
         began = perf_counter_ns()
         note, self._note = self._note, Note()
         info = {**info, **self._last_words()}
-        self.task = self.sampler.next_task()
+        self.task = self._next()
         first = self._first(note)
         if not note.empty:
             info[NOTE] = note
@@ -241,15 +242,16 @@ class TaskSlot(Program):
             self._catch_up(options)
         else:
             self._follow(options)
-        first = self._first(note)
-        return first, {} if note.empty else {NOTE: note}
+        note.handed = self._handed
+        return self._first(note), {NOTE: note}
 
     def _follow(self, order: NextTask | ResetSampler) -> None:
         if isinstance(order, NextTask):
-            self.task = self.sampler.next_task(**order.kwargs)
+            self.task = self._next(**order.kwargs)
             return
         self.sampler.reset()
-        self.task = self.sampler.next_task()
+        self._handed = 0
+        self.task = self._next()
         if self.task is None:
             self._over = self._terminal = None
             raise RuntimeError(NO_TASK_AFTER_RESET)
@@ -264,11 +266,12 @@ class TaskSlot(Program):
             for what, number in events:
                 if what == "next":
                     for _ in range(number):
-                        self.task = self.sampler.next_task()
+                        self.task = self._next()
                 elif what == "seed":
                     self.sampler.set_seed(number)
                 else:
                     self.sampler.reset()
+                    self._handed = 0
         elif finite and fresh.history.seed is not None:
             self.sampler.set_seed(fresh.history.seed)
         elif fresh.seed is not None:
@@ -276,14 +279,19 @@ class TaskSlot(Program):
         if isinstance(fresh.then, NextTask | ResetSampler):
             self._follow(fresh.then)
         elif finite or fresh.seed is not None:
-            self.task = self.sampler.next_task()
+            self.task = self._next()
+
+    def _next(self, **kwargs: Any) -> Any:
+        self._handed += 1  # first: one that raises was asked for too
+        return self.sampler.next_task(**kwargs)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation of `Ask`."""
         if name == Ask.STATUS:
-            return Status(self.task is not None, self._over is not None, self._busy, perf_counter_ns() - self._born)
+            age = perf_counter_ns() - self._born
+            return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
         if name == Ask.SEED:
             return self.sampler.set_seed(*args)
         if name == Ask.SAMPLER_ATTR:
