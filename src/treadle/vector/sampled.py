@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from treadle.task.core import TaskSampler
+from treadle.task.core import RLStepResult, TaskSampler
 from treadle.task.sensors import Sensor, SensorSuite
 from treadle.vector import sampled_arguments as arguments
 from treadle.vector.sampled_tasks import SampledTasks
@@ -147,6 +147,16 @@ class SingleProcessVectorSampledTasks(SampledTasks):
             read_timeout=None,
             backend="serial",
         )
+
+    # AllenAct's two classes name this argument differently
+
+    def step_at(self, index_process: int, action: Any) -> list[RLStepResult]:
+        """See `VectorSampledTasks.step_at`."""
+        return super().step_at(index_process, action)
+
+    def next_task_at(self, index_process: int) -> list[Any]:
+        """See `VectorSampledTasks.next_task_at`."""
+        return super().next_task_at(index_process)
 
 
 __all__ = ["SingleProcessVectorSampledTasks", "VectorSampledTasks"]
