@@ -13,8 +13,6 @@ from typing import Any
 
 import gymnasium
 
-from conftest import require
-
 
 class Nothing:
     """Takes any arguments; as a decorator it leaves what it decorates alone."""
@@ -52,8 +50,8 @@ HOLLOW = (
 
 
 def allenact_vectors() -> ModuleType:
-    """AllenAct's module of task vectors. Skips the test where AllenAct or torch is not installed."""
-    require("torch")
+    """AllenAct's module of task vectors. Raises ImportError where AllenAct or torch is not installed."""
+    importlib.import_module("torch")
     for name, module in (
         ("gym", gymnasium),
         ("gym.spaces", gymnasium.spaces),
@@ -71,6 +69,7 @@ def allenact_vectors() -> ModuleType:
         except ImportError:
             sys.modules[name] = Hollow(name)
     out, err = sys.stdout, sys.stderr
-    module = require("allenact.algorithms.onpolicy_sync.vector_sampled_tasks")
-    sys.stdout, sys.stderr = out, err  # its logger takes them over
-    return module
+    try:
+        return importlib.import_module("allenact.algorithms.onpolicy_sync.vector_sampled_tasks")
+    finally:
+        sys.stdout, sys.stderr = out, err  # its logger takes them over
