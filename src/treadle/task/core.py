@@ -155,13 +155,13 @@ class Task(Generic[EnvType]):
         """
         if self.is_done():
             raise UsageError("this task is done: it takes no more steps")
-        result = self._step(action)
-        self._add(result.reward)
+        observation, reward, done, info = self._step(action)
+        self._add(reward)
         self._increment_num_steps_taken()
-        return result._replace(done=result.done or self.is_done())
+        return RLStepResult(observation, reward, done or self.is_done(), info)
 
     def _add(self, reward: Any) -> None:
-        if not isinstance(reward, Sequence | np.ndarray) or np.ndim(reward) == 0:
+        if isinstance(reward, int | float) or not isinstance(reward, Sequence | np.ndarray) or np.ndim(reward) == 0:
             self._total_reward += float(reward)
             return
         each = [float(part) for part in reward]

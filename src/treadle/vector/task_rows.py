@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.spaces import BatchWriter, Layout
+from treadle.spaces import BatchWriter, Layout, Leaf
 
 WIDEST = 2**60  # plain integers below it, and above its negative, go through the arena
 
@@ -90,27 +90,45 @@ def fitting(layout: Layout) -> Callable[[Any], bool]:
 
 def _fits(plan: Any, layout: Layout) -> Callable[[Any], bool]:
     if isinstance(plan, int):
-        leaf = layout.leaves[plan]
-        if not leaf.fixed:
-            return lambda value: True
-        dtype, shape = leaf.dtype, leaf.shape
-        if isinstance(leaf.space, gs.Discrete):
-            info = np.iinfo(dtype)  # type: ignore[arg-type]  # a fixed leaf has a dtype
-            return lambda value: type(value) is int and info.min <= value <= info.max
-        return lambda value: type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
+        return _leaf_fits(layout.leaves[plan])
     kind, size = type(plan), len(plan)
-    items = plan.items() if kind is dict else enumerate(plan)
-    parts = [(key, _fits(part, layout)) for key, part in items]
+    arrays: list[tuple[Any, Any, Any]] = []
+    parts: list[tuple[Any, Callable[[Any], bool]]] = []
+    for key, part in plan.items() if kind is dict else enumerate(plan):
+        leaf = layout.leaves[part] if isinstance(part, int) else None
+        if leaf is not None and leaf.fixed and not isinstance(leaf.space, gs.Discrete):
+            arrays.append((key, leaf.shape, leaf.dtype))  # most parts are: without a call for each
+        else:
+            parts.append((key, _fits(part, layout)))
+    array = np.ndarray
 
     def fits(value: Any) -> bool:
         if type(value) is not kind or len(value) != size:
             return False
         try:
-            return all(part(value[key]) for key, part in parts)
+            for key, shape, dtype in arrays:
+                item = value[key]
+                if type(item) is not array or item.shape != shape or item.dtype != dtype:
+                    return False
+            for key, part in parts:
+                if not part(value[key]):
+                    return False
         except KeyError:
             return False
+        return True
 
     return fits
+
+
+def _leaf_fits(leaf: Leaf) -> Callable[[Any], bool]:
+    if not leaf.fixed:
+        return lambda value: True
+    dtype, shape = leaf.dtype, leaf.shape
+    if isinstance(leaf.space, gs.Discrete):
+        info = np.iinfo(dtype)  # type: ignore[arg-type]  # a fixed leaf has a dtype
+        low, high = info.min, info.max
+        return lambda value: type(value) is int and low <= value <= high
+    return lambda value: type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
 
 
 def blank(layout: Layout) -> Any:

@@ -40,6 +40,7 @@ NO_TASK_AFTER_RESET = (
 )
 NO_TASK = "there is no task here: the sampler is exhausted. Pause the slot, or reset the sampler"
 OVER = "this slot's task is done and waits for the others: give None for it, or move on with next_task"
+IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
 NUMBERS = (int, float, np.number, np.bool_)
 
 
@@ -132,32 +133,33 @@ class TaskSlot(Program):
 
     def step(self, order: tuple[int, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
         """One step: `order` is what `action_rows` holds. See `Program`."""
-        code, mailed = order
-        if code == Code.IDLE:
+        action, mailed = order
+        if action == IDLE:
             return self._blank, 0.0, False, False, {}
         began = perf_counter_ns()
         try:
-            if code == Code.HELD:
-                return self._stand()
-            if self.task is None:
-                raise UsageError(NO_TASK)
-            if self._over is not None:
-                raise UsageError(OVER)
-            return self._act(mailed if code == Code.MAILED else code)
+            if action <= MAILED:
+                if action == HELD:
+                    return self._stand()
+                action = mailed
+            task = self.task
+            if task is None or self._over is not None:
+                raise UsageError(NO_TASK if task is None else OVER)
+            observation, reward, done, info = task.step(action)
+            if done or info or not (isinstance(reward, NUMBERS) and self._fits(observation)) or task.is_done():
+                return self._remarkable(task, observation, reward, bool(done), dict(info or {}))
+            return observation, reward, False, False, {}  # nothing that the row cannot say
         finally:
             self._busy += perf_counter_ns() - began
 
-    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        task = self.task
-        observation, reward, done, info = task.step(action)
-        over = task.is_done()
-        number, fits = isinstance(reward, NUMBERS), self._fits(observation)
-        if number and fits and not (over or done or info):
-            return observation, reward, False, False, {}  # nothing that the row cannot say
-        note, info = Note(), dict(info or {})
-        if not number:
+    def _remarkable(
+        self, task: Any, observation: Any, reward: Any, done: bool, info: dict[str, Any]
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step that more is to be said about than its row says."""
+        over, fits, note = bool(task.is_done()), self._fits(observation), Note()
+        if not isinstance(reward, NUMBERS):
             note.reward, reward = reward, _mean(reward)
-        ends = ends_of(task, info, bool(over or done))
+        ends = ends_of(task, info, over or done)
         if over and not self._resample:
             return self._hold(observation, reward, ends, info, note)
         if over:
@@ -168,7 +170,7 @@ class TaskSlot(Program):
                 return observation, reward, *ends, info
             note.ends = ends  # over in a way of its own: the row has to end all the same
             return observation, reward, False, True, info
-        note.done, note.ends = bool(done), ends if any(ends) else None
+        note.done, note.ends = done, ends if any(ends) else None
         if not fits:
             note.observation, observation = observation, self._blank
         if not note.empty:
