@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import require
+from treadle import SingleProcessVectorSampledTasks
 
 pytestmark = pytest.mark.heavy
 
@@ -72,7 +73,7 @@ def test_every_task_of_the_test_set_is_played_once(ppo: ModuleType, monkeypatch:
 
     monkeypatch.setattr(ppo, "GOALS", {"tiny": ("MiniGrid-Empty-5x5-v0",)})
     sets = [{"envs": ppo.GOALS["tiny"], "seed": 0, "tasks": count} for count in (1, 3, 2)]
-    with ppo.VectorSampledTasks(ppo.TestSet, sets, max_processes=1, should_log=False) as tests:
+    with SingleProcessVectorSampledTasks(ppo.TestSet, sets, should_log=False) as tests:
         for _ in range(2):
             assert ppo.evaluate(tests, Walker(), 1) == (0.0, 100.0)
             assert tests.num_unpaused_tasks == 0

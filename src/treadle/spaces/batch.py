@@ -285,15 +285,14 @@ def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi:
     assemble = _assembler(layout.plan)
     fixed = layout.fixed
     width, loose_indices, count = len(layout.leaves), layout.loose, hi - lo
-    nothing = [[None] * count] * len(loose_indices)  # no lists at all: a None in every place of a loose leaf
 
     def read(loose: Sequence[Sequence[Any]] = ()) -> list[Any]:
-        if loose and len(loose) != len(loose_indices):
+        if len(loose) != len(loose_indices):
             raise ValueError(f"{len(loose_indices)} loose leaves need as many lists of values, got {len(loose)}")
         values: list[Any] = [None] * width
         for index, column in zip(fixed, columns):
             values[index] = column()
-        for index, items in zip(loose_indices, loose or nothing):
+        for index, items in zip(loose_indices, loose):
             values[index] = items
         return assemble(values, count)
 

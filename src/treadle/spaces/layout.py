@@ -87,8 +87,7 @@ class Layout(Outline):
 
         Returns:
             ``read(loose=())``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python int,
-            another fixed one a row of a private copy. ``loose`` holds, for each loose leaf, its hi - lo values; an
-            empty one stands for nothing but None.
+            another fixed one a row of a private copy. ``loose`` holds, for each loose leaf, its hi - lo values.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.

@@ -131,7 +131,7 @@ class TaskSlot(Program):
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def step(self, order: tuple[int, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
+    def step(self, order: tuple[int, Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # type: ignore[override]
         """One step: `order` is what `action_rows` holds. See `Program`."""
         action, mailed = order
         if action == IDLE:
