@@ -141,7 +141,7 @@ def plain_loop(kind: str, tasks: int, requests: Connection) -> None:
 
 def limit(kind: str, tasks: int, workers: int) -> tuple[Callable[[float], tuple[int, float]], Callable[[], None], Any]:
     """(run for so many seconds, close, pids)."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for share in np.array_split(np.arange(tasks), min(workers, tasks)):
         ours, theirs = context.Pipe()

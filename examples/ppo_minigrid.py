@@ -45,7 +45,7 @@ GOALS = {  # what to train on, from easy to hard; the last one is the test
     "empty": ("MiniGrid-Empty-Random-5x5-v0", "MiniGrid-Empty-Random-6x6-v0", "MiniGrid-Empty-8x8-v0"),
     "doorkey": ("MiniGrid-Empty-Random-5x5-v0", "MiniGrid-DoorKey-5x5-v0"),
 }
-STEPS = {"empty": 50_000, "doorkey": 300_000}
+STEPS = {"empty": 50_000, "doorkey": 120_000}
 KINDS, STATES, VIEW = 11, 3, 7  # kinds of objects, states of doors, cells that the agent sees each way
 WIDTH = VIEW * VIEW * (KINDS + STATES)
 
