@@ -186,3 +186,15 @@ def test_a_full_queue_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert full.empty()
     assert all("__AFTER_TASK_METRICS__" in r.info for r in results)
     assert caplog.text.count("metrics_out_queue is full") == 1
+
+
+def test_a_window_needs_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from small_tasks import samplers, vector
+
+    from treadle.errors import MissingExtra
+
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with vector("single", samplers(2)) as vec, pytest.raises(MissingExtra, match="opencv"):
+        vec.render()

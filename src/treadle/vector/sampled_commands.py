@@ -59,6 +59,7 @@ class SampledCommands:
         def _ask(self, orders: dict[int, Order], *, task: bool = True) -> list[Any]: ...
         def _observe(self, orders: dict[int, Any]) -> list[Any]: ...
         def _advance(self, actions: dict[int, Any]) -> list[Any]: ...
+        def _seed(self, seeds: dict[int, Any]) -> None: ...
 
         @property
         def num_unpaused_tasks(self) -> int: ...
@@ -147,9 +148,6 @@ class SampledCommands:
             on_task = command not in ("call_sampler", "sampler_attr")
             return self._ask({slot: CALLS[command](given) for slot, given in data.items()}, task=on_task)
         return [DONE] * len(data)
-
-    def _seed(self, seeds: dict[int, Any]) -> None:
-        raise NotImplementedError
 
     def _each(self, name: str, given: Any, what: str) -> Sequence[Any]:
         """One value for every unpaused slot; a string, or None, is for all."""
