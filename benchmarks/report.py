@@ -15,7 +15,7 @@ from benchmarks.measure import Measure
 
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
-_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "ale-py", "stable-baselines3")
+_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "ale-py", "stable-baselines3", "allenact")
 
 
 @dataclass(frozen=True)
