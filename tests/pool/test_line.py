@@ -49,7 +49,7 @@ def extras(value: Any) -> Extras:
 def test_both_rings_wrap(size: int | None, line: Ends) -> None:
     """With nothing to say, with words that fit the box, that just do not, and that need a file."""
     for id in range(1, 5 * line.caller.depth):
-        line.caller.post(id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
+        line.caller.post(id, 2, id % 7, line.caller.channel.pack({"payload": id}) if id % 3 == 0 else None)
         assert line.worker.next(0) == (id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
         assert line.caller.take(0.0) is None
         line.worker.answer(id, None if size is None else extras(b"%d" % id + b"x" * size))

@@ -85,19 +85,21 @@ class Line:
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
+        self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
         for words in (self.requests, self.answers, self.words):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
+        self.latest = None
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
-    def post(self, id: int, op: int, block: int = -1, payload: Any = None) -> None:
-        """Hand the worker a request and ring. Never waits."""
-        if payload is not None:
-            self.channel.send(payload)
+    def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
+        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
+        if packed is not None:
+            self.channel.send_packed(packed)
             op += WITH_PAYLOAD
         at = self.posted % self.depth * 4
         self.posted += 1
@@ -144,11 +146,14 @@ class Line:
         except Exception as error:  # noqa: BLE001 - unpickling runs foreign code, and may lack the worker's modules
             why = Raised.of(error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
+        reply = Reply(id, extras, not flags & FLAG_MORE)
+        if self.one_to_one:
+            self.latest = reply
         self.taken = number
         self.words[CREDIT] = number
         if self.words[STARVED]:
             self.bell.release()
-        return Reply(id, extras, not flags & FLAG_MORE)
+        return reply
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""

@@ -83,15 +83,27 @@ class Member:
             self.failure = error
         return Failed(self, error, owed)
 
-    def send(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
+    def pack(self, payload: Any) -> Any:
+        """A payload as `send` takes it. Raises UsageError when it cannot travel."""
+        try:
+            return self.worker.pack(payload)
+        except Exception as error:  # pickling runs foreign code
+            raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
+
+    def send(self, request: Request, packed: Any, slots: tuple[int, ...], limit: float | None) -> None:
         before = self.state
         self.owe(request, slots, limit)
         try:
-            self.worker.send(request)
-        except Exception as error:  # pickling runs foreign code; nothing was sent
+            self.worker.send(request, packed)
+        except Exception:
             self.owed.pop()
             self.state = before
-            raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
+            raise
+
+    def recall(self, id: int) -> Reply | None:
+        """The answer to request `id`, if it is the last that was taken."""
+        latest = self.worker.line.latest if self.worker.line is not None else None
+        return latest if latest is not None and latest.id == id else None
 
     def owe(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
         if not self.owed:
