@@ -90,6 +90,19 @@ def test_a_stream_waits_for_credit(line: Ends) -> None:
     assert not worker.stopped(id + 1)
 
 
+def test_the_beat_of_a_stream(line: Ends) -> None:
+    """It changes with every look of the worker; while that waits for the caller there is none to be had."""
+    seen = [line.caller.beat()]
+    assert not line.worker.stopped(1)
+    seen.append(line.caller.beat())
+    line.worker.unticketed(True)
+    assert line.caller.beat() is None
+    line.worker.unticketed(False)
+    seen.append(line.caller.beat())
+    assert len(set(seen)) == 3
+    assert None not in seen
+
+
 def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
     for id in range(1, 6):
         line.caller.post(id, 2, -1)

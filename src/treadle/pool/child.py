@@ -159,7 +159,12 @@ class Control:
         return self._line.stopped(self._id)
 
     def claim(self, wait: bool = True) -> int | None:
-        return self._tickets.claim(self._worker, wait)
+        if not wait:
+            return self._tickets.claim(self._worker, False)
+        self._line.unticketed(True)
+        number = self._tickets.claim(self._worker, True)
+        self._line.unticketed(False)
+        return number
 
 
 def _redirect(out: int, err: int) -> None:

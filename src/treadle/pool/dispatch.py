@@ -218,7 +218,7 @@ class Dispatch:
             owed, began = member.owed[0], member.turn
             while (reply := member.worker.take()) is not None:
                 if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
-                    self._overran(member, owed, monotonic() - began)
+                    self._overran(member, owed, monotonic() - began, owed.limit)
                 if member.settle(reply):
                     events.append(Answered(member, reply))
                 elif reply.last:
@@ -248,10 +248,13 @@ class Dispatch:
         return events
 
     def _overdue(self, member: Member, now: float) -> PoolEvent | None:
-        owed, elapsed = member.owed[0], now - member.turn
-        limit = owed.limit
+        owed = member.owed[0]
+        streams = owed.request.op is Op.STREAM
+        if streams and member.got_on(now):
+            return None
+        elapsed, limit = now - member.turn, self.step_timeout if streams else owed.limit
         if limit is None:
-            if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
+            if elapsed > STILL_WAITING and member.warned != owed.request.id:
                 member.warned = owed.request.id
                 where, stack = self.grounding.at_work(member), member.worker.stack()
                 log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
@@ -259,7 +262,13 @@ class Dispatch:
         if elapsed <= limit:
             return None
         if member.worker.in_caller:
-            self._overran(member, owed, elapsed)
+            self._overran(member, owed, elapsed, limit)
+            return None
+        if streams:
+            if member.stalled is None:
+                stack = member.worker.stack()
+                member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
             return None
         if owed.request.id in member.late:
             if elapsed > limit + failure.grace(limit):
@@ -286,7 +295,7 @@ class Dispatch:
         if member.owed:
             member.see(Event.DEADLINE)
 
-    def _overran(self, member: Member, owed: Owed, elapsed: float) -> None:
+    def _overran(self, member: Member, owed: Owed, elapsed: float, limit: float) -> None:
         """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
         if member.overran != owed.request.id:
             member.overran = owed.request.id
@@ -298,7 +307,7 @@ class Dispatch:
                     "results come when they come (`overruns` counts on; this is said once)",
                     where,
                     elapsed,
-                    owed.limit,
+                    limit,
                 )
 
     # -- failure -----------------------------------------------------------------------------------------------------
@@ -306,6 +315,8 @@ class Dispatch:
     def _bury(self, member: Member) -> Failed:
         owed = tuple(o for o in member.owed if o.request.id not in member.late)
         error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+        if member.stalled is not None:
+            error = member.stalled
         failed = member.failed(error, owed)
         for each in member.owed:
             self.grounding.release(each.request.id)

@@ -29,6 +29,8 @@ CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
+BEAT = 4  # word: counts up while a stream gets on
+UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,11 @@ class Line:
             self.bell.release()
         return reply
 
+    def beat(self) -> int | None:
+        """A number that changes while the worker's stream gets on; None while it waits for the caller."""
+        waiting = self.words[STARVED] or self.words[UNTICKETED]
+        return None if waiting else self.words[BEAT]
+
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
         self.words[STOP] = id
@@ -181,8 +188,15 @@ class Line:
         return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
-        """Has the caller asked that the stream of request `id` end?"""
-        return self.words[STOP] >= id
+        """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
+        words = self.words
+        words[BEAT] += 1
+        return words[STOP] >= id
+
+    def unticketed(self, waits: bool) -> None:
+        """A stream begins or ends to wait for a ticket."""
+        self.words[BEAT] += 1  # before the other word: the time that it has waited does not count
+        self.words[UNTICKETED] = waits
 
     def credit(self, id: int) -> bool:
         """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""
@@ -193,8 +207,11 @@ class Line:
                 break
             if self.taken - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
+        getting_on = not self.stopped(
+            id
+        )  # before it is not starved any more: the time that it has waited does not count
         words[STARVED] = 0
-        return not self.stopped(id)
+        return getting_on
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
         """Answer request `id` and ring. Raises what pickling raises, with nothing sent.

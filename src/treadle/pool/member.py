@@ -59,6 +59,8 @@ class Member:
     warned: int = 0  # the request that a "still waiting" warning was given for
     overran: int = 0  # the request that was last counted as overrunning
     asides: int = 0  # requests since it started that were not steps
+    beat: int | None = None  # of its stream, when it was last looked at
+    stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property
@@ -110,6 +112,14 @@ class Member:
             self.turn = monotonic()
         self.owed.append(Owed(request, slots, limit))
         self.see(Event.SEND)
+
+    def got_on(self, now: float) -> bool:
+        """Has its stream got on since it was last asked, or does it wait for the caller?"""
+        before, self.beat = self.beat, self.worker.line.beat() if self.worker.line is not None else None
+        if self.beat is None or self.beat != before:
+            self.turn = now
+            return True
+        return False
 
     def forget_if(self, idle: bool) -> None:
         """An idle worker owes nothing: an interrupt fell between its last answer and the note of it."""

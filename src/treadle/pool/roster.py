@@ -130,7 +130,7 @@ class Roster:
         member.restart_at = None
         member.restarts.append(monotonic())
         member.asides = 0
-        member.failure = None
+        member.failure = member.stalled = member.beat = None
         self.restarts += 1
         member.see(Event.RESTART)
         member.worker = self._worker(member.spec, member.factories, member.inline)
