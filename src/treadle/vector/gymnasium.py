@@ -311,6 +311,7 @@ class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
     @property
     def valid(self) -> np.ndarray:
         """bool[n]: which rows of the last batch are transitions. False after a reset, NEXT_STEP's own included."""
+        self._turns.check_open()
         if not (self._calls or self._resets.any()):
             return np.zeros(self.num_envs, np.bool_)
         return self._lockstep.valid

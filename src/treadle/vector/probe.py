@@ -145,7 +145,9 @@ def tell(found: Waiting | None, n: int, workers: int | None, inline: int) -> Non
     else:
         does = "wait" if found.waits else "compute"
         what = f"environments {does} (a step took {found.step * 1e3:.3g} ms, {found.share:.0%} of it waiting)"
-    log.info("workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers)
+    log.info(
+        "workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers
+    )
 
 
 __all__ = ["Waiting", "measure_waiting", "tell", "times_of"]
