@@ -294,7 +294,7 @@ class RolloutSlot(Program):
 
     def _endless(self) -> int:
         """After how many steps a warning is due: never for an environment that has a limit of its own."""
-        spec = self._envs[0].spec
+        spec = getattr(self._envs[0], "spec", None)
         return LONG if spec is None or spec.max_episode_steps is None else 1 << 62
 
     def _remark_endless(self, buffer: EpisodeBuffer) -> tuple[int, int, Remark]:
@@ -309,7 +309,8 @@ class RolloutSlot(Program):
             self._sink.close()
         self._actor.close()
         for env in self._envs:
-            env.close()
+            if hasattr(env, "close"):
+                env.close()
 
 
 def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:

@@ -128,13 +128,14 @@ def times_of(pid: int | None) -> tuple[float, float]:
     From Linux's /proc/PID/task/*/schedstat; (0, 0) where there is none.
     """
     ran = stood = 0
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+    tasks = f"/proc/{pid}/task"
+    for task in os.listdir(tasks) if os.path.isdir(tasks) else ():
+        try:
+            with open(f"{tasks}/{task}/schedstat") as file:
                 fields = file.read().split()
-            ran, stood = ran + int(fields[0]), stood + int(fields[1])
-    except (OSError, IndexError):  # no such file here, or a thread that has just ended
-        return ran * 1e-9, stood * 1e-9
+        except OSError:  # a thread that has just ended, or a kernel without these figures
+            continue
+        ran, stood = ran + int(fields[0]), stood + int(fields[1])
     return ran * 1e-9, stood * 1e-9
 
 
