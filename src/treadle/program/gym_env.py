@@ -126,8 +126,7 @@ class GymEnv(Program):
         return attribute(*args, **kwargs) if callable(attribute) else attribute
 
     def close(self) -> None:
-        if hasattr(self.env, "close"):
-            self.env.close()
+        close_env(self.env)
 
     def _held(self, action: Any) -> Any:
         raise UsageError("this episode has ended and nothing moves on by itself here: reset the slot first")
@@ -144,6 +143,12 @@ def gym_env(
     """A factory of `GymEnv` programs for a pool; see `EnvRecipe` for the arguments."""
     recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
     return lambda: GymEnv(recipe, on_end)
+
+
+def close_env(env: Any) -> None:
+    """Close an environment that can be closed."""
+    if hasattr(env, "close"):
+        env.close()
 
 
 def portable_spec(env: gym.Env) -> str | None:
