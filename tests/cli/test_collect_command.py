@@ -283,10 +283,20 @@ def test_what_raises_ends_the_run_and_keeps_what_was_finished(tmp_path: Path) ->
 
 
 def test_three_deaths_on_one_episode_end_the_run(tmp_path: Path) -> None:
-    done = treadle("collect", f"{ZOO}:Dies", "--episodes", 30, "--out", tmp_path / "o", "--workers", 1)
+    done = treadle("collect", f"{ZOO}:Dies", "--episodes", 9, "--out", tmp_path / "o", "--workers", 1)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1
     assert "has cost 3 workers their lives; the last time the worker exited with code 3" in lines[-2]
+    assert "finished episodes are kept" in lines[-1]
+
+
+def test_an_environment_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    end = "--step-timeout", 0.4, "--workers", 1
+    done = treadle("collect", f"{ZOO}:Hangs", "--episodes", 9, "--out", tmp_path / "o", *end)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert "has cost 3 workers their lives; the last time no step came to its end for 0." in lines[-2]
+    assert "s (the limit is 0.4 s), at zoo.py:" in lines[-2]
     assert "finished episodes are kept" in lines[-1]
 
 
@@ -297,6 +307,7 @@ BAD = {
     "unknown ale": (("ALE/Pon-v5", "--episodes", 2), 2, "ALE/Pong-v5"),
     "unknown attribute": ((f"{ZOO}:Nothing", "--episodes", 2), 2, "has no 'Nothing'"),
     "missing package": ((f"{ZOO}:NeedsPackage", "--episodes", 2), 2, "a_package_that_nobody_has is not installed"),
+    "no time": (("CartPole-v1", "--episodes", 2, "--step-timeout", 0), 2, "--step-timeout must be more than 0 seconds"),
     "no workers": (("CartPole-v1", "--episodes", 2, "--workers", 0), 2, "--workers must be at least 1, got 0"),
     "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
     "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),

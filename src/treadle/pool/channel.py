@@ -42,6 +42,11 @@ class Packed:
         """Bytes, when the body is all there is; infinite when a spill file goes with it."""
         return float("inf") if self.fds else len(self.body)
 
+    def discard(self) -> None:
+        """It is not going to be sent."""
+        for fd in self.fds:
+            os.close(fd)
+
 
 class Channel:
     """One end. `recv` and `send` are for one thread at a time; frames keep their order."""
@@ -74,7 +79,7 @@ class Channel:
 
     @staticmethod
     def pack(message: Any) -> Packed:
-        """Pickle a message without sending it. Whoever packs must send (a spill file may be open)."""
+        """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open)."""
         return Packed(*encode(message))
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
@@ -147,9 +152,20 @@ class Channel:
         length, count = HEAD.unpack_from(self._inbox)
         if len(self._inbox) < HEAD.size + length or len(self._fds) < count:
             return None
-        body = bytes(self._inbox[HEAD.size : HEAD.size + length])
-        del self._inbox[: HEAD.size + length]
-        return decode(body, [self._fds.popleft() for _ in range(count)])
+        body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
+        try:
+            message = decode(body, fds)
+        except Exception:
+            self._consume(HEAD.size + length, count, body)
+            raise  # what foreign code says; an interrupt (Ctrl-C) of it leaves the message there, to be read again
+        self._consume(HEAD.size + length, count, body)
+        return message
+
+    def _consume(self, nbytes: int, count: int, body: bytes) -> None:
+        fds = [self._fds.popleft() for _ in range(count)]
+        del self._inbox[:nbytes]
+        if _spilt(body):
+            os.close(fds[0])
 
 
 def encode(message: Any) -> tuple[bytes, list[int]]:
@@ -171,15 +187,11 @@ def encode(message: Any) -> tuple[bytes, list[int]]:
 
 
 def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
-    """The message and the descriptors that came with it (the spill file is taken out)."""
-    if body[0] == 0:
+    """The message and the descriptors that came with it, without the spill file, which stays open."""
+    if not _spilt(body):
         return pickle.loads(memoryview(body)[1:]), fds
-    spill = fds.pop(0)
-    try:
-        size = os.fstat(spill).st_size
-        view = memoryview(mmap.mmap(spill, size))
-    finally:
-        os.close(spill)
+    spill, *fds = fds
+    view = memoryview(mmap.mmap(spill, os.fstat(spill).st_size))
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
@@ -187,6 +199,10 @@ def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
     return pickle.loads(parts[0], buffers=parts[1:]), fds
+
+
+def _spilt(body: bytes) -> bool:
+    return body[0] == 1
 
 
 def _spill(parts: list[Any], sizes: list[int]) -> int:
@@ -243,6 +259,9 @@ class LocalPacked:
 
     body: Any
     size: float = float("inf")
+
+    def discard(self) -> None:
+        """Nothing is held."""
 
 
 class LocalChannel:

@@ -48,7 +48,10 @@ class SerialWorker:
     def attach(self, rows: Rows) -> None:
         self.server.attach(rows)
 
-    def send(self, request: Request) -> None:
+    def pack(self, payload: Any) -> None:
+        """Nothing travels."""
+
+    def send(self, request: Request, packed: None) -> None:
         self._requests.append(request)
 
     def take(self) -> Reply | None:
@@ -144,9 +147,13 @@ class ThreadWorker:
         self.line, self._their_line, self._rows, self._tries = line, their_line, rows, tries
         self._ready.set()
 
-    def send(self, request: Request) -> None:
+    def pack(self, payload: Any) -> Any:
+        """A payload as `send` takes it."""
+        return None if payload is None else self.channel.pack(payload)
+
+    def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
-        self.line.post(request.id, request.op, request.block, request.payload)
+        self.line.post(request.id, request.op, request.block, packed)
 
     def take(self) -> Reply | None:
         assert self.line is not None

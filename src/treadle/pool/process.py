@@ -114,10 +114,14 @@ class ProcessWorker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(ground, fds)
 
-    def send(self, request: Request) -> None:
+    def pack(self, payload: Any) -> Any:
+        """A payload as `send` takes it. Raises what pickling raises."""
+        return None if payload is None else self.channel.pack(payload)
+
+    def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
-            self.line.post(request.id, request.op, request.block, request.payload)
+            self.line.post(request.id, request.op, request.block, packed)
         except (BrokenPipeError, ConnectionResetError):
             self._unreachable = True
             self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
@@ -187,6 +191,8 @@ class ProcessWorker:
 
     def kill(self, number: int) -> None:
         """Signal its whole group."""
+        if self._crash < 0 or not self._has_its_number():
+            return
         self._forced = True
         try:
             os.killpg(self._child.pid, number)
@@ -194,12 +200,24 @@ class ProcessWorker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)  # so young that it does not lead a group yet
 
+    def _has_its_number(self) -> bool:
+        """Is it still there, if only as a zombie? When somebody else has reaped it (because its fork server died, say)
+        its number may be another's by now, and must not be signalled."""
+        if self._child.pidfd < 0:
+            return True
+        try:
+            signal.pidfd_send_signal(self._child.pidfd, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     def bury(self, timeout: float = 1.0) -> ExitReport:
         """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
         if self._crash < 0:
             return self.report
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
+        if self._has_its_number():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
         status = self._child.reap(timeout)
         lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
         stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
@@ -270,8 +288,15 @@ def default_start_method() -> str:
 
 def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     if start_method == "forkserver":
-        server = forkserver.server(tuple(preload) or forkserver.PRELOAD)
-        pid, pidfd = server.fork(sock)
+        preload = tuple(preload) or forkserver.PRELOAD
+        server = forkserver.server(preload)
+        try:
+            pid, pidfd = server.fork(sock)
+        except OSError:
+            if server.running():
+                raise
+            server = forkserver.server(preload)  # somebody has killed it just now: a new one
+            pid, pidfd = server.fork(sock)
         return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
     if start_method == "spawn":
         process = subprocess.Popen(

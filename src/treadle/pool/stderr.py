@@ -5,6 +5,7 @@ One thread of the caller reads all of a pool's pipes, so that a worker can never
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import sys
@@ -52,7 +53,8 @@ class StderrReader:
             self._closing = True
         os.write(self._wake_write, b"!")
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            with contextlib.suppress(RuntimeError):  # an interrupt came before it began: it will find nothing to do
+                self._thread.join()
         with self._lock:
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.data, Tail):
