@@ -108,6 +108,7 @@ class PartialSession:
         return steps, now - start
 
     def close(self) -> None:
+        self._envs.recv(min=self._envs.num_envs)  # what is still out
         self._envs.close()
 
 
