@@ -82,9 +82,8 @@ def test_partial_batches_report_the_steps_that_were_received(tmp_path: Path) -> 
         steps = session.run(0.1).env_steps + session.run(0.2).env_steps
     finally:
         session.close()
-    assert (
-        0 <= sum(int(path.read_text()) for path in tmp_path.iterdir()) - steps <= 3
-    )  # at the end each env had one out
+    made = sum(int(path.read_text()) for path in tmp_path.iterdir())
+    assert 0 <= made - steps <= 3  # at the end each env had one out
 
 
 def test_the_limit_of_vectorised_envs_counts_no_resets(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_the_limits_loop_keeps_nested_observations() -> None:
     leaves = {path: np.asarray(row) for path, row in loop._rows[0].leaves}
     assert sorted(leaves) == [("body", "joints"), ("body", "speed"), ("goal",), ("view",)]
     np.testing.assert_array_equal(leaves["body", "joints"], np.full(8, env._x / 2**31, np.float32))
-    np.testing.assert_array_equal(leaves["view"], np.full((7, 7, 3), env._x, np.uint8))
+    np.testing.assert_array_equal(leaves["view",], np.full((7, 7, 3), env._x, np.uint8))
 
 
 def test_every_table_is_found_by_name() -> None:
