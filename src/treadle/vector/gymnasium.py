@@ -108,7 +108,7 @@ class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         guarded, cores = step_timeout is not None or on_failure is not None, bell.cores()
-        starting = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
+        starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
         starting["start_timeout"] = start_timeout
 
         def shares(n: int, waits: bool = False) -> tuple[int | None, int]:
