@@ -309,6 +309,7 @@ def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
+        _after_fork()
         _only(sock.fileno())
         child.main(sock.fileno(), forked=True)
     return Child(pid, _pidfd(pid), _fork_reaper(pid))
@@ -347,6 +348,13 @@ def _fork_reaper(pid: int) -> Callable[[float], int | None]:
         return status[0]
 
     return reap
+
+
+def _after_fork() -> None:
+    """In a forked child: what multiprocessing does in its own, so that a manager's proxies connect anew."""
+    from multiprocessing import util
+
+    util._run_after_forkers()  # type: ignore[attr-defined]  # before descriptors are closed: it closes connections
 
 
 def _only(keep: int) -> None:

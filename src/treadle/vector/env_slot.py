@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -90,7 +91,8 @@ class EnvSlot(GymEnv):
             return super().call(attribute, args, kwargs)
         if name == Ask.SET_ATTR:
             attribute, value = args
-            self.env.set_wrapper_attr(attribute, value.values[self._slot] if isinstance(value, OwnValue) else value)
+            own = value.values[self._slot] if isinstance(value, OwnValue) else value
+            getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, own)
             self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
             return None
         if name == Ask.OVER:

@@ -108,7 +108,7 @@ class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         guarded, cores = step_timeout is not None or on_failure is not None, bell.cores()
-        starting = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
+        starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
         starting["start_timeout"] = start_timeout
 
         def shares(n: int, waits: bool = False) -> tuple[int | None, int]:
@@ -311,6 +311,7 @@ class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
     @property
     def valid(self) -> np.ndarray:
         """bool[n]: which rows of the last batch are transitions. False after a reset, NEXT_STEP's own included."""
+        self._turns.check_open()
         if not (self._calls or self._resets.any()):
             return np.zeros(self.num_envs, np.bool_)
         return self._lockstep.valid

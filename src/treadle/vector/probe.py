@@ -128,13 +128,14 @@ def times_of(pid: int | None) -> tuple[float, float]:
     From Linux's /proc/PID/task/*/schedstat; (0, 0) where there is none.
     """
     ran = stood = 0
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+    tasks = f"/proc/{pid}/task"
+    for task in os.listdir(tasks) if os.path.isdir(tasks) else ():
+        try:
+            with open(f"{tasks}/{task}/schedstat") as file:
                 fields = file.read().split()
-            ran, stood = ran + int(fields[0]), stood + int(fields[1])
-    except (OSError, IndexError):  # no such file here, or a thread that has just ended
-        return ran * 1e-9, stood * 1e-9
+        except OSError:  # a thread that has just ended, or a kernel without these figures
+            continue
+        ran, stood = ran + int(fields[0]), stood + int(fields[1])
     return ran * 1e-9, stood * 1e-9
 
 
@@ -145,7 +146,9 @@ def tell(found: Waiting | None, n: int, workers: int | None, inline: int) -> Non
     else:
         does = "wait" if found.waits else "compute"
         what = f"environments {does} (a step took {found.step * 1e3:.3g} ms, {found.share:.0%} of it waiting)"
-    log.info("workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers)
+    log.info(
+        "workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers
+    )
 
 
 __all__ = ["Waiting", "measure_waiting", "tell", "times_of"]
