@@ -417,4 +417,4 @@ class Lockstep:
         raise failure.first_of(raised, self.pool.members, partial)
 
 
-__all__ = ["Batch", "Lockstep", "bad_action"]
+__all__ = ["Batch", "Lockstep"]

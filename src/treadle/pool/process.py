@@ -25,7 +25,8 @@ from treadle.pool import child, forkserver, lifeline
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
 from treadle.pool.line import Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.lined import Lined
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -41,7 +42,7 @@ class Child:
     reap: Callable[[float], int | None]
 
 
-class ProcessWorker:
+class ProcessWorker(Lined):
     """One worker process. Not for two threads at once."""
 
     in_caller = False
@@ -114,10 +115,6 @@ class ProcessWorker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(ground, fds)
 
-    def pack(self, payload: Any) -> Any:
-        """A payload as `send` takes it. Raises what pickling raises."""
-        return None if payload is None else self.channel.pack(payload)
-
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
@@ -135,20 +132,7 @@ class ProcessWorker:
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken?"""
-        return self.line is not None and not self._unreachable and self.line.idle()
-
-    def last_words(self) -> dict[int, Raised]:
-        """What its slots raised when they were closed."""
-        raised: dict[int, Raised] = {}
-        while (reply := self.take()) is not None:
-            if reply.id == CLOSING and reply.extras is not None:
-                raised.update(reply.extras.raised)
-        return raised
-
-    def stop(self, id: int) -> None:
-        """Ask streams of requests up to `id` to end."""
-        if self.line is not None:
-            self.line.stop(id)
+        return not self._unreachable and super().idle()
 
     def ended(self) -> bool:
         """Has the process ended? Asks the kernel, at once."""

@@ -21,8 +21,9 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
+from treadle.pool.failure import bad_action
 from treadle.pool.line import BUSY_NS
-from treadle.pool.lockstep import Lockstep, bad_action
+from treadle.pool.lockstep import Lockstep
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
