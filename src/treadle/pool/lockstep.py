@@ -23,7 +23,7 @@ from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.pool.recover import Recovery
-from treadle.spaces import Mismatch
+from treadle.spaces import BatchWriter, Mismatch
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
@@ -52,7 +52,7 @@ class Lockstep:
         self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
         self._recovery = Recovery(pool, self._batches) if goes_on else None
         arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
-        self._write_actions = self.actions.batch_writer(arrays, pool.n)
+        self._write_actions = self._action_writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
@@ -77,6 +77,9 @@ class Lockstep:
     def missed(self) -> np.ndarray:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self._recovery is None else self._recovery.missed.copy()
+
+    def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
+        return self.actions.batch_writer(arrays, self.pool.n)
 
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
@@ -337,7 +340,7 @@ class Lockstep:
             self._recovery.landed(flight, None)
             flight.raise_told()
             results.update(dict.fromkeys(self._recovery.unasked(flight)))
-        self._raise_first(flight.extras, None)
+        self._raise_first(flight.extras, results, moved=False)
         return [results[slot] for slot in flight.slots]
 
     def _settle(self) -> None:
@@ -407,11 +410,11 @@ class Lockstep:
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 
-    def _raise_first(self, extras: list[Extras], partial: Any) -> None:
+    def _raise_first(self, extras: list[Extras], partial: Any, moved: bool = True) -> None:
         raised = {slot: why for each in extras for slot, why in each.raised.items()}
         if not raised:
             return
-        if partial is not None:
+        if moved:
             self._stale.update(raised)
             self._plain = False
         raise failure.first_of(raised, self.pool.members, partial)

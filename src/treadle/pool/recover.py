@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class Recovery:
     due: slot -> what stands out, for the few that have something.
     gone: slots that were dropped, and told so.
     missed: int64[n], rows of steps that were neither transitions nor resets.
+    fresh_options: see `Lockstep.tell_fresh`.
     """
 
     def __init__(self, pool: Dispatch, batches: Batches) -> None:
@@ -68,6 +70,7 @@ class Recovery:
         self.due: dict[int, Due] = {}
         self.gone: set[int] = set()
         self.missed = np.zeros(pool.n, np.int64)
+        self.fresh_options: Callable[[int, Any], Any] | None = None
         self._root: int | None = None
         self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
@@ -243,6 +246,8 @@ class Recovery:
         seed, options = asked
         if seed is None and slot in self._fresh and self._root is not None:
             seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+        if slot in self._fresh and self.fresh_options is not None:
+            options = self.fresh_options(slot, options)
         return seed, options
 
     def _is_gone(self, slot: int) -> bool:
