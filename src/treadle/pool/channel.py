@@ -166,7 +166,7 @@ def encode(message: Any) -> tuple[bytes, list[int]]:
         return b"\0" + head, []
     if total <= SPILL:
         return b"\0" + pickle.dumps(message, 5), []
-    fd = _spill([head, *raws], [len(head), *(len(r) for r in raws)])
+    fd = spill([head, *raws], [len(head), *(len(r) for r in raws)])
     return b"\1", [fd]
 
 
@@ -174,22 +174,30 @@ def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
     """The message and the descriptors that came with it (the spill file is taken out)."""
     if body[0] == 0:
         return pickle.loads(memoryview(body)[1:]), fds
-    spill = fds.pop(0)
+    return unpack(mapped(fds.pop(0))), fds
+
+
+def mapped(spill: int, *, private: bool = False) -> memoryview:
+    """A spill file in memory; its descriptor is closed. `private`: what is written there, nobody else sees."""
     try:
         size = os.fstat(spill).st_size
-        view = memoryview(mmap.mmap(spill, size))
+        return memoryview(mmap.mmap(spill, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
     finally:
         os.close(spill)
+
+
+def unpack(view: memoryview) -> Any:
+    """The message in a spill file; its arrays lie in the file's memory."""
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
     for nbytes in sizes:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
-    return pickle.loads(parts[0], buffers=parts[1:]), fds
+    return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _spill(parts: list[Any], sizes: list[int]) -> int:
+def spill(parts: list[Any], sizes: list[int]) -> int:
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
     if hasattr(os, "memfd_create"):

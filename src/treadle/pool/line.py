@@ -97,7 +97,7 @@ class Line:
     def post(self, id: int, op: int, block: int = -1, payload: Any = None) -> None:
         """Hand the worker a request and ring. Never waits."""
         if payload is not None:
-            self.channel.send(payload)
+            self.channel.send(payload, getattr(payload, "files", ()))
             op += WITH_PAYLOAD
         at = self.posted % self.depth * 4
         self.posted += 1
@@ -168,7 +168,9 @@ class Line:
         if op >= WITH_PAYLOAD:
             op -= WITH_PAYLOAD
             try:
-                payload = self.channel.recv_wait()[0]
+                payload, fds = self.channel.recv_wait()
+                if fds:
+                    payload.arrived(fds)  # a `pool.parcel.Shipment`
             except (EOFError, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
