@@ -108,7 +108,7 @@ class EpisodeBatch(TimeStepBatch):
             actions=joined([b.actions for b in batches]),
             rewards=joined([b.rewards for b in batches]),
             env_infos=join_columns([b.env_infos for b in batches], rows),
-            agent_infos=join_columns([b.agent_infos for b in batches], rows, fill="agent_infos"),
+            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
             step_types=joined([b.step_types for b in batches]),
             lengths=joined([b.lengths for b in batches]),
         )
@@ -186,7 +186,7 @@ class EpisodeBatch(TimeStepBatch):
             actions=joined([path["actions"] for path in paths]),
             rewards=joined([path["rewards"] for path in paths]),
             env_infos=join_columns([path["env_infos"] for path in paths], lengths.tolist()),
-            agent_infos=join_columns([path["agent_infos"] for path in paths], lengths.tolist(), fill="agent_infos"),
+            agent_infos=join_columns([path["agent_infos"] for path in paths], lengths.tolist(), strict="agent_infos"),
             step_types=joined([_types_in(path) for path in paths]),
             lengths=lengths,
         )
@@ -232,8 +232,8 @@ class EpisodeBatch(TimeStepBatch):
         ends = self._ends.tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
-    @property
-    def next_observations(self) -> Any:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def next_observations(self) -> Any:
         """[T, ...]: what each action led to. Made anew at each use."""
         last_rows = self._ends - 1
 
@@ -250,8 +250,8 @@ class EpisodeBatch(TimeStepBatch):
 
         return trees.map(shifted, self.observations, self.last_observations)
 
-    @property
-    def episode_infos(self) -> Infos:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def episode_infos(self) -> Infos:
         """Arrays [T, ...]: each episode's infos, once a step. Made anew at each use."""
         return {key: np.repeat(value, self.lengths, axis=0) for key, value in self.episode_infos_by_episode.items()}
 

@@ -85,7 +85,7 @@ def haul_of(batches: Sequence[EpisodeBatch]) -> Haul:
     columns = {
         "episode_infos": join_columns([b.episode_infos_by_episode for b in batches], episodes),
         "env_infos": join_columns([b.env_infos for b in batches], rows),
-        "agent_infos": join_columns([b.agent_infos for b in batches], rows, fill="agent_infos"),
+        "agent_infos": join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
     }
     for name in ("observations", "last_observations", "actions", "rewards", "lengths"):
         columns[name] = joined([getattr(batch, name) for batch in batches])
@@ -103,7 +103,7 @@ def batch_of(hauls: Sequence[Haul]) -> Any:
         env_spec=hauls[0].env_spec,
         episode_infos=join_columns([t["episode_infos"] for t in tables], episodes),
         env_infos=join_columns([t["env_infos"] for t in tables], rows),
-        agent_infos=join_columns([t["agent_infos"] for t in tables], rows, fill="agent_infos"),
+        agent_infos=join_columns([t["agent_infos"] for t in tables], rows, strict="agent_infos"),
         **{
             name: joined([t[name] for t in tables])
             for name in ("observations", "last_observations", "actions", "rewards")

@@ -15,7 +15,7 @@ from treadle.sample.step_type import StepType
 
 
 class InProgressEpisode:
-    """One episode, or a fragment of one, in the making. Observations are copied, so an environment may reuse its arrays.
+    """One episode, or a fragment of one, in the making. What is observed is copied: environments reuse their arrays.
 
     Args:
         env: the environment; a `gymnasium.Env` is adapted.

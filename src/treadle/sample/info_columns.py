@@ -43,28 +43,28 @@ def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def join_columns(
-    tables: Sequence[dict[str, Any]], lengths: Sequence[int], *, fill: str | None = None
+    tables: Sequence[dict[str, Any]], lengths: Sequence[int], *, strict: str | None = None
 ) -> dict[str, Any]:
     """The tables of infos of several batches as one.
 
     Args:
         tables: keys and columns.
         lengths: rows of each table.
-        fill: None: keys that some tables lack are filled as in `columns_of`. Otherwise what to call the tables in the
-            error that is raised instead.
+        strict: None: keys that some tables lack are filled as in `columns_of`. Otherwise what to call the tables in
+            the error that is raised instead.
 
     Raises:
-        ValueError: a key is missing somewhere, with `fill` given; or nested columns differ in structure.
+        ValueError: a key is missing somewhere, with `strict` given; or nested columns differ in structure.
     """
     first = tables[0]
     if all(table.keys() == first.keys() for table in tables):
         return {key: joined([table[key] for table in tables]) for key in first}
     keys = dict.fromkeys(key for table in tables for key in table)
-    if fill is not None:
+    if strict is not None:
         for key in keys:
             for i, table in enumerate(tables):
                 if key not in table:
-                    raise ValueError(f"{fill} of batch {i} lack the key {key!r}, which another batch has")
+                    raise ValueError(f"{strict} of batch {i} lack the key {key!r}, which another batch has")
     columns = {}
     for key in keys:
         some = next(table[key] for table in tables if key in table)

@@ -124,6 +124,10 @@ class SamplerSlot(Program):
     def _worker(self) -> Any:
         return self._bench.worker if self._bench is not None else None
 
+    def _at_work(self) -> Bench:
+        assert self._bench is not None
+        return self._bench
+
     def stream(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
         """Yield hauls until the order is done or stopped."""
         playing = self._play(order, control)
@@ -144,8 +148,7 @@ class SamplerSlot(Program):
 
     def _play(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
         self._prepare(order)
-        bench = self._bench
-        assert bench is not None
+        bench = self._at_work()
         bench.guard(control.stopped)
         before = seeding.GlobalState() if order.aside else None
         indices = order.indices
@@ -157,15 +160,15 @@ class SamplerSlot(Program):
                     self._begin(order.root, indices[played])
                 if not bench.play():
                     break
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised on, with its place
                 yield from self._sent(bench, indices, played)
                 bench.clear()
                 if not isinstance(error, Exception) or left <= 0:
-                    raise _placed(error, order, indices and indices[played]) from None
+                    raise _placed(error, order, None if indices is None else indices[played]) from None
                 left -= 1
                 yield Mishap(f"{type(error).__name__}: {error}")
                 self._rebuild()
-                bench, told = self._bench, None
+                bench, told = self._at_work(), None
                 bench.guard(control.stopped)
                 continue
             played, left = played + 1, order.rebuilds

@@ -70,7 +70,7 @@ class TimeStepBatch:
             rewards=joined([b.rewards for b in batches]),
             next_observations=joined([b.next_observations for b in batches]),
             env_infos=join_columns([b.env_infos for b in batches], rows),
-            agent_infos=join_columns([b.agent_infos for b in batches], rows, fill="agent_infos"),
+            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
             step_types=joined([b.step_types for b in batches]),
         )
 

@@ -7,7 +7,6 @@ update means.
 
 from __future__ import annotations
 
-import abc
 import secrets
 from typing import Any
 
@@ -20,7 +19,7 @@ from treadle.sample.updates import apply_env_update
 ENVIRONMENTS, GLOBALS = 5, 6
 
 
-class Worker(abc.ABC):
+class Worker:
     """Base of workers.
 
     Args:
