@@ -66,22 +66,12 @@ def join_columns(
                 if key not in table:
                     raise ValueError(f"{strict} of batch {i} lack the key {key!r}, which another batch has")
     columns = {}
-    for key in keys:
+    for key in [key for key in keys if key[:1] != "_" or key[1:] not in keys]:  # but for the masks
         some = next(table[key] for table in tables if key in table)
-        of = key[1:] if key.startswith("_") else None  # a mask that a batch lacks: there everywhere, or nowhere
-        columns[key] = joined(
-            [
-                table[key]
-                if key in table
-                else np.full(rows, of in table)
-                if of is not None and isinstance(some, np.ndarray) and some.dtype == np.bool_
-                else _absent(some, rows)
-                for table, rows in zip(tables, lengths, strict=True)
-            ]
-        )
-    for key in keys:
-        if f"_{key}" not in keys and any(key not in table for table in tables):
-            columns[f"_{key}"] = np.repeat([key in table for table in tables], lengths)
+        pairs = list(zip(tables, lengths, strict=True))
+        columns[key] = joined([table[key] if key in table else _absent(some, rows) for table, rows in pairs])
+        if any(key not in table or f"_{key}" in table for table in tables):
+            columns[f"_{key}"] = joined([table.get(f"_{key}", np.full(rows, key in table)) for table, rows in pairs])
     return columns
 
 
