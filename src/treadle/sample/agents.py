@@ -108,7 +108,7 @@ def action_of(agent: Any, observation: Any) -> tuple[Any, dict[str, Any]]:
     one = getattr(agent, "get_action", None)
     if one is not None:
         return one(observation)
-    actions, infos = _method(agent, "get_actions", "get_action")(stacked([observation]))
+    actions, infos = _method(agent, "get_actions")(stacked([observation]))
     return row_of(actions, 0), {key: value[0] for key, value in infos.items()}
 
 
@@ -120,7 +120,7 @@ def actions_of(agent: Any, observations: list[Any]) -> tuple[Any, dict[str, Any]
     many = getattr(agent, "get_actions", None)
     if many is not None:
         return many(stacked(observations))
-    pairs = [_method(agent, "get_action", "get_actions")(observation) for observation in observations]
+    pairs = [_method(agent, "get_action")(observation) for observation in observations]
     keys = pairs[0][1]
     return [action for action, _ in pairs], {key: [info[key] for _, info in pairs] for key in keys}
 
@@ -136,12 +136,12 @@ def set_parameters(agent: Any, values: Any) -> None:
     """Give it new parameters. Raises TypeError when it takes none, or when there is no agent yet."""
     if agent is None:
         raise TypeError("parameters came before there was an agent to set them in")
-    _method(agent, "set_param_values", "get_param_values")(values)
+    _method(agent, "set_param_values")(values)
 
 
-def _method(agent: Any, name: str, other: str) -> Any:
+def _method(agent: Any, name: str) -> Any:
     found = getattr(agent, name, None)
     if found is None:
-        what = f"neither {name} nor {other}" if name.startswith("get_action") else f"no {name}"
+        what = "neither get_action nor get_actions" if name.startswith("get_action") else f"no {name}"
         raise TypeError(f"the agent, a {type(agent).__name__}, has {what}")
     return found

@@ -17,6 +17,7 @@ from treadle.pool.parcel import Parcel, Shipment
 from treadle.pool.pool import Pool
 from treadle.sample.failed import reason_of
 from treadle.sample.sampler_slot import Order, SamplerSlot, SlotRecipe
+from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
 
@@ -124,7 +125,7 @@ class Crew:
         if self.policy is not Policy.DROP:
             raise error
         left = self.count - len(self.lost)
-        log.warning("worker %d is dropped, %d of %d are left: %s", worker, left, self.count, reason_of(error))
+        log.warning("worker %d is dropped, %d of %d are left: %s", worker, left, self.count, why(error))
 
     def close(self) -> None:
         self.pool.close()

@@ -12,7 +12,7 @@ from treadle.pool.serve import snapshot
 from treadle.sample.adapt import seed_environment, spec_of
 from treadle.sample.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
 from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.info_columns import columns_of
+from treadle.sample.info_columns import columns_of, kept
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.steps import EnvStep
 from treadle.sample.worker import GLOBALS, Worker
@@ -70,8 +70,8 @@ class DefaultWorker(Worker):
         """Reset the environment, then the agent."""
         self._eps_length = 0
         self._prev_obs, episode_info = self.env.reset()
-        for key, value in episode_info.items():
-            self._episode_infos[key].append(snapshot(value))
+        for key, value in kept(episode_info).items():
+            self._episode_infos[key].append(value)
         reset_agent(self.agent)
 
     def step_episode(self) -> bool:
@@ -80,7 +80,7 @@ class DefaultWorker(Worker):
         self._observations.append(snapshot(self._prev_obs))  # an environment may use its array again
         step = self.env.step(action)
         step.observation = snapshot(step.observation)
-        step.action = snapshot(step.action)
+        step.action, step.env_info = snapshot(step.action), kept(step.env_info)
         self._env_steps.append(step)
         for key, value in agent_info.items():
             self._agent_infos[key].append(value)

@@ -9,7 +9,7 @@ import numpy as np
 from treadle.pool.serve import snapshot
 from treadle.sample.adapt import as_environment, spec_of
 from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.info_columns import columns_of
+from treadle.sample.info_columns import columns_of, kept
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
 
@@ -40,7 +40,7 @@ class InProgressEpisode:
         self.env = as_environment(env)
         if initial_observation is None:
             initial_observation, episode_info = self.env.reset()
-        self.episode_info: dict[str, Any] = dict(episode_info or {})
+        self.episode_info: dict[str, Any] = kept(episode_info or {})
         self.observations = [snapshot(initial_observation)]
         self.actions: list[Any] = []
         self.rewards: list[Any] = []
@@ -59,7 +59,7 @@ class InProgressEpisode:
         self.rewards.append(step.reward)
         self.step_types.append(step.step_type)
         self.agent_infos.append(dict(agent_info))
-        self.env_infos.append(dict(step.env_info))
+        self.env_infos.append(kept(step.env_info))
         return step.observation
 
     def to_batch(self) -> EpisodeBatch:

@@ -14,6 +14,11 @@ import numpy as np
 from treadle.sample.padding import array_of, joined
 
 
+def kept(info: Mapping[str, Any]) -> dict[str, Any]:
+    """An info to keep: its arrays are copied, since environments use theirs again; anything else is as it is."""
+    return {key: value.copy() if type(value) is np.ndarray else value for key, value in info.items()}
+
+
 def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """One array of len(infos) rows for each key. A key that some rows lack gets a second column, `_<key>`."""
     if not any(infos):

@@ -30,6 +30,7 @@ from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
 
 SCHEDULES = ("arrival", "deterministic")
+POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "close_timeout", "worker_output"})
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 Parcels = tuple[Parcel, ...]
@@ -74,6 +75,8 @@ class PoolSampler(Sampler):
                 worker_class=worker_class,
                 worker_args=worker_args,
             )
+        if unknown := sorted(pool_options.keys() - POOL_OPTIONS):
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
         if schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
         self._options = {
@@ -231,7 +234,13 @@ class PoolSampler(Sampler):
         def order(worker: int, agent: Parcels, env: Parcels) -> Order:
             incarnation = len(self._crew.member(worker).restarts)
             return Order(
-                agent, env, steps=steps, root=root, aside=aside, incarnation=incarnation, rebuilds=self._rebuilds
+                agent,
+                env,
+                steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
+                root=root,
+                aside=aside,
+                incarnation=incarnation,
+                rebuilds=self._rebuilds,
             )
 
         Gathering(

@@ -22,7 +22,7 @@ from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul
-from treadle.sample.info_columns import columns_of
+from treadle.sample.info_columns import columns_of, kept
 from treadle.sample.padding import array_of, joined, stacked
 from treadle.sample.step_type import StepType
 from treadle.sample.steps import EnvStep
@@ -81,7 +81,7 @@ class TightLoop:
             env.plain = False
             env.hold(observation, episode_info)
             return worker.rollout()
-        episode_info = snapshot(episode_info)
+        episode_info = kept(episode_info)
         reset_agent(agent)
         get_action = getattr(agent, "get_action", None) or (lambda observation: action_of(agent, observation))
         step, writes, ndarray = env.env.step, column.writes, np.ndarray
@@ -114,7 +114,7 @@ class TightLoop:
             agent_infos.append(dict(agent_info) if agent_info else agent_info)
             if info:
                 told = True
-                info = snapshot(info)
+                info = kept(info)
             env_infos.append(info)
             try:
                 writes[row](observation)

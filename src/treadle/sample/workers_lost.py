@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from treadle.errors import WorkerError
+from treadle.pool import failure
 from treadle.sample.failed import reason_of
 
 
@@ -28,8 +29,15 @@ def too_few_left(failures: dict[int, WorkerError]) -> WorkersLost:
     )
 
 
+def why(error: WorkerError) -> str:
+    """What happened, in a line."""
+    if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
+        return failure.reason(error).removesuffix(". Traceback in .remote_traceback")
+    return reason_of(error)
+
+
 def _made(what: str, failures: dict[int, WorkerError]) -> WorkersLost:
-    reasons = "; ".join(f"worker {worker}: {reason_of(error)}" for worker, error in sorted(failures.items()))
+    reasons = "; ".join(f"worker {worker}: {why(error)}" for worker, error in sorted(failures.items()))
     first = failures[min(failures)]
     error = WorkersLost(
         f"{what}: {reasons}", where=first.where, remote_traceback=first.remote_traceback, failures=dict(failures)
