@@ -32,14 +32,14 @@ SPILL = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A pickled message; `fds` holds its spill file, if it has one."""
+    """A pickled message; `fds` holds its spill file, if it has one, and then the files that it takes along."""
 
     body: bytes
     fds: list[int]
 
     @property
     def size(self) -> float:
-        """Bytes, when the body is all there is; infinite when a spill file goes with it."""
+        """Bytes, when the body is all there is; infinite when files go with it."""
         return float("inf") if self.fds else len(self.body)
 
     def discard(self) -> None:
@@ -79,8 +79,14 @@ class Channel:
 
     @staticmethod
     def pack(message: Any) -> Packed:
-        """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open)."""
-        return Packed(*encode(message))
+        """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open).
+
+        A message that names descriptors as its `files` takes them along, as duplicates.
+        """
+        packed = Packed(*encode(message))
+        for file in getattr(message, "files", ()):
+            packed.fds.append(os.dup(file))
+        return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
@@ -182,7 +188,7 @@ def encode(message: Any) -> tuple[bytes, list[int]]:
         return b"\0" + head, []
     if total <= SPILL:
         return b"\0" + pickle.dumps(message, 5), []
-    fd = _spill([head, *raws], [len(head), *(len(r) for r in raws)])
+    fd = spill([head, *raws], [len(head), *(len(r) for r in raws)])
     return b"\1", [fd]
 
 
@@ -190,22 +196,32 @@ def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
     """The message and the descriptors that came with it, without the spill file, which stays open."""
     if not _spilt(body):
         return pickle.loads(memoryview(body)[1:]), fds
-    spill, *fds = fds
-    view = memoryview(mmap.mmap(spill, os.fstat(spill).st_size))
+    first, *fds = fds
+    return unpack(mapped(first)), fds
+
+
+def mapped(file: int, *, private: bool = False) -> memoryview:
+    """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees."""
+    size = os.fstat(file).st_size
+    return memoryview(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
+
+
+def unpack(view: memoryview) -> Any:
+    """The message in a spill file; its arrays lie in the file's memory."""
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
     for nbytes in sizes:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
-    return pickle.loads(parts[0], buffers=parts[1:]), fds
+    return pickle.loads(parts[0], buffers=parts[1:])
 
 
 def _spilt(body: bytes) -> bool:
     return body[0] == 1
 
 
-def _spill(parts: list[Any], sizes: list[int]) -> int:
+def spill(parts: list[Any], sizes: list[int]) -> int:
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
     if hasattr(os, "memfd_create"):

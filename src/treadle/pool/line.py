@@ -180,7 +180,9 @@ class Line:
         if op >= WITH_PAYLOAD:
             op -= WITH_PAYLOAD
             try:
-                payload = self.channel.recv_wait()[0]
+                payload, fds = self.channel.recv_wait()
+                if fds:
+                    payload.arrived(fds)  # a `pool.parcel.Shipment`
             except (EOFError, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker

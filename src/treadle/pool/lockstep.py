@@ -1,9 +1,8 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
-`step` has a fast lane: one closure, bound when the pool is ready, that posts one word a worker, steps the caller's
-own share, waits on the bell and hands out a lease. It leaves the lane for anything out of the ordinary (a payload, a
-death, a deadline, an interrupted earlier step) and goes on by way of `Pool.send` and `Pool.poll`, which do the same
-with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
+`step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
+hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `Pool.send` and `Pool.poll`,
+which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ STEP = int(Op.STEP)
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request.
-
-    A worker's death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
+    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request. A worker's
+    death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
     """
 
     def __init__(self, pool: Dispatch) -> None:
@@ -103,8 +101,7 @@ class Lockstep:
         def step(actions: Any) -> Batch:
             """Step every slot with its action; returns when all have. See `Batch`.
 
-            Raises BadAction (nothing was sent), TaskRaised / BadObservation / WorkerDied / WorkerTimeout with the
-            other slots' results in `.partial`, UsageError.
+            Raises UsageError, BadAction (nothing was sent), or a WorkerError with the others' results in `.partial`.
             """
             if pool._closed or not self._plain or self._pending:
                 self._ready_to_step()

@@ -30,7 +30,6 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
-from treadle.record.progress import Standing, throttled
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
@@ -38,6 +37,7 @@ from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name, env_of, reference_of
+from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 

@@ -164,7 +164,7 @@ def evaluate(
             if watch is not None:
                 watch(score)
         run.warn()
-    return _evaluation(policy_name(policy), [scores[index] for index in range(episodes)], seed)
+    return evaluation_of(policy_name(policy), [scores[index] for index in range(episodes)], seed)
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
@@ -202,7 +202,8 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _evaluation(policy: str, scores: list[Score], seed: int) -> Evaluation:
+def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
+    """The result of a policy's scores, by index; `seed`: of the bootstrap."""
     returns = np.array([score.total_reward for score in scores], np.float64)
     low, high = bootstrap(returns, seed)
     return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high)
