@@ -11,9 +11,9 @@ from typing import Any
 _HOME = {
     "PlanEnv": "env",
     "GymPlanEnv": "gym_plan_env",
-    "make": "make",
-    "check_state": "check_state",
-    "StateReport": "check_state",
+    "make": "making",
+    "check_state": "checking",
+    "StateReport": "checking",
     "ExternalProcess": "external",
     "BatchEnv": "batch_env",
     "VectorizedEnv": "vectorized",
@@ -23,7 +23,7 @@ _HOME = {
     "RolloutBatch": "rollouts",
     "RandomShooting": "random_shooting",
     "MCTS": "mcts",
-    "play": "play",
+    "play": "playing",
 }
 
 __all__ = [*_HOME, "EnvState", "Keeper", "Replayed"]

@@ -19,6 +19,7 @@ it is not all there is, no library can know: `treadle.plan.check_state` tries it
 from __future__ import annotations
 
 import pickle
+from sys import intern
 from typing import Any
 
 import gymnasium as gym
@@ -138,9 +139,11 @@ class Keeper:
                 self._whole.append((index, layer, frozenset(apart)))
             elif names:
                 self._named.append((layer, names))
-        inner, spec = layers[-1], layers[-1].spec
-        name = spec.id if spec is not None else class_name(inner)
-        self._kind = "<".join([*(type(layer).__name__ for layer in layers[:-1]), name])
+        inner, around = self.env, []
+        while isinstance(inner, gym.Wrapper):
+            around.append(type(inner).__name__)
+            inner = inner.env
+        self._kind = "<".join([*around, inner.spec.id if inner.spec is not None else class_name(inner)])
         self._layers = layers
 
     # -- layers that are kept whole ----------------------------------------------------------------------------------
@@ -168,7 +171,9 @@ class Keeper:
             fixed.add((index,), layer)
         for index, layer, apart in self._whole:
             travels: dict[str, Any] = {}
-            for name, value in layer.__dict__.items():
+            # sorted and interned: equal states should be equal bytes, and pickles tell one object from two equal ones
+            for name in sorted(layer.__dict__):
+                name, value = intern(name), layer.__dict__[name]
                 if name in apart:
                     if isinstance(value, gym.Env) or not isinstance(value, str | int | float | tuple | type(None)):
                         fixed.add((index, name), value)
