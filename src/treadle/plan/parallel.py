@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from treadle.errors import UsageError
@@ -15,6 +18,8 @@ from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.store import STORE_BYTES, StateHandle
 from treadle.plan.vectorized import VectorizedEnv
 from treadle.program.registered import own_registrations
+
+FORMAT = "treadle planning snapshot 1"
 
 
 class ParallelEnv(VectorizedEnv):
@@ -151,6 +156,52 @@ class ParallelEnv(VectorizedEnv):
     def sync_states(self, state: Any = None) -> None:
         """Put all workers' environments into a state; None: the local environment's."""
         self._batch().sync_states(self.get_state() if state is None else state, blocking=self._blocking)
+
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the states of the local environment and of every worker's to a file, and the action space's generator.
+
+        The file is there whole, or not at all. Handles are not in it: keep what they `fetch()`.
+        """
+        local = self._local()
+        states = [process.call("get_state") for process in self._batch()._envs]
+        kept = {
+            "format": FORMAT,
+            "name": self.name,
+            "local": local.get_state(),
+            "workers": [promise() for promise in states],
+            "action_space": self.action_space,
+        }
+        target = Path(path)
+        part = target.with_name(f"{target.name}.part")
+        with open(part, "wb") as file:
+            pickle.dump(kept, file, 5)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a snapshot was taken, here or in another process. The file is a pickle: read only what you trust.
+
+        Raises UsageError for a file that is no snapshot, or of another number of workers; StateError.
+        """
+        self._ready()
+        with open(path, "rb") as file:
+            try:
+                kept: Any = pickle.load(file)
+            except Exception as error:
+                raise UsageError(f"{os.fspath(path)} is no snapshot: {error}") from error
+        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+            raise UsageError(f"{os.fspath(path)} is no snapshot of a ParallelEnv")
+        if len(kept["workers"]) != self.n_workers:
+            raise UsageError(f"{os.fspath(path)} has {len(kept['workers'])} workers, this has {self.n_workers}")
+        self._local().set_state(kept["local"])
+        promises = [
+            process.set_state(state, blocking=False)
+            for process, state in zip(self._batch()._envs, kept["workers"], strict=True)
+        ]
+        for promise in promises:
+            promise()
+        self.action_space.__dict__.update(kept["action_space"].__dict__)
 
     def _batch(self) -> BatchEnv:
         if self._batch_env is None:

@@ -16,6 +16,7 @@ The screen is drawn from the next frame on: `render` straight after putting a st
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from treadle.errors import StateError
 WORDS = 624
 TAIL = 8  # bytes after the generator's text: two counters
 NOOP = (0, 1.0)
+REMEMBERED = 64  # acts; that all of them are ignored (p ** 64) does not happen
 
 
 class Listening:
@@ -36,36 +38,36 @@ class Listening:
             if not name.startswith("_") and name not in ("act", "reset_game", "loadROM", "restoreState"):
                 setattr(self, name, getattr(ale, name))
         self._act = ale.act
-        self.base: tuple[Any, tuple[Any, float]] | None = None  # (generator, effective action) at a known moment
-        self.acts: list[tuple[Any, float]] = []  # since then
+        self.base: tuple[bytes, tuple[Any, float]] | None = None  # (generator, effective action) at a known moment
+        self.acts: deque[tuple[Any, float]] = deque(maxlen=REMEMBERED)  # the latest since then
+        self.count = 0  # how many there were
         self.calm: Any = None  # a state whose next draw does not repeat
 
     def act(self, action: Any, strength: float = 1.0) -> Any:
         """One frame."""
         self.acts.append((action, strength))
+        self.count += 1
         return self._act(action, strength)
 
     def reset_game(self) -> None:
         """A new game; it begins with no action to repeat."""
         self._ale.reset_game()
-        self.base, self.acts = (None, NOOP), []
-        self.know()
+        self.know(generator_of(self._ale.cloneState(include_rng=True)), NOOP)
 
     def loadROM(self, path: Any) -> None:  # noqa: N802 - the emulator's own name
         """Another cartridge, and another generator: nothing is known until the game begins."""
         self._ale.loadROM(path)
-        self.base, self.acts, self.calm = None, [], None
+        self.base = self.calm = None
 
     def restoreState(self, state: Any) -> None:  # noqa: N802 - as above
         """What somebody else puts back says nothing of the last action."""
         self._ale.restoreState(state)
-        self.base, self.acts = None, []
+        self.base = None
 
-    def know(self, generator: bytes | None = None) -> None:
-        """The generator is here now, and so far the effective action is known."""
-        assert self.base is not None
-        text = generator if generator is not None else generator_of(self._ale.cloneState(include_rng=True))
-        self.base, self.acts = (text, self.base[1]), []
+    def know(self, generator: bytes, action: tuple[Any, float]) -> None:
+        """Where the generator is now, and the action that would be repeated."""
+        self.base, self.count = (generator, action), 0
+        self.acts.clear()
 
     def effective(self, probability: float) -> tuple[Any, float]:
         """The action that a frame would repeat now. Raises StateError when that cannot be known."""
@@ -75,7 +77,8 @@ class Listening:
                 "after its keeper is made"
             )
         text, action = self.base
-        draws = _doubles(twister(text), 2 * len(self.acts))[::2]
+        kept = len(self.acts)
+        draws = _doubles(twister(text), 2 * self.count)[::2][self.count - kept :]
         taken = np.flatnonzero(draws >= probability)
         return self.acts[taken[-1]] if len(taken) else action
 
@@ -112,10 +115,9 @@ class AleState:
         before, following = _around(text)
         action = None
         if following < self._probability:
-            heeded = ale.acts and before is not None and before >= self._probability
+            heeded = ale.base is not None and ale.acts and before is not None and before >= self._probability
             action = ale.acts[-1] if heeded else ale.effective(self._probability)
-        ale.base = text, action or NOOP  # which one it is does not matter where the next draw does not repeat it
-        ale.acts = []
+        ale.know(text, action or NOOP)  # which one it is does not matter where the next draw does not repeat it
         return state, None if action is None else (getattr(action[0], "value", action[0]), action[1])
 
     def set(self, kept: Any) -> None:
@@ -132,8 +134,7 @@ class AleState:
             inner.restoreState(ale.calm)
             inner.act(type(inner.getMinimalActionSet()[0])(action[0]), action[1])
         inner.restoreState(state)
-        ale.base = generator_of(state), action or NOOP
-        ale.acts = []
+        ale.know(generator_of(state), action or NOOP)
 
     def _sticky(self) -> bool:
         return self._probability > 0 and self._randomness is not False

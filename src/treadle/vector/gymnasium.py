@@ -34,6 +34,7 @@ from treadle.vector.partial import PartialFace
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import RolloutFace
 from treadle.vector.shares import choose_shares
+from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
 from treadle.vector.turns import IDLE, Turns
@@ -43,7 +44,7 @@ log = logging.getLogger("treadle")
 Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
-class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
     """Steps n environments at once. Use it from one thread.
 
     Args:
