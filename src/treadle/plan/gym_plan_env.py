@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -39,6 +39,7 @@ class GymPlanEnv(PlanEnv):
         array_state: give and take states as arrays of one object, object[1], instead of `EnvState`.
         randomness, global_rngs: see `Keeper`.
         env_kwargs: more arguments for making the environment.
+        imports: modules to import first (they register environments).
         **kwargs: the same, where no argument above has the name.
     """
 
@@ -63,6 +64,7 @@ class GymPlanEnv(PlanEnv):
         randomness: bool | None = None,
         global_rngs: bool = False,
         env_kwargs: dict[str, Any] | None = None,
+        imports: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         if render_mode not in self.AVAILABLE_RENDER_MODES:
@@ -74,7 +76,7 @@ class GymPlanEnv(PlanEnv):
         self._env = name
         self._wrappers = None if wrappers is None else list(wrappers)
         self._remove_time_limit, self._render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
-        self._env_kwargs = {**(env_kwargs or {}), **kwargs}
+        self._env_kwargs, self._imports = {**(env_kwargs or {}), **kwargs}, tuple(imports)
         self._randomness, self._global_rngs = randomness, global_rngs
         self.STATE_IS_ARRAY = array_state  # type: ignore[misc]  # a flag of the object: one class serves both
         self._gym_env: gym.Env | None = None
@@ -93,6 +95,7 @@ class GymPlanEnv(PlanEnv):
             "randomness": self._randomness,
             "global_rngs": self._global_rngs,
             "env_kwargs": self._env_kwargs,
+            "imports": self._imports,
         }
 
     # -- building ----------------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class GymPlanEnv(PlanEnv):
             kwargs["render_mode"] = self._render_mode
         if self._obs_type is not None and _emulated(self._env):
             kwargs["obs_type"] = self._obs_type
-        return EnvRecipe(self._env, kwargs, registrations=None).build()
+        return EnvRecipe(self._env, kwargs, imports=self._imports, registrations=None).build()
 
     def apply_wrappers(self, wrappers: Iterable[Any]) -> None:
         """Wrap the environment: each is a callable, or (callable, arguments)."""
