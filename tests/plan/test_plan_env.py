@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import require
 from plan_envs import Abacus, Walk
 
+from conftest import require
 from treadle.errors import StateError, UsageError
 from treadle.plan import check_state, make
 from treadle.plan.gym_plan_env import GymPlanEnv
@@ -16,13 +16,13 @@ from treadle.plan.gym_plan_env import GymPlanEnv
 
 def test_a_step_is_the_sum_of_its_actions() -> None:
     env = Abacus("abacus", frameskip=2, return_image=True)
-    state, obs, info = env.reset()
+    state, _, info = env.reset()
     np.testing.assert_array_equal(state, [0, 0])
     assert info["rgb"].shape == (2, 2, 3)
-    obs, reward, terminal, truncated, info = env.step(2, dt=2)
+    _, reward, terminal, truncated, info = env.step(2, dt=2)
     assert (reward, terminal, truncated, info["n_step"], info["dt"]) == (8.0, False, False, 4, 2)
     assert info["rgb"][0, 0, 0] == 4
-    obs, reward, terminal, _, info = env.step(1, dt=3)
+    _obs, reward, terminal, _, info = env.step(1, dt=3)
     assert (reward, terminal, info["n_step"], info["dt"]) == (1.0, True, 1, 3), "it stops when the episode ends"
 
 
@@ -46,7 +46,7 @@ def test_the_rule_of_return_state(given: bool, return_state: bool | None) -> Non
 def test_the_state_of_an_end_is_the_end(autoreset: bool) -> None:
     env = Abacus("abacus", autoreset=autoreset)
     env.reset()
-    state, obs, _, terminal, _, _ = env.step(1, dt=9, return_state=True)
+    state, _obs, _, terminal, _, _ = env.step(1, dt=9, return_state=True)
     assert terminal
     np.testing.assert_array_equal(state, [5, 5])
     np.testing.assert_array_equal(env.get_state(), [0, 0] if autoreset else [5, 5])
@@ -88,7 +88,7 @@ def test_bad_batches_name_the_item(arguments: dict[str, Any], text: str) -> None
 def test_a_gym_environment_carries_its_state() -> None:
     env = make("CartPole-v1")
     env.seed(3)
-    state, obs, info = env.reset()
+    state, obs, _info = env.reset()
     plain = gym.make("CartPole-v1")
     expected, _ = plain.reset(seed=3)
     np.testing.assert_array_equal(obs, expected)

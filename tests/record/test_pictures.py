@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import require
 
+from conftest import require
 from treadle.errors import MissingExtra, UsageError
 from treadle.plan.search import Branch, Decision
 from treadle.record.search_picture import search_picture

@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import require
 from gymnasium import wrappers as w
 
+from conftest import require
 from treadle.errors import StateDiffers, StateError
 from treadle.plan.checking import check_state
 from treadle.plan.gym_plan_env import GymPlanEnv
@@ -49,7 +49,7 @@ def test_ale_is_complete(sticky: float, frameskip: Any, obs: str) -> None:
 
 
 def test_ale_puts_back_the_action_that_sticks() -> None:
-    """An emulator that has done something else meanwhile repeats what the state's repeats (`cloneState` alone fails)."""
+    """An emulator that did something else meanwhile repeats what the state says (`cloneState` alone fails)."""
     envs = [made("ALE/Boxing-v5", obs_type="ram", repeat_action_probability=0.5, frameskip=2) for _ in range(2)]
     first, other = envs
     keepers = [Keeper(env) for env in envs]
@@ -119,10 +119,13 @@ def test_wrappers_are_kept(name: str) -> None:
     assert check_state(WRAPPED[name], steps=40, points=2).points == 2
 
 
+COUNTS = deque([0])
+
+
 class Counting(gym.Wrapper):
     """Counts outside of its attributes, so no state has the count."""
 
-    counts: deque = deque([0])
+    counts = COUNTS
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)

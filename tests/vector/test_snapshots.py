@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import require
 from gymnasium.wrappers import RecordEpisodeStatistics
 
+from conftest import require
 from treadle.errors import StateError, UsageError
 from treadle.states.differences import difference
 from treadle.states.tasks import get_slot_state, set_slot_state

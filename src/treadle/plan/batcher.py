@@ -133,7 +133,9 @@ class Batcher:
             return None
         if not all(handles):
             item = handles.index(not handles[0]) * orders.repeat
-            raise UsageError(f"item {item}: give handles for all items, or states for all (env.put_state makes handles)")
+            raise UsageError(
+                f"item {item}: give handles for all items, or states for all (env.put_state makes handles)"
+            )
         rows = []
         for index, handle in enumerate(states):
             try:

@@ -194,11 +194,8 @@ class _Player:
     def step(self, action: Any) -> tuple[Any, ...]:
         data = self.env.step(action, return_state=False) if self._plan else self.env.step(action)
         observation, reward, terminated, truncated, info = copy.deepcopy(data)
-        if terminated or truncated:
-            if self._plan and not self.env.autoreset:
-                self.env.reset()
-            elif not self._plan:
-                self.env.reset()
+        if (terminated or truncated) and ((self._plan and not self.env.autoreset) or not self._plan):
+            self.env.reset()
         return observation, reward, bool(terminated), bool(truncated), info
 
 

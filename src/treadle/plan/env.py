@@ -7,7 +7,7 @@ given states, repeated actions, batches and automatic resets.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
@@ -254,6 +254,12 @@ class PlanEnv:
         if return_state:
             return self.get_state(), obs, reward, terminal, truncated, info
         return obs, reward, terminal, truncated, info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, frameskip={self.frameskip}, autoreset={self.autoreset})"

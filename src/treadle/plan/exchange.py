@@ -107,7 +107,9 @@ class Exchange:
             if member.state is State.DEAD:
                 self._decide(event)
             lost = {owed.request.id for owed in event.owed}
-            lost.update(id for id, (_, slot) in self._waiting.items() if member.state is State.GONE and slot in member.slots)
+            lost.update(
+                id for id, (_, slot) in self._waiting.items() if member.state is State.GONE and slot in member.slots
+            )
             for id in lost:
                 if id in self._waiting:
                     self._waiting.pop(id)[0].settle(error=event.error)

@@ -80,7 +80,9 @@ class MCTS:
     def begin(self, seed: int) -> None:
         """A new game."""
         self._draws.seed(seed)
-        self._root = None
+        if self._root is not None:
+            _let_go(self._root)
+            self._root = None
 
     def plan(self, state: Any) -> Decision:
         """The most visited action from `state`."""
@@ -90,7 +92,9 @@ class MCTS:
             spent += self._round(root)
         best = max(root.children, key=lambda child: (child.visits, child.value))
         decision = Decision(best.action, best.value, spent, _branches(root))
+        root.children.remove(best)
         best.parent, self._root = None, best
+        _let_go(root)
         return decision
 
     def _root_of(self, state: Any) -> Node:
@@ -98,6 +102,8 @@ class MCTS:
         node = self._root
         if node is not None and not node.over and node.handle.fetch() == state:
             return node
+        if node is not None:
+            _let_go(node)
         return Node(None, None, self.env.put_state(state), self._shuffled())
 
     def _round(self, root: Node) -> int:
@@ -184,6 +190,12 @@ def _all(root: Node) -> list[Node]:
     for node in nodes:
         nodes.extend(node.children)
     return nodes
+
+
+def _let_go(root: Node) -> None:
+    """Take a tree apart, so that its rows in the store are free at once: parents and children hold each other."""
+    for node in _all(root):
+        node.parent, node.children = None, []
 
 
 def _branches(root: Node) -> list[Branch]:

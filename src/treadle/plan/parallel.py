@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from treadle.errors import UsageError
 from treadle.plan.batch_env import BatchEnv
@@ -221,12 +221,6 @@ class ParallelEnv(VectorizedEnv):
                 exchange.close()
             if local is not None:
                 local.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._exchange is not None:

@@ -7,6 +7,7 @@ ones cost more in messages than they save in waiting, so how many there are foll
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,7 +43,7 @@ def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int
         each = min(MOST, max(1, int(n * seconds / slots / CHUNK_SECONDS)))
     count = min(n, slots * each)
     edges = [n * i // count for i in range(count + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def scatter(

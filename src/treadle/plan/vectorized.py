@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError
 from treadle.plan.env import PlanEnv
+from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.orders import orders_of
+
+FLAGS = (
+    "SINGLETON",
+    "STATE_IS_ARRAY",
+    "OBS_IS_ARRAY",
+    "AVAILABLE_OBS_TYPES",
+    "AVAILABLE_RENDER_MODES",
+    "DEFAULT_OBS_TYPE",
+)
 
 
 class VectorizedEnv(PlanEnv):
@@ -25,6 +35,11 @@ class VectorizedEnv(PlanEnv):
         n_workers: how many copies.
         **kwargs: for the environment.
     """
+
+    # what plangym's environments say of themselves on their class; an object has those of its `env_class`
+    AVAILABLE_OBS_TYPES: ClassVar[Any] = GymPlanEnv.AVAILABLE_OBS_TYPES
+    AVAILABLE_RENDER_MODES: ClassVar[Any] = GymPlanEnv.AVAILABLE_RENDER_MODES
+    DEFAULT_OBS_TYPE: ClassVar[str] = GymPlanEnv.DEFAULT_OBS_TYPE
 
     def __init__(
         self,
@@ -41,8 +56,7 @@ class VectorizedEnv(PlanEnv):
         self._env_class, self._n_workers, self._env_kwargs = env_class, int(n_workers), kwargs
         self._plan_env: Any = None
         self._named = name
-        for flag, usual in (("SINGLETON", False), ("STATE_IS_ARRAY", True), ("OBS_IS_ARRAY", True)):
-            setattr(self, flag, getattr(env_class, flag, usual))
+        self._take_flags(env_class)
         text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
         super().__init__(text, frameskip, autoreset, delay_setup)
 
@@ -122,6 +136,11 @@ class VectorizedEnv(PlanEnv):
         self._plan_env = self.create_env_callable(delay_setup=bool(getattr(self._env_class, "SINGLETON", False)))()
         if getattr(self._env_class, "SINGLETON", False):
             self._plan_env.setup()
+        self._take_flags(self._plan_env)  # some say it of an object, by its arguments
+
+    def _take_flags(self, source: Any) -> None:
+        for flag in FLAGS:
+            setattr(self, flag, getattr(source, flag, getattr(VectorizedEnv, flag)))
 
     def _ready(self) -> None:
         if self._plan_env is None:

@@ -134,7 +134,7 @@ def do_rollouts(env: Any, work: Work) -> Done:
             length, last = 0, len(actions) - 1
             for length, action in enumerate(actions):
                 parts = env.step(action=action, dt=work.dts[index], return_state=False)
-                observation, reward, terminal, truncated, info = parts
+                observation, reward, terminal, truncated, _info = parts
                 rewards[index, length] = reward
                 over = terminal or truncated
                 if work.rollout == "all" or (work.rollout == "last" and (over or length == last)):

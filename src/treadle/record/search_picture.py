@@ -39,7 +39,8 @@ def search_picture(decision: Decision, title: str = "") -> str:
         index = kept[index].parent
     left = len(decision.branches) - len(kept)
     words = f"{title}: action {decision.action}, value {decision.value:.2f}, {len(decision.branches):,} branches"
-    words += f" ({left:,} not drawn), depth {deepest}, values {low:.2f} (blue) to {low + span:.2f} (red)"
+    words += f" ({left:,} not drawn)" if left else ""
+    words += f", depth {deepest}, values {low:.2f} (blue) to {low + span:.2f} (red)"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">\n'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n'

@@ -54,12 +54,12 @@ class Listening:
         self._ale.reset_game()
         self.know(generator_of(self._ale.cloneState(include_rng=True)), NOOP)
 
-    def loadROM(self, path: Any) -> None:  # noqa: N802 - the emulator's own name
+    def loadROM(self, path: Any) -> None:
         """Another cartridge, and another generator: nothing is known until the game begins."""
         self._ale.loadROM(path)
         self.base = self.calm = None
 
-    def restoreState(self, state: Any) -> None:  # noqa: N802 - as above
+    def restoreState(self, state: Any) -> None:
         """What somebody else puts back says nothing of the last action."""
         self._ale.restoreState(state)
         self.base = None

@@ -152,7 +152,7 @@ class Keeper:
         fixed, kept = self._fixed()
         try:
             return dump(kept, fixed)
-        except Exception as error:  # noqa: BLE001 - pickling runs foreign code
+        except Exception as error:
             raise self._named_error(kept, fixed, error) from error
 
     def _put_rest(self, data: bytes) -> None:
