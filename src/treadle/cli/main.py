@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from treadle.cli import failures
-from treadle.cli.options import CollectOptions, EvalOptions
+from treadle.cli.options import CollectOptions, EvalOptions, PlanOptions
 
 COLLECT_HELP = """Play whole episodes in parallel and store them as a dataset.
 
@@ -51,6 +51,23 @@ EVAL_HELP = """Play whole episodes and say how good a policy is, or which of two
 Prints the mean return with its 95% bootstrap interval and a table of episodes. With --against both policies play the
 same episodes (the same seeds), and the difference is given with its interval over the pairs. The result is the same
 for any number of workers. ENV, --policy and the seed are explained in: treadle collect --help.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+PLAN_HELP = """Play an environment by planning: try out what would happen, and do what looks best.
+
+  treadle plan CartPole-v1 --algo random-shooting
+
+  treadle plan ALE/MsPacman-v5 --algo mcts --dt 4 --horizon 10 --budget 1000 --games 10 --out pacman
+
+In every state the planner steps copies of the environment from there, at most --budget steps for one decision, in
+batches on all workers. It knows the state and nothing else: no network, no training. random-shooting plays random plans
+of --horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon random actions from
+each new one; it needs discrete actions. --dt applies each action that often.
+
+Game i begins with seed SEED + i; random play of the same seeds is what it is compared with. With --out DIR there is a
+video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png) and a picture of a search, search.svg.
+ENV is explained in: treadle collect --help.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
@@ -187,6 +204,37 @@ def _app(given: list[str]) -> Callable[..., Any]:
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
                 tuple(import_), fresh_env, step_timeout, quiet, json, debug, against, episodes,
+            ),
+        )  # fmt: skip
+
+    @app.command(name="plan", help=PLAN_HELP)
+    def plan(
+        env: Env,
+        algo: Annotated[str, typer.Option(metavar="random-shooting|mcts", help="How to search.")] = "random-shooting",
+        budget: Annotated[int, typer.Option(metavar="N", help="Steps of the environment for one decision.")] = 2000,
+        horizon: Annotated[int, typer.Option(metavar="N", help="Actions to look ahead.")] = 50,
+        dt: Annotated[int, typer.Option(metavar="N", help="How often each action is applied.")] = 1,
+        discount: Annotated[float, typer.Option(metavar="G", help="Of rewards, for each action.")] = 1.0,
+        games: Annotated[int, typer.Option(metavar="N", help="How many to play.")] = 1,
+        max_steps: Annotated[int | None, typer.Option(metavar="N", help="Stop a game there.")] = None,
+        seed: Seed = 0,
+        workers: Workers = "auto",
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006
+        import_: Import = [],  # noqa: B006
+        out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the video and the picture go.")] = None,
+        force: Annotated[bool, typer.Option("--force", help="Replace those in DIR.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.plan import run
+
+        return partial(
+            run,
+            PlanOptions(
+                env, algo, budget, horizon, dt, discount, games, max_steps, seed, workers, env_kwargs, tuple(wrap),
+                tuple(import_), out, force, quiet, json, debug,
             ),
         )  # fmt: skip
 

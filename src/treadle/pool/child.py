@@ -105,6 +105,9 @@ def _run(channel: Channel) -> int:
     line = Line(arena, ground.line, bell, pool_bell, channel)
     slots = start.spec.slots
     server = Server(slots, programs)
+    for program in programs:
+        if hasattr(program, "share"):
+            program.share(arena)
     if ground.rows is not None:
         assert ground.observations is not None
         assert ground.actions is not None

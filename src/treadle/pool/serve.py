@@ -270,7 +270,11 @@ class Server:
                 results[i] = self.programs[i].call(name, args, kwargs)
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
-            if not self._about_to_begin(i):
+            begins = getattr(self.programs[i], "begins_next_now", None)
+            if begins is not None:  # it was put into another state
+                self.programs[i].begins_next_now = None
+                self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
+            elif not self._about_to_begin(i):
                 self._steps[i] = getattr(self.programs[i], "step", None)
         return self._extras(results, {}, {}, raised)
 

@@ -35,6 +35,7 @@ from treadle.vector.probe import measure_waiting, tell
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import RolloutFace
 from treadle.vector.shares import choose_shares, matters
+from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
 from treadle.vector.turns import IDLE, Turns
@@ -44,7 +45,7 @@ log = logging.getLogger("treadle")
 Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
-class VectorEnv(RolloutFace, PartialFace, SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
     """Steps n environments at once. Use it from one thread.
 
     Args:
