@@ -80,6 +80,31 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     assert steps > 500
 
 
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_interrupts_at_random_moments_of_a_pools_life(backend: str) -> None:
+    """In its construction, mostly. The fixture looks for processes, descriptors and threads that are left behind."""
+    rng = np.random.default_rng(0)
+    interrupts = 0
+    previous = signal.signal(signal.SIGALRM, raise_interrupt)
+    try:
+        for _ in range(30):
+            pool = None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 0.08)))
+                pool = Pool(with_fault(Sound), workers=2, backend=backend, close_timeout=1.0)
+                while signal.getitimer(signal.ITIMER_REAL)[0]:
+                    pool.reset()
+                    pool.step(ACTIONS)
+            except Interrupt:
+                interrupts += 1
+            if pool is not None:
+                pool.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert interrupts > 20
+
+
 class Interrupt(KeyboardInterrupt):
     pass
 

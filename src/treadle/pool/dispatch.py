@@ -367,17 +367,18 @@ class Dispatch:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-            _open.discard(self)
-            deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
-            left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
-            for member in self.members:
-                member.see(Event.CLOSE)
-            self.tickets.end()
+            left: list[Member] = []
             try:
+                self._closed = True
+                _open.discard(self)
+                deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
+                left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
+                for member in self.members:
+                    member.see(Event.CLOSE)
+                self.tickets.end()
                 self.roster.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
-                self.roster.end(left, 0.0)
+                self.roster.end(left or self.members, 0.0)
                 raise
             finally:
                 for member in self.members:

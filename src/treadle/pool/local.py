@@ -136,7 +136,11 @@ class ThreadWorker(Lined):
         self._thread = threading.Thread(
             target=self._run, args=(factories,), name=f"treadle-worker-{spec.index}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interrupt: nobody will know of it
+            self.ask()
+            raise
 
     def fds(self, *, closing: bool = False) -> list[int]:
         return []

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import current_process
 from typing import Any
 
@@ -24,6 +24,7 @@ from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
+from treadle.pool.interrupts import undisturbed
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
@@ -54,6 +55,8 @@ class ProcessWorker(Lined):
         self._forced = False
         self._unreachable = False
         self._ended = False
+        self._reaped = False
+        self._made_by = os.getpid()
         self._reader = reader
         self._tail: Tail | None = None
         self._crash = -1
@@ -61,8 +64,10 @@ class ProcessWorker(Lined):
         self.channel, theirs = Channel.pair()
         try:
             self._crash = _crash_file()
-            with theirs:
+            if start_method == "fork":  # by the thread that is to go on in the child
                 self._child = _launch(theirs, start_method, preload)
+            else:
+                self._child = undisturbed(lambda: _launch(theirs, start_method, preload), _discard)
             self._greet()
         except BaseException:  # no more descriptors, or Ctrl-C: nothing of it stays behind
             self._abandon()
@@ -92,8 +97,9 @@ class ProcessWorker(Lined):
             self.bury()
             return
         self.channel.close()
-        if self._crash >= 0:
-            os.close(self._crash)
+        crash, self._crash = self._crash, -1
+        if crash >= 0:
+            os.close(crash)
 
     def fds(self, *, closing: bool = False) -> list[int]:
         """What to poll while it starts, or while it is to end (an end of file on the channel says nothing then)."""
@@ -175,7 +181,7 @@ class ProcessWorker(Lined):
 
     def kill(self, number: int) -> None:
         """Signal its whole group."""
-        if self._crash < 0 or not self._has_its_number():
+        if self._reaped or not self._has_its_number():
             return
         self._forced = True
         try:
@@ -199,27 +205,34 @@ class ProcessWorker(Lined):
         """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
         if self._crash < 0:
             return self.report
-        if self._has_its_number():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
-        status = self._child.reap(timeout)
-        lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
-        stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
-        self.report = ExitReport(
-            status if status is not None and status >= 0 else None,
-            signal_name(-status) if status is not None and status < 0 else None,
-            lines,
-            _fatal(stack),
-            self._forced,
-        )
-        if self._child.pidfd >= 0:
-            os.close(self._child.pidfd)
-        self.channel.close()
-        os.close(self._crash)
-        self._crash = -1
-        self._ended = True
+        if not self._reaped:
+            if self._has_its_number():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
+            status = self._child.reap(timeout)
+            lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
+            stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
+            self.report = ExitReport(
+                status if status is not None and status >= 0 else None,
+                signal_name(-status) if status is not None and status < 0 else None,
+                lines,
+                _fatal(stack),
+                self._forced,
+            )
+            self._ended = self._reaped = True
+        # noted as closed before they are: when an interrupt comes between, this is called again
         self.line = None
+        self.channel.close()
+        pidfd, self._child = self._child.pidfd, replace(self._child, pidfd=-1)
+        if pidfd >= 0:
+            os.close(pidfd)
+        crash, self._crash = self._crash, -1
+        os.close(crash)
         return self.report
+
+    def __del__(self) -> None:
+        if getattr(self, "_crash", -1) >= 0 and self._made_by == os.getpid():
+            self._abandon()  # an interrupt came before anybody knew of it
 
 
 def _fatal(text: str) -> str:
@@ -271,6 +284,21 @@ def default_start_method() -> str:
 
 
 def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+    """A new process on `sock`, which is taken over."""
+    with sock:
+        return _started(sock, start_method, preload)
+
+
+def _discard(child: Child) -> None:
+    """It was started for nobody."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGKILL)
+    child.reap(1.0)
+    if child.pidfd >= 0:
+        os.close(child.pidfd)
+
+
+def _started(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     if start_method == "forkserver":
         preload = tuple(preload) or forkserver.PRELOAD
         server = forkserver.server(preload)

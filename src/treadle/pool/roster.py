@@ -17,11 +17,11 @@ from treadle.pool import failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
+from treadle.pool.interrupts import Missed
 from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
-from treadle.pool.missed import Missed
 from treadle.pool.stderr import StderrReader
 
 log = logging.getLogger("treadle")
@@ -42,7 +42,7 @@ class Roster:
         worker_tries: int,
         start_timeout: float,
     ) -> None:
-        self._start_timeout = start_timeout
+        self.start_timeout = start_timeout
         self._backend, self._start_method, self._preload = backend, start_method, preload
         self._reader, self._tickets, self._grounding, self._tries = reader, tickets, grounding, worker_tries
         self.members: list[Member] = []
@@ -77,7 +77,7 @@ class Roster:
             return self._start(missed)
 
     def _start(self, missed: Missed) -> list[Any]:
-        limit = self._start_timeout
+        limit = self.start_timeout
         deadline = monotonic() + limit
         hellos: dict[int, Hello] = {}
         failures: list[WorkerError] = []
@@ -146,8 +146,8 @@ class Roster:
             return [failed]
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
-            if elapsed > self._start_timeout and member.failure is None:  # once: it takes a moment to die
-                member.failure = failure.late(where, elapsed, self._start_timeout, "", killed=True)
+            if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
+                member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
                 log.warning("%s", member.failure)
                 member.worker.kill(signal.SIGKILL)
             return []
