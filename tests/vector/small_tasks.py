@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces as gs
 
 from treadle.task.core import RLStepResult, Task, TaskSampler
@@ -18,6 +19,19 @@ from treadle.vector.sampled_tasks import SampledTasks
 
 RAISE, DIE, SLOW, LOCK, EXIT = 90, 91, 92, 93, 94  # actions that do harm
 NAP = 1.2  # seconds that SLOW takes
+
+# how a scenario's vector is made (see `vector`): a few ways always, all of them when there is time
+QUICK = ["single", "thread-2", "forkserver-2"]
+FULL = [f"{kind}-{count}" for kind in ("serial", "thread", "forkserver", "spawn", "fork") for count in ("1", "2", "n")]
+NO_THREADS = pytest.mark.timeout(60, method="signal")  # a fork allows no other thread: not pytest-timeout's either
+LEFT = [
+    pytest.param(how, marks=[pytest.mark.slow, NO_THREADS] if "fork-" in how else pytest.mark.slow)
+    for how in FULL
+    if how not in QUICK
+]
+
+EVERY_WAY = [*QUICK, *LEFT]
+every_way = pytest.mark.parametrize("how", EVERY_WAY)
 
 
 class Where(Sensor[Any]):

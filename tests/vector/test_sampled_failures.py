@@ -10,16 +10,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from small_tasks import DIE, NAP, RAISE, SLOW, CountSampler, CountTask, samplers, vector, where
+from small_tasks import (
+    DIE,
+    LEFT,
+    NAP,
+    NO_THREADS,
+    RAISE,
+    SLOW,
+    CountSampler,
+    CountTask,
+    every_way,
+    samplers,
+    vector,
+    where,
+)
 
 from treadle.errors import BrokenPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.pool import failure
 from treadle.task.core import METRICS_KEY
 from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
-
-WAYS = ["single", "thread-2", "forkserver-2"]
-every_way = pytest.mark.parametrize("how", WAYS)
-
 
 # -- bad input -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +201,7 @@ def test_calls_that_fail_are_errors_and_no_deaths(how: str) -> None:
         assert [r.done for r in vec.next_task() and vec.step([1, 1, 1])] == [False] * 3
 
 
-@pytest.mark.parametrize("how", ["thread-2", "forkserver-2"])
+@pytest.mark.parametrize("how", ["thread-2", "forkserver-2", *LEFT])
 def test_results_that_cannot_be_sent(how: str) -> None:
     with vector(how, samplers(steps=9)) as vec:
         with pytest.raises(TaskRaised, match=r"slot 0.*result\['lock'\] cannot be sent") as caught:
@@ -261,8 +270,16 @@ def test_a_death_is_an_end_of_file_too() -> None:
         assert isinstance(later.value, BrokenPool)
 
 
-def test_late_answers_are_dropped() -> None:
-    with vector("forkserver-n", samplers(steps=9), read_timeout=NAP / 3) as vec:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "forkserver-n",
+        pytest.param("spawn-n", marks=pytest.mark.slow),
+        pytest.param("fork-n", marks=[pytest.mark.slow, NO_THREADS]),
+    ],
+)
+def test_late_answers_are_dropped(how: str) -> None:
+    with vector(how, samplers(steps=9), read_timeout=NAP / 3) as vec:
         with pytest.raises(TimeoutError, match="slot 1") as caught:
             vec.step([1, SLOW, 1])
         assert isinstance(caught.value, WorkerTimeout)

@@ -8,22 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_tasks import Lengths, samplers, vector, where
+from small_tasks import Lengths, every_way, samplers, vector, where
 
 from treadle.errors import UsageError
 from treadle.task.core import CALLBACK_KEY, METRICS_KEY
 from treadle.vector.sampled_tasks import SampledTasks
-
-QUICK = ["single", "thread-2", "forkserver-2"]
-FULL = [f"{kind}-{count}" for kind in ("serial", "thread", "forkserver", "spawn", "fork") for count in ("1", "2", "n")]
-NO_THREADS = pytest.mark.timeout(60, method="signal")  # a fork allows no other thread: not pytest-timeout's either
-LEFT = [
-    pytest.param(how, marks=[pytest.mark.slow, NO_THREADS] if "fork-" in how else pytest.mark.slow)
-    for how in FULL
-    if how not in QUICK
-]
-
-every_way = pytest.mark.parametrize("how", [*QUICK, *LEFT])
 
 
 def numbers(vec: SampledTasks) -> list[int]:
