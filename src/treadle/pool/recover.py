@@ -39,7 +39,7 @@ from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.dispatch import Dispatch, Order
 
 log = logging.getLogger("treadle")
 
@@ -127,10 +127,12 @@ class Recovery:
         flight.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def send_step(self, flight: Flight, loose: list[Any] | None) -> bool:
-        """A step where not all slots can simply be stepped: send each what stands out for it. False: they all can."""
+    def step_orders(self, flight: Flight, loose: list[Any] | None) -> list[Order] | None:
+        """A step where not all slots can simply be stepped: the requests for those that can; what stands out for the
+        others is noted in the flight. None: they all can."""
         if not self.due and not self.gone:
-            return False
+            return None
+        orders: list[Order] = []
         for slot, due in self.due.items():
             if due is Due.ABORT:
                 flight.cut.add(slot)
@@ -146,9 +148,8 @@ class Recovery:
             columns = None if loose is None else [column[lo:hi] for column in loose]
             whole = len(stepped) == len(member.slots)
             payload = (None if whole else stepped, columns) if columns is not None or not whole else None
-            flight.expect(member, self._pool.send(member, Op.STEP, payload, flight.block, stepped), stepped)
-        self.advance(flight)
-        return True
+            orders.append((member, payload, tuple(stepped)))
+        return orders
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treadle.pool.flight import orders_of
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
 from treadle.spaces import BatchWriter
@@ -60,7 +61,8 @@ class SlotwiseLockstep(Lockstep):
         self._settle()
         flight = self._new_flight(Op.CALL, -1, orders)
         sent = self._reachable(list(orders))
-        self._post(flight, {slot: order for slot, order in orders.items() if slot in sent})
+        asked = {slot: order for slot, order in orders.items() if slot in sent}
+        self._launch(flight, orders_of(self.pool.in_slot_order(), asked))
         return self._land(flight)
 
 
