@@ -9,6 +9,7 @@ exactly sends the worker back to its ordinary ways, in the middle of an episode 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from treadle.pool.serve import snapshot
 from treadle.sample.adapt import GymnasiumEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import TreeColumn
-from treadle.sample.contract import flag, numbers, stepped
+from treadle.sample.contract import BadStep, flag, numbers
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul
 from treadle.sample.info_columns import columns_of, kept
-from treadle.sample.padding import array_of, joined, stacked
+from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
 from treadle.sample.steps import EnvStep
 from treadle.spaces import Layout, Mismatch
@@ -60,7 +61,7 @@ class TightLoop:
         self._lasts: list[Any] = []
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
-        self._env_infos: list[dict[str, Any]] = []
+        self._env_infos: list[dict[str, Any]] = []  # empty until the environment says something; so with the agent's
         self._agent_infos: list[dict[str, Any]] = []
         self._episode_infos: list[dict[str, Any]] = []
 
@@ -72,8 +73,7 @@ class TightLoop:
         """
         worker, env, column, agent = self._worker, self.env, self._column, self._worker.agent
         observation, episode_info = env.reset()
-        base = self.rows
-        column.loose.clear()
+        row = base = self.rows
         try:
             self._room(base + 1)
             column.writes[base](observation)
@@ -81,41 +81,38 @@ class TightLoop:
             env.plain = False
             env.hold(observation, episode_info)
             return worker.rollout()
-        episode_info = kept(episode_info)
+        if episode_info:
+            episode_info = kept(episode_info)
         reset_agent(agent)
-        get_action = getattr(agent, "get_action", None) or (lambda observation: action_of(agent, observation))
-        step, writes, ndarray = env.env.step, column.writes, np.ndarray
-        room, limit = len(writes), worker._max_episode_length
+        get_action = getattr(agent, "get_action", None) or partial(action_of, agent)
+        step, writes = env.env.step, column.writes
+        room, end = len(writes), base + worker._max_episode_length
         actions: list[Any] = []
         rewards: list[Any] = []
         env_infos: list[dict[str, Any]] = []
         agent_infos: list[dict[str, Any]] = []
-        told = False  # has the environment said anything?
-        row, end = base, base + limit
+        told = False  # has anybody said anything?
         while True:  # what stands here is paid at every step
             if stopped():
                 return False
             action, agent_info = get_action(observation)
-            if type(action) is ndarray:
-                action = action.copy()  # before the environment has it: some change what they are given
-            elif type(action) in (dict, tuple, list):
+            if type(action) is not int:  # before the environment has it: some change what they are given
                 action = snapshot(action)
-            result = step(action)
             try:
-                observation, reward, terminated, truncated, info = result
-            except (TypeError, ValueError):
-                observation, reward, terminated, truncated, info = stepped(result)
+                observation, reward, terminated, truncated, info = step(action)
+            except (TypeError, ValueError) as error:
+                raise _misshapen(error) from None
             row += 1
             if row >= room:
                 self._room(row + 1)
                 room = len(writes)
             actions.append(action)
             rewards.append(reward)
-            agent_infos.append(dict(agent_info) if agent_info else agent_info)
-            if info:
+            if info or agent_info:
                 told = True
-                info = kept(info)
+                info, agent_info = kept(info), dict(agent_info)
             env_infos.append(info)
+            agent_infos.append(agent_info)
             try:
                 writes[row](observation)
             except Mismatch:
@@ -128,17 +125,22 @@ class TightLoop:
         kind = type_of(length, flag("terminated", terminated, length), flag("truncated", truncated, length))
         self._lengths.append(length)
         self._ends.append(kind)
-        self._lasts.append(trees.map(lambda leaf: leaf[row:].copy(), column.tree(row + 1, copy=False)))
+        self._lasts.append(snapshot(observation))
         self._actions += actions
-        self._rewards.append(numbers(rewards))
-        self._env_infos += env_infos if told else [{}] * length
-        self._agent_infos += agent_infos
+        self._rewards += rewards
+        if told or self._env_infos:
+            behind = [{}] * (self.rows - len(self._env_infos))
+            self._env_infos += [*behind, *env_infos]
+            self._agent_infos += [*behind, *agent_infos]
         self._episode_infos.append(episode_info)
         self.rows, self.episodes, self.latest = row, self.episodes + 1, length
         return True
 
     def haul(self, *, copy: bool) -> Haul:
-        """What was played since `clear`. Without `copy` its arrays are good until then."""
+        """What was played since `clear`. Without `copy` its arrays are good until then.
+
+        Raises `BadStep` for a reward that is no real number, ValueError for agents' infos whose keys come and go.
+        """
         lengths = np.array(self._lengths, np.int64)
         ends = np.cumsum(lengths)
         codes = np.full(self.rows, int(StepType.MID), np.uint8)
@@ -147,9 +149,9 @@ class TightLoop:
         columns = {
             "episode_infos": columns_of(self._episode_infos),
             "observations": self._column.tree(self.rows, copy),
-            "last_observations": joined(self._lasts),
+            "last_observations": stacked(self._lasts),
             "actions": stacked(self._actions),
-            "rewards": joined(self._rewards),
+            "rewards": numbers(self._rewards),
             "env_infos": columns_of(self._env_infos),
             "agent_infos": _strict(self._agent_infos),
             "lengths": lengths,
@@ -205,9 +207,15 @@ def tight_loop(worker: Any) -> TightLoop | None:
         return None
 
 
+def _misshapen(error: Exception) -> Exception:
+    """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
+    inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    return error if inside else BadStep(f"step must return five values: {error}")
+
+
 def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:
     """As the worker stacks its agent's infos: every step has every key."""
-    keys = infos[0].keys()
+    keys = infos[0].keys() if infos else {}.keys()
     if any(info.keys() != keys for info in infos):
         raise ValueError("the agent's infos have different keys on different steps")
     return {key: array_of([info[key] for info in infos]) for key in keys}
