@@ -356,7 +356,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave heavy and slow tests out unless TREADLE_TEST_ALL=1, or `-m` speaks of them, or they are named one by one."""
+    """Leave heavy and slow tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them (slow: or they are named)."""
     asked = config.getoption("markexpr")
     out = [mark for mark in ("heavy", "slow") if not TEST_ALL and mark not in asked]
     if any("::" in argument for argument in config.args):
