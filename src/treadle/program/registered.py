@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,8 @@ def register_missing(pickled: bytes | None) -> None:
     if pickled is None:
         return
     pid, specs = pickle.loads(pickled)
+    if pid != os.getpid():  # a package that is imported later registers its own again, hundreds of them: no news
+        warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry", UserWarning)
     for spec in specs if pid != os.getpid() else ():  # the caller's own slots have its registry already
         if registry.get(spec.id) != spec:
             registry[spec.id] = spec
