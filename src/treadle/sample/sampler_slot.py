@@ -90,6 +90,7 @@ class SamplerSlot(Program):
         self._agent: tuple[Parcel, ...] = ()  # what it was told since, for a worker that is built anew
         self._env: tuple[Parcel, ...] = ()
         self._bench: Bench | None = None
+        self._root: int | None = None  # of the seeds by index
         with seeding.keep_globals() if shared else nullcontext():
             self._build()
             self._inside = seeding.GlobalState() if shared else None
@@ -230,9 +231,12 @@ class SamplerSlot(Program):
 
     def _begin(self, root: int, index: int) -> None:
         """Make the next rollout depend on nothing but the root and its index."""
-        worker, policy_seed = self._worker, seeding.episode_policy_seed(root, index)
+        if self._root != root:
+            self._root, self._env_seeds = root, seeding.SeedStream(root, 0)
+            self._policy_seeds = seeding.SeedStream(root, 1)
+        worker, policy_seed = self._worker, self._policy_seeds(index)
         seeding.seed_globals(policy_seed)
-        worker.seed_episode(seeding.episode_env_seed(root, index))
+        worker.seed_episode(self._env_seeds(index))
         seed = getattr(worker.agent, "seed", None)
         if callable(seed):
             seed(policy_seed)

@@ -13,9 +13,10 @@ from treadle.sample.step_type import StepType
 
 
 def evaluated(policy: str, hauls: Sequence[Haul], seed: int) -> Evaluation:
-    """The evaluation of rollouts 0, 1, 2, ... of the root `seed`, one haul each."""
+    """The evaluation of rollouts 0, 1, 2, ... of the root `seed`, in order."""
     scores = []
-    for index, haul in enumerate(hauls):
+    singles = [haul.part(i, i + 1) for haul in hauls for i in range(len(haul.rollouts))]
+    for index, haul in enumerate(singles):
         rewards, last = haul.columns["rewards"], haul.codes[-1]
         terminated = bool(last == StepType.TERMINAL)
         scores.append(

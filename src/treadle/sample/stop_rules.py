@@ -102,7 +102,7 @@ class ByIndex:
     def __init__(self, schedule: Schedule, base: int = 0) -> None:
         self.schedule, self.base = schedule, base
         self.steps = self.episodes = 0
-        self._hauls: dict[int, Haul] = {}
+        self._hauls: dict[int, Haul] = {}  # index of its first rollout -> haul of consecutive ones
 
     @property
     def done(self) -> bool:
@@ -111,15 +111,20 @@ class ByIndex:
 
     def take(self, worker: int, haul: Haul) -> Haul | None:
         """What of the haul is taken; None: nothing."""
-        taken = None
+        indices = [index - self.base for index in haul.indices]
         steps = haul.steps.tolist()
-        for i, index in enumerate(haul.indices):
-            if self.schedule.finish(index - self.base, steps[i]):
-                taken = haul
-                self._hauls[index - self.base] = haul.part(i, i + 1)
-                self.steps += steps[i]
-                self.episodes += int(haul.rollouts[i])
-        return taken
+        new = [self.schedule.finish(index, length) for index, length in zip(indices, steps, strict=True)]
+        if not any(new):
+            return None
+        if all(new) and indices == list(range(indices[0], indices[0] + len(indices))):
+            self._hauls[indices[0]] = haul
+        else:  # some were made twice, because their worker seemed to be gone
+            for i, index in enumerate(indices):
+                if new[i]:
+                    self._hauls[index] = haul.part(i, i + 1)
+        self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
+        self.episodes += int(haul.rollouts[new].sum())
+        return haul
 
     def chunk(self) -> tuple[int, ...]:
         """Indices for one worker to make; small rollouts go in larger chunks. Empty: nothing more is needed."""
@@ -137,9 +142,13 @@ class ByIndex:
 
     def hauls(self) -> list[Haul]:
         """All that belongs to the schedule, in the order of the result."""
-        end = self.schedule.end
+        end, index, found = self.schedule.end, 0, []
         assert end is not None
-        return [self._hauls[index] for index in range(end)]
+        while index < end:
+            haul = self._hauls[index]
+            found.append(haul.part(0, min(len(haul.rollouts), end - index)))
+            index += len(haul.rollouts)
+        return found
 
 
 STEPS_IN_CHUNK, MOST_IN_CHUNK = 400, 16

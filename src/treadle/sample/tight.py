@@ -29,6 +29,7 @@ from treadle.sample.step_type import StepType
 from treadle.sample.steps import EnvStep
 from treadle.spaces import Layout, Mismatch
 
+NOTHING: dict[str, Any] = {}
 ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")
 
 
@@ -91,7 +92,6 @@ class TightLoop:
         rewards: list[Any] = []
         env_infos: list[dict[str, Any]] = []
         agent_infos: list[dict[str, Any]] = []
-        told = False  # has anybody said anything?
         while True:  # what stands here is paid at every step
             if stopped():
                 return False
@@ -108,15 +108,15 @@ class TightLoop:
                 room = len(writes)
             actions.append(action)
             rewards.append(reward)
-            if info or agent_info:
-                told = True
-                info, agent_info = kept(info), dict(agent_info)
-            env_infos.append(info)
-            agent_infos.append(agent_info)
+            if info or agent_info:  # most say nothing, and nothing is kept of it
+                silent = [NOTHING] * (row - base - 1 - len(env_infos))
+                env_infos += [*silent, kept(info)]
+                agent_infos += [*silent, dict(agent_info)]
             try:
                 writes[row](observation)
             except Mismatch:
-                steps = actions, rewards, env_infos, agent_infos
+                silent = [NOTHING] * (row - base - len(env_infos))
+                steps = actions, rewards, [*env_infos, *silent], [*agent_infos, *silent]
                 ends = flag("terminated", terminated, row - base), flag("truncated", truncated, row - base)
                 return self._in_the_ordinary_way(base, row, observation, episode_info, steps, ends)
             if terminated or truncated or row >= end:
@@ -128,10 +128,10 @@ class TightLoop:
         self._lasts.append(snapshot(observation))
         self._actions += actions
         self._rewards += rewards
-        if told or self._env_infos:
-            behind = [{}] * (self.rows - len(self._env_infos))
-            self._env_infos += [*behind, *env_infos]
-            self._agent_infos += [*behind, *agent_infos]
+        if env_infos or self._env_infos:
+            before, after = [NOTHING] * (self.rows - len(self._env_infos)), [NOTHING] * (length - len(env_infos))
+            self._env_infos += [*before, *env_infos, *after]
+            self._agent_infos += [*before, *agent_infos, *after]
         self._episode_infos.append(episode_info)
         self.rows, self.episodes, self.latest = row, self.episodes + 1, length
         return True
