@@ -59,4 +59,8 @@ rm -f "$stamp"
 requirements=$venv/requirements-$group.txt
 "$python" scripts/group.py "$group" >"$requirements"
 install --editable '.[all]' --requirement "$requirements"
+if [ "$group" = heavy ]; then
+  "$python" scripts/group.py heavy-alone >"$requirements"
+  install --no-deps --requirement "$requirements"
+fi
 state >"$stamp"

@@ -20,11 +20,15 @@ _HOME = {
             "BadObservation",
             "BrokenPool",
             "ClosedPool",
+            "FreedHandle",
             "LayoutsDiffer",
             "MissingExtra",
             "RemoteTraceback",
             "SpaceError",
             "StartupFailed",
+            "StateDiffers",
+            "StateError",
+            "StoreFull",
             "TaskRaised",
             "TreadleError",
             "UsageError",
@@ -50,6 +54,21 @@ _HOME = {
     "compare": "treadle.sample.evaluate",
     "Comparison": "treadle.sample.evaluate",
     "Evaluation": "treadle.sample.evaluate",
+    "PlanEnv": "treadle.plan.env",
+    "GymPlanEnv": "treadle.plan.gym_plan_env",
+    "ExternalProcess": "treadle.plan.external",
+    "BatchEnv": "treadle.plan.batch_env",
+    "VectorizedEnv": "treadle.plan.vectorized",
+    "ParallelEnv": "treadle.plan.parallel",
+    "StateHandle": "treadle.plan.store",
+    "RolloutBatch": "treadle.plan.rollouts",
+    "RandomShooting": "treadle.plan.random_shooting",
+    "MCTS": "treadle.plan.mcts",
+    "Promise": "treadle.plan.promise",
+    "check_state": "treadle.plan.checking",
+    "EnvState": "treadle.states.state",
+    "Keeper": "treadle.states.keeper",
+    "Replayed": "treadle.states.replay",
     "collect_dataset": "treadle.record.dataset",
     "load": "treadle.record.merge",
 }
@@ -63,11 +82,15 @@ if TYPE_CHECKING:
         BadObservation,
         BrokenPool,
         ClosedPool,
+        FreedHandle,
         LayoutsDiffer,
         MissingExtra,
         RemoteTraceback,
         SpaceError,
         StartupFailed,
+        StateDiffers,
+        StateError,
+        StoreFull,
         TaskRaised,
         TreadleError,
         UsageError,
@@ -76,11 +99,26 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
+    from treadle.plan.batch_env import BatchEnv
+    from treadle.plan.checking import check_state
+    from treadle.plan.env import PlanEnv
+    from treadle.plan.external import ExternalProcess
+    from treadle.plan.gym_plan_env import GymPlanEnv
+    from treadle.plan.mcts import MCTS
+    from treadle.plan.parallel import ParallelEnv
+    from treadle.plan.promise import Promise
+    from treadle.plan.random_shooting import RandomShooting
+    from treadle.plan.rollouts import RolloutBatch
+    from treadle.plan.store import StateHandle
+    from treadle.plan.vectorized import VectorizedEnv
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.episode import Episode
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
+    from treadle.states.keeper import Keeper
+    from treadle.states.replay import Replayed
+    from treadle.states.state import EnvState
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
