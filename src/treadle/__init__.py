@@ -20,11 +20,15 @@ _HOME = {
             "BadObservation",
             "BrokenPool",
             "ClosedPool",
+            "FreedHandle",
             "LayoutsDiffer",
             "MissingExtra",
             "RemoteTraceback",
             "SpaceError",
             "StartupFailed",
+            "StateDiffers",
+            "StateError",
+            "StoreFull",
             "TaskRaised",
             "TreadleError",
             "UsageError",
@@ -73,6 +77,21 @@ _HOME = {
     "run_worker": "treadle.sample.multiprocessing_sampler",
     "WorkersLost": "treadle.sample.workers_lost",
     "rollout": "treadle.sample.rollout",
+    "PlanEnv": "treadle.plan.env",
+    "GymPlanEnv": "treadle.plan.gym_plan_env",
+    "ExternalProcess": "treadle.plan.external",
+    "BatchEnv": "treadle.plan.batch_env",
+    "VectorizedEnv": "treadle.plan.vectorized",
+    "ParallelEnv": "treadle.plan.parallel",
+    "StateHandle": "treadle.plan.store",
+    "RolloutBatch": "treadle.plan.rollouts",
+    "RandomShooting": "treadle.plan.random_shooting",
+    "MCTS": "treadle.plan.mcts",
+    "Promise": "treadle.plan.promise",
+    "check_state": "treadle.plan.checking",
+    "EnvState": "treadle.states.state",
+    "Keeper": "treadle.states.keeper",
+    "Replayed": "treadle.states.replay",
     "collect_dataset": "treadle.record.dataset",
     "load": "treadle.record.merge",
 }
@@ -86,11 +105,15 @@ if TYPE_CHECKING:
         BadObservation,
         BrokenPool,
         ClosedPool,
+        FreedHandle,
         LayoutsDiffer,
         MissingExtra,
         RemoteTraceback,
         SpaceError,
         StartupFailed,
+        StateDiffers,
+        StateError,
+        StoreFull,
         TaskRaised,
         TreadleError,
         UsageError,
@@ -99,6 +122,18 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
+    from treadle.plan.batch_env import BatchEnv
+    from treadle.plan.checking import check_state
+    from treadle.plan.env import PlanEnv
+    from treadle.plan.external import ExternalProcess
+    from treadle.plan.gym_plan_env import GymPlanEnv
+    from treadle.plan.mcts import MCTS
+    from treadle.plan.parallel import ParallelEnv
+    from treadle.plan.promise import Promise
+    from treadle.plan.random_shooting import RandomShooting
+    from treadle.plan.rollouts import RolloutBatch
+    from treadle.plan.store import StateHandle
+    from treadle.plan.vectorized import VectorizedEnv
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.collect import CollectionFailed, collect
@@ -120,6 +155,9 @@ if TYPE_CHECKING:
     from treadle.sample.worker import Worker
     from treadle.sample.worker_factory import WorkerFactory
     from treadle.sample.workers_lost import WorkersLost
+    from treadle.states.keeper import Keeper
+    from treadle.states.replay import Replayed
+    from treadle.states.state import EnvState
     from treadle.task.core import RLStepResult, Task, TaskSampler
     from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
     from treadle.task.sensors import Sensor, SensorSuite

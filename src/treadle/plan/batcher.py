@@ -13,7 +13,7 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.scatter import Lane, balanced_chunks, columns, even_chunks, raise_failed, scatter
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
-from treadle.plan.work import Done, Work, stacked
+from treadle.plan.work import Done, Work, packed, stacked
 
 OBSERVATIONS = (None, "last", "all")
 
@@ -171,7 +171,7 @@ def _cut(
         lo,
         orders.actions[lo:hi],
         orders.dts[lo:hi],
-        None if orders.states is None or rows is not None else orders.states[base:end],
+        None if orders.states is None or rows is not None else packed(orders.states[base:end]),
         orders.return_state,
         k,
         base,

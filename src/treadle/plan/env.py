@@ -15,6 +15,8 @@ import numpy as np
 from treadle.errors import UsageError
 from treadle.plan.orders import orders_of, whole
 
+PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
+
 
 class PlanEnv:
     """Base of environments that carry their state.
@@ -47,6 +49,7 @@ class PlanEnv:
         self.autoreset, self.delay_setup = autoreset, delay_setup
         self._return_image = return_image
         self._seed: int | None = None
+        self._processes = any(getattr(type(self), name) is not getattr(PlanEnv, name) for name in PROCESSES)
         if not delay_setup:
             self.setup()
 
@@ -175,12 +178,24 @@ class PlanEnv:
             was applied, "dt", and "rgb" with `return_image`. State and observation of a step that ends an episode are
             the terminal ones; an automatic reset follows them.
         """
-        dt = whole(dt, "dt")
+        if type(dt) is not int or dt < 1:
+            dt = whole(dt, "dt")
         if state is not None:
             self.set_state(state)
-        data = self.step_with_dt(action, dt)
-        result = self._finished(*data, dt, state is not None if return_state is None else return_state)
-        self.run_autoreset(result)
+        obs, reward, terminal, truncated, info = self.step_with_dt(action, dt)
+        info["dt"] = dt
+        if self._return_image:
+            info["rgb"] = self.get_image()
+        if self._processes:
+            obs = self.process_obs(obs, reward=reward, terminal=terminal, info=info)
+            reward = self.process_reward(reward, obs=obs, terminal=terminal, info=info)
+            terminal = self.process_terminal(terminal, obs=obs, reward=reward, info=info)
+            info = self.process_info(info, obs=obs, reward=reward, terminal=terminal)
+        result: tuple[Any, ...] = (obs, reward, terminal, truncated, info)
+        if return_state or (return_state is None and state is not None):
+            result = (self.get_state(), *result)
+        if terminal or truncated:
+            self.run_autoreset(result)
         return result
 
     def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -188,13 +203,13 @@ class PlanEnv:
 
         Returns observation, reward (summed), terminal, truncated, info (with "n_step").
         """
-        total: Any = 0
-        times = whole(dt, "dt") * self.frameskip
-        for done in range(1, times + 1):  # noqa: B007 - how often is told
+        times = (dt if type(dt) is int and dt > 0 else whole(dt, "dt")) * self.frameskip
+        obs, total, terminal, truncated, info = self.apply_action(action)
+        done = 1
+        while done < times and not (terminal or truncated):
             obs, reward, terminal, truncated, info = self.apply_action(action)
             total = total + reward
-            if terminal or truncated:
-                break
+            done += 1
         return obs, total, bool(terminal), bool(truncated), {**info, "n_step": done}
 
     def step_batch(
@@ -240,20 +255,6 @@ class PlanEnv:
             "delay_setup": self.delay_setup,
             "return_image": self._return_image,
         }
-
-    def _finished(
-        self, obs: Any, reward: Any, terminal: bool, truncated: bool, info: dict[str, Any], dt: int, return_state: bool
-    ) -> tuple[Any, ...]:
-        info["dt"] = dt
-        if self._return_image:
-            info["rgb"] = self.get_image()
-        obs = self.process_obs(obs, reward=reward, terminal=terminal, info=info)
-        reward = self.process_reward(reward, obs=obs, terminal=terminal, info=info)
-        terminal = self.process_terminal(terminal, obs=obs, reward=reward, info=info)
-        info = self.process_info(info, obs=obs, reward=reward, terminal=terminal)
-        if return_state:
-            return self.get_state(), obs, reward, terminal, truncated, info
-        return obs, reward, terminal, truncated, info
 
     def __enter__(self) -> Self:
         return self

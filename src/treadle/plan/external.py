@@ -14,7 +14,7 @@ from treadle.plan.orders import orders_of
 from treadle.plan.plan_slot import Ask, Method, PlanSlot
 from treadle.plan.promise import Promise
 from treadle.plan.scatter import columns, raise_failed
-from treadle.plan.work import Done, Work
+from treadle.plan.work import Done, Work, packed
 from treadle.program.registered import own_registrations
 
 
@@ -95,7 +95,8 @@ class ExternalProcess:
         orders = orders_of(actions, states, 1 if dt is None else dt, return_state)
         if isinstance(orders.return_state, str):
             raise UsageError("handles name rows of a store, which a ParallelEnv has")
-        work = Work(0, orders.actions, orders.dts, orders.states, orders.return_state)
+        states = None if orders.states is None else packed(orders.states)
+        work = Work(0, orders.actions, orders.dts, states, orders.return_state)
 
         def unpacked(done: Done) -> tuple[list[Any], ...]:
             raise_failed([done], [(self._exchange, self._slot)], len(orders))

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
-from treadle.plan.env import PlanEnv
+from treadle.plan.env import PROCESSES, PlanEnv
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
@@ -110,6 +110,10 @@ class GymPlanEnv(PlanEnv):
         self.apply_wrappers(self._wrappers or ())
         self._keep()
         self._picture = self._picture_space()
+        # ours does nothing where there is no picture, and is not asked then: it is a tenth of a step of CartPole
+        ours = type(self).process_obs is GymPlanEnv.process_obs and self._picture is None
+        names = [name for name in PROCESSES if not (ours and name == "process_obs")]
+        self._processes = any(getattr(type(self), name) is not getattr(PlanEnv, name) for name in names)
 
     def init_gym_env(self) -> gym.Env:
         """The environment, not wrapped yet."""
@@ -223,7 +227,7 @@ class GymPlanEnv(PlanEnv):
 
     def apply_action(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment."""
-        return self.gym_env.step(action)
+        return (self._gym_env or self.gym_env).step(action)
 
     def process_obs(self, obs: Any, **step: Any) -> Any:
         """The environment's observation, or a picture."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from treadle.plan.orders import HANDLE
 from treadle.plan.store import StoreMap
 from treadle.pool.messages import Raised
+from treadle.states.state import EnvState
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Work:
     first: int
     actions: Sequence[Any] | np.ndarray
     dts: list[int]
-    states: list[Any] | None
+    states: Any
     return_state: bool | str
     repeat: int = 1
     base: int = 0
@@ -48,7 +49,7 @@ class Work:
 class Done:
     """What came of a chunk, in columns. `failed`: the item that raised, and why; those after it were not tried."""
 
-    states: list[Any] | None = None
+    states: Any = None
     observations: Any = None
     rewards: Any = None
     terminals: list[bool] = field(default_factory=list)
@@ -57,6 +58,32 @@ class Done:
     lengths: list[int] = field(default_factory=list)
     seconds: float = 0.0
     failed: tuple[int, Raised] | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """States of one kind as they travel: the kind once, and the bytes."""
+
+    kind: str
+    data: list[bytes]
+
+    def __getitem__(self, index: int) -> EnvState:
+        return EnvState(self.kind, self.data[index])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[EnvState]:
+        return (EnvState(self.kind, data) for data in self.data)
+
+
+def packed(states: list[Any]) -> Any:
+    """States as they travel best."""
+    if states and all(type(state) is EnvState for state in states):
+        kind = states[0].kind
+        if all(state.kind == kind for state in states):
+            return Packed(kind, [state.data for state in states])
+    return states
 
 
 class Begin:
@@ -84,7 +111,7 @@ def do_steps(env: Any, work: Work) -> Done:
     done = Done(states=[] if work.return_state is True else None)
     begin, began = Begin(env, work), perf_counter()
     wanted = bool(work.return_state)
-    observations: list[Any] = []
+    observations = Column(len(work))
     rewards: list[Any] = []
     autoreset = getattr(env, "autoreset", False)
     ended = False
@@ -98,7 +125,7 @@ def do_steps(env: Any, work: Work) -> Done:
                 state, *parts = parts
                 _keep(done, work, index, state)
             observation, reward, terminal, truncated, info = parts
-            observations.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
+            observations.add(observation)
             rewards.append(reward)
             done.terminals.append(terminal)
             done.truncateds.append(truncated)
@@ -111,7 +138,9 @@ def do_steps(env: Any, work: Work) -> Done:
             env.autoreset = True
     if begin.given and autoreset and ended and done.failed is None:
         env.reset(return_state=False)
-    done.observations, done.rewards = stacked(observations), rewards
+    done.observations, done.rewards = observations.whole(), rewards
+    if done.states is not None:
+        done.states = packed(done.states)
     done.seconds = perf_counter() - began
     return done
 
@@ -156,6 +185,8 @@ def do_rollouts(env: Any, work: Work) -> Done:
         env.reset(return_state=False)
     done.rewards = rewards
     done.observations = observations if work.rollout == "all" else stacked(observations)
+    if done.states is not None:
+        done.states = packed(done.states)
     done.seconds = perf_counter() - began
     return done
 
@@ -168,6 +199,35 @@ def _keep(done: Done, work: Work, index: int, state: Any) -> None:
     else:
         assert done.states is not None
         done.states.append(state)
+
+
+class Column:
+    """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._array: np.ndarray | None = None
+        self._list: list[Any] = []
+        self._filled = 0
+
+    def add(self, value: Any) -> None:
+        """The next one; an array is copied, environments use theirs again."""
+        array, at = self._array, self._filled
+        fits = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        if at == 0 and fits:
+            array = self._array = np.empty((self._count, *value.shape), value.dtype)
+        if array is not None:
+            if fits and value.shape == array.shape[1:] and value.dtype == array.dtype:
+                array[at] = value
+                self._filled = at + 1
+                return
+            self._list, self._array = list(array[:at]), None
+        self._list.append(value.copy() if isinstance(value, np.ndarray) else value)
+        self._filled = at + 1
+
+    def whole(self) -> Any:
+        """What there is of it."""
+        return self._list if self._array is None else self._array[: self._filled]
 
 
 def stacked(values: list[Any]) -> Any:

@@ -18,7 +18,7 @@ it is not all there is, no library can know: `treadle.plan.check_state` tries it
 
 from __future__ import annotations
 
-import pickle
+import marshal
 from sys import intern
 from typing import Any
 
@@ -28,12 +28,14 @@ from treadle.errors import StateError
 from treadle.states import layers as layer_tools
 from treadle.states import rngs
 from treadle.states.ale import AleState
-from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of, read, write
+from treadle.states.encoding import MISSING, PLAIN, decode, encode
+from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of
 from treadle.states.mujoco import MujocoState
 from treadle.states.parts import Fixed, dump, load, stays
 from treadle.states.state import EnvState
 
 SIMULATORS: tuple[Any, ...] = (AleState, MujocoState)
+FORMAT = 2  # of marshal: the last one that writes equal values as equal bytes
 CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
 
 
@@ -62,18 +64,19 @@ class Keeper:
     def get(self) -> EnvState:
         """The state as it is now. Raises StateError, naming what cannot be kept."""
         self._look()
-        generators = []
-        for layer, names in self._generators:
-            found = layer.__dict__
-            generators.append([None if (g := found.get(name)) is None else rngs.get_rng(g) for name in names])
-        named = [read(layer, names) for layer, names in self._named]
-        own = [part.get() for part in self._own]
-        rest = self._rest() if self._whole else None
-        shared = rngs.get_globals() if self._global_rngs else None
+        plain = PLAIN
         try:
-            return EnvState(self._kind, pickle.dumps((generators, named, own, rest, shared), 5))
+            named = [found.get(name, MISSING) for found, name in self._named]
+            named = [value if type(value) in plain else encode(value) for value in named]
+            generators = [self._read_generator(place) for place in self._generators]
+            own = [encode(part.get()) for part in self._own]
+            rest = self._rest() if self._whole else None
+            shared = encode(rngs.get_globals()) if self._global_rngs else None
+            return EnvState(self._kind, marshal.dumps((named, generators, own, rest, shared), FORMAT))
+        except StateError:
+            raise
         except Exception as error:
-            raise StateError(f"the state of {self._kind} cannot be pickled: {error}") from error
+            raise StateError(f"the state of {self._kind} cannot be captured: {error}") from error
 
     def set(self, state: EnvState) -> None:
         """Put the environment into a state. Raises StateError for a state of another kind (nothing is changed)."""
@@ -82,44 +85,72 @@ class Keeper:
         self._look()
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
-        generators, named, own, rest, shared = pickle.loads(state.data)
-        for (layer, names), states in zip(self._generators, generators, strict=True):
-            for name, one in zip(names, states, strict=True):
-                before = layer.__dict__.get(name)
-                after = None if one is None else rngs.set_rng(before, one)
-                if after is not before:
-                    setattr(layer, name, after)
-        for (layer, names), values in zip(self._named, named, strict=True):
-            write(layer, names, values)
-        for part, value in zip(self._own, own, strict=True):
-            part.set(value)
+        named, generators, own, rest, shared = marshal.loads(state.data)
+        for (found, name), value in zip(self._named, named):
+            if value is MISSING:
+                found.pop(name, None)
+            else:
+                found[name] = decode(value) if type(value) is list else value
+        for place, value in zip(self._generators, generators):
+            self._write_generator(place, value)
+        for part, value in zip(self._own, own):
+            part.set(decode(value))
         if rest is not None:
             self._put_rest(rest)
         for checker in self._checkers:
-            layer_tools.pass_first_checks(checker)
+            if not checker.checked_data_reuse:
+                layer_tools.pass_first_checks(checker)
         if shared is not None:
-            rngs.set_globals(shared)
+            rngs.set_globals(decode(shared))
+
+    def _read_generator(self, place: list[Any]) -> Any:
+        """`place`: attributes, name, and how the generator that was met there last is read."""
+        found, name, access = place
+        generator = found.get(name)
+        if generator is None:
+            return None
+        if access is None or access.generator is not generator:
+            access = place[2] = rngs.access(generator)
+        state = access.get()
+        return state if type(state) is bytes else encode(state)
+
+    def _write_generator(self, place: list[Any], state: Any) -> None:
+        found, name, access = place
+        if state is None:
+            if found.get(name) is not None:
+                found[name] = None
+            return
+        state = decode(state) if type(state) is list else state
+        generator = found.get(name)
+        if access is None or access.generator is not generator:
+            kind = rngs.Pcg if isinstance(state, bytes) else rngs.Other
+            access = None if generator is None else rngs.access(generator)
+            if not isinstance(access, kind):
+                generator = found[name] = rngs.made_for(state)
+                access = rngs.access(generator)
+            place[2] = access
+        access.set(state)
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Look at the layers, and plan how to keep them if they are not those of last time."""
-        layer, known = self.env, self._layers
-        for each in known:
+        layer: Any = self.env
+        for each in self._layers:
             if each is not layer:
                 break
-            layer = layer.env if isinstance(layer, gym.Wrapper) and each is not known[-1] else None  # type: ignore[assignment]
+            layer = each.__dict__.get("env")
         else:
-            if known:
+            if self._layers:
                 return
         self._plan(layers_of(self.env))
 
     def _plan(self, layers: list[Any]) -> None:
         self._layers = []
-        self._named: list[tuple[Any, tuple[str, ...]]] = []
+        self._named: list[tuple[dict[str, Any], str]] = []
         self._own: list[Any] = []
         self._whole: list[tuple[int, Any, frozenset[str]]] = []
-        self._generators: list[tuple[Any, tuple[str, ...]]] = []
+        self._generators: list[list[Any]] = []
         self._checkers = [layer for layer in layers if class_name(layer) == CHECKER]
         for index, layer in enumerate(layers):
             if keeps_itself(layer):
@@ -132,13 +163,12 @@ class Keeper:
             generators = layer_tools.generators_of(layer) if names is None else ("_np_random",)
             if isinstance(layer, gym.Wrapper):
                 generators = tuple(name for name in generators if name != "_np_random" or name in layer.__dict__)
-            if generators:
-                self._generators.append((layer, generators))
+            self._generators.extend([layer.__dict__, name, None] for name in generators)
             if names is None:
                 apart = {*SKIPPED, *generators, *(() if simulator is None else simulator.fixed)}
                 self._whole.append((index, layer, frozenset(apart)))
-            elif names:
-                self._named.append((layer, names))
+            else:
+                self._named.extend((layer.__dict__, name) for name in names)
         inner, around = self.env, []
         while isinstance(inner, gym.Wrapper):
             around.append(type(inner).__name__)

@@ -54,16 +54,6 @@ SKIPPED = frozenset(
 )
 
 
-class Missing:
-    """In the place of an attribute that does not exist yet. There is one, `MISSING`."""
-
-    def __reduce__(self) -> str:
-        return "MISSING"
-
-
-MISSING = Missing()
-
-
 def class_name(value: Any) -> str:
     """Module and name of an object's class."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
@@ -81,21 +71,6 @@ def layers_of(env: gym.Env) -> list[Any]:
 def keeps_itself(layer: Any) -> bool:
     """Does its class say `state_is_all = True`: its get_state() and set_state(state) are all there is to keep?"""
     return getattr(type(layer), "state_is_all", False)
-
-
-def read(layer: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The values of named attributes."""
-    found = layer.__dict__
-    return tuple([found.get(name, MISSING) for name in names])
-
-
-def write(layer: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-    """Give named attributes their values, and take those away that were missing."""
-    for name, value in zip(names, values, strict=True):
-        if value is not MISSING:
-            setattr(layer, name, value)
-        elif name in layer.__dict__:
-            delattr(layer, name)
 
 
 def pass_first_checks(layer: Any) -> None:

@@ -13,7 +13,6 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import StateError
-from treadle.states.rngs import get_rng, set_rng
 
 
 class Replayed(gym.Wrapper):
@@ -48,12 +47,12 @@ class Replayed(gym.Wrapper):
 
     def get_state(self) -> Any:
         """The episode so far, picklable."""
-        return get_rng(self._seeds), self._seed, self._options, list(self._actions)
+        return self._seeds.bit_generator.state, self._seed, self._options, list(self._actions)
 
     def set_state(self, state: Any) -> None:
         """Play the episode again up to there."""
         generator, seed, options, actions = state
-        self._seeds = set_rng(self._seeds, generator)
+        self._seeds.bit_generator.state = generator
         done = len(self._actions)
         on_the_way = (
             self._seed == seed

@@ -89,7 +89,7 @@ class EnvSlot(GymEnv):
         self._over = False
         self.begins_next_now: bool | None = None
         self._keeper: Keeper | None = None
-        if AleState.fits(self.env.unwrapped):  # it is listened to from the beginning
+        if AleState.fits(getattr(self.env, "unwrapped", self.env)):  # it is listened to from the beginning
             self._keeper = Keeper(self.env)
 
     def begin(self, seed: int | None = None, options: Any = _BY_ITSELF) -> tuple[Any, dict[str, Any]]:
