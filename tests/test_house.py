@@ -29,7 +29,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"task"}),
     frozenset({"program"}),
     frozenset({"pool"}),
-    frozenset({"spaces"}),
+    frozenset({"spaces", "states"}),
     frozenset({"trees", "seeding", "errors"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}

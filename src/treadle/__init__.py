@@ -43,6 +43,12 @@ _HOME = {
     "VectorStats": "treadle.vector.stats",
     "Rollout": "treadle.vector.rollout",
     "OwnedVectors": "treadle.vector.owned",
+    "VectorSampledTasks": "treadle.vector.sampled",
+    "SingleProcessVectorSampledTasks": "treadle.vector.sampled",
+    "TaskVectorStats": "treadle.vector.sampled_tasks",
+    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "treadle.task.core"),
+    **dict.fromkeys(("Sensor", "SensorSuite"), "treadle.task.sensors"),
+    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "treadle.task.gym"),
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
     "CollectionFailed": "treadle.sample.collect",
@@ -114,12 +120,17 @@ if TYPE_CHECKING:
     from treadle.sample.worker import Worker
     from treadle.sample.worker_factory import WorkerFactory
     from treadle.sample.workers_lost import WorkersLost
+    from treadle.task.core import RLStepResult, Task, TaskSampler
+    from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
+    from treadle.task.sensors import Sensor, SensorSuite
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
     from treadle.vector.owned import OwnedVectors
     from treadle.vector.rollout import Rollout
+    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+    from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats
 
 

@@ -15,11 +15,15 @@ __all__ = [
     "BadObservation",
     "BrokenPool",
     "ClosedPool",
+    "FreedHandle",
     "LayoutsDiffer",
     "MissingExtra",
     "RemoteTraceback",
     "SpaceError",
     "StartupFailed",
+    "StateDiffers",
+    "StateError",
+    "StoreFull",
     "TaskRaised",
     "TreadleError",
     "UsageError",
@@ -171,6 +175,41 @@ class ArenaError(TreadleError, MemoryError):
 
     asked: int = 0
     available: int | None = None
+
+
+class StateError(UsageError):
+    """A state cannot be captured, or is no state of the environment that it was given to."""
+
+
+class FreedHandle(UsageError):
+    """A handle of a state was used after it was freed, or its store is gone. Nothing was sent."""
+
+
+class StoreFull(TreadleError, MemoryError):
+    """The store of states has no free row, or the state is larger than a row. Nothing was sent.
+
+    Attributes:
+        rows: how many there are.
+        row_bytes: the size of one.
+    """
+
+    rows: int = 0
+    row_bytes: int = 0
+
+
+class StateDiffers(TreadleError):
+    """The same state and actions did not give the same trajectory: the state is incomplete.
+
+    Attributes:
+        step: at which step after the state was put back, from 0.
+        field: in which field, such as "observation" or "info['lives']".
+        first, again: its values.
+    """
+
+    step: int = -1
+    field: str = ""
+    first: Any = None
+    again: Any = None
 
 
 class RemoteTraceback(Exception):

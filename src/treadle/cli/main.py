@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from treadle.cli import failures
-from treadle.cli.options import CollectOptions, EvalOptions
+from treadle.cli.options import CollectOptions, EvalOptions, PlanOptions
 
 COLLECT_HELP = """Play whole episodes in parallel and store them as a dataset.
 
@@ -51,6 +51,23 @@ EVAL_HELP = """Play whole episodes and say how good a policy is, or which of two
 Prints the mean return with its 95% bootstrap interval and a table of episodes. With --against both policies play the
 same episodes (the same seeds), and the difference is given with its interval over the pairs. The result is the same
 for any number of workers. ENV, --policy and the seed are explained in: treadle collect --help.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+PLAN_HELP = """Play an environment by planning: try out what would happen, and do what looks best.
+
+  treadle plan CartPole-v1 --algo random-shooting
+
+  treadle plan ALE/MsPacman-v5 --algo mcts --dt 4 --horizon 10 --budget 1000 --games 10 --out pacman
+
+In every state the planner steps copies of the environment from there, at most --budget steps for one decision, in
+batches on all workers. It knows the state and nothing else: no network, no training. random-shooting plays random plans
+of --horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon random actions from
+each new one; it needs discrete actions. --dt applies each action that often.
+
+Game i begins with seed SEED + i; random play of the same seeds is what it is compared with. With --out DIR there is a
+video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png) and a picture of a search, search.svg.
+ENV is explained in: treadle collect --help.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
@@ -106,6 +123,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
     Wrap = Annotated[list[str], typer.Option(metavar="module:attr", help="A wrapper; repeat it for more, inner first.")]
     Import = Annotated[list[str], typer.Option("--import", metavar="PKG", help="A module that registers environments.")]
     Fresh = Annotated[bool, typer.Option("--fresh-env", help="Build a new environment for every episode.")]
+    StepTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Replace a worker in which no step or "
+                            "reset comes to its end for so long, and make its episode again; the third time on one "
+                            "episode ends the run. Without it one warning is given, after a minute.")]  # fmt: skip
     Quiet = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors.")]
     Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
     Debug = Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")]
@@ -141,6 +161,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
                           "and warn if one differs.")] = 1,
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
+        step_timeout: StepTimeout = None,
         format: Annotated[str, typer.Option(metavar="hdf5|npz", help="A Minari dataset, or one file of arrays.")]
         = "hdf5",
         quiet: Quiet = False,
@@ -151,7 +172,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
-            fresh_env, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos, format,
+            fresh_env, step_timeout, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
+            format,
         )  # fmt: skip
         return partial(run, options, given)
 
@@ -170,6 +192,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         wrap: Wrap = [],  # noqa: B006
         import_: Import = [],  # noqa: B006
         fresh_env: Fresh = False,
+        step_timeout: StepTimeout = None,
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         json: Json = False,
         debug: Debug = False,
@@ -180,7 +203,38 @@ def _app(given: list[str]) -> Callable[..., Any]:
             run,
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
-                tuple(import_), fresh_env, quiet, json, debug, against, episodes,
+                tuple(import_), fresh_env, step_timeout, quiet, json, debug, against, episodes,
+            ),
+        )  # fmt: skip
+
+    @app.command(name="plan", help=PLAN_HELP)
+    def plan(
+        env: Env,
+        algo: Annotated[str, typer.Option(metavar="random-shooting|mcts", help="How to search.")] = "random-shooting",
+        budget: Annotated[int, typer.Option(metavar="N", help="Steps of the environment for one decision.")] = 2000,
+        horizon: Annotated[int, typer.Option(metavar="N", help="Actions to look ahead.")] = 50,
+        dt: Annotated[int, typer.Option(metavar="N", help="How often each action is applied.")] = 1,
+        discount: Annotated[float, typer.Option(metavar="G", help="Of rewards, for each action.")] = 1.0,
+        games: Annotated[int, typer.Option(metavar="N", help="How many to play.")] = 1,
+        max_steps: Annotated[int | None, typer.Option(metavar="N", help="Stop a game there.")] = None,
+        seed: Seed = 0,
+        workers: Workers = "auto",
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006
+        import_: Import = [],  # noqa: B006
+        out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the video and the picture go.")] = None,
+        force: Annotated[bool, typer.Option("--force", help="Replace those in DIR.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.plan import run
+
+        return partial(
+            run,
+            PlanOptions(
+                env, algo, budget, horizon, dt, discount, games, max_steps, seed, workers, env_kwargs, tuple(wrap),
+                tuple(import_), out, force, quiet, json, debug,
             ),
         )  # fmt: skip
 

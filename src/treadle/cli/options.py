@@ -25,6 +25,7 @@ class PlayOptions:
     wrap: tuple[str, ...]
     imports: tuple[str, ...]
     fresh_env: bool
+    step_timeout: float | None
     quiet: bool
     json: bool
     debug: bool
@@ -33,41 +34,20 @@ class PlayOptions:
         """The arguments of the library's functions. Raises UsageError for what cannot be meant."""
         if self.seed < 0:
             raise UsageError(f"--seed must not be negative, got {self.seed}")
+        if self.step_timeout is not None and not self.step_timeout > 0:
+            raise UsageError(f"--step-timeout must be more than 0 seconds, got {self.step_timeout:g}")
         return {
             "env": env_of(self.env),
             "seed": self.seed,
-            "workers": self._workers(),
+            "workers": _workers(self.workers),
             "envs_per_worker": _at_least_one("--envs-per-worker", self.envs_per_worker),
             "max_episode_steps": _at_least_one("--max-episode-steps", self.max_episode_steps),
-            "env_kwargs": self._env_kwargs(),
+            "env_kwargs": _env_kwargs(self.env_kwargs),
             "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
             "imports": self.imports,
             "fresh_env": self.fresh_env,
+            "step_timeout": self.step_timeout,
         }
-
-    def _workers(self) -> int | str:
-        if self.workers == "auto":
-            return "auto"
-        try:
-            count = int(self.workers)
-        except ValueError:
-            raise UsageError(f"--workers is 'auto' or a number, got {self.workers!r}") from None
-        if count < 1:
-            raise UsageError(f"--workers must be at least 1, got {count}")
-        return count
-
-    def _env_kwargs(self) -> dict[str, Any]:
-        if not self.env_kwargs:
-            return {}
-        try:
-            found = json.loads(self.env_kwargs)
-        except ValueError as error:
-            raise UsageError(f"--env-kwargs is not JSON: {error}; got {self.env_kwargs!r}") from None
-        if not isinstance(found, dict):
-            raise UsageError(
-                f"--env-kwargs must be a JSON object such as '{{\"frameskip\": 1}}', got {self.env_kwargs}"
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -119,6 +99,76 @@ class EvalOptions(PlayOptions):
     def arguments(self) -> dict[str, Any]:
         """See `PlayOptions.arguments`. Without the policies."""
         return super().arguments() | {"episodes": _at_least_one("--episodes", self.episodes)}
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Of `treadle plan`."""
+
+    env: str
+    algo: str
+    budget: int
+    horizon: int
+    dt: int
+    discount: float
+    games: int
+    max_steps: int | None
+    seed: int
+    workers: str
+    env_kwargs: str
+    wrap: tuple[str, ...]
+    imports: tuple[str, ...]
+    out: Path | None
+    force: bool
+    quiet: bool
+    json: bool
+    debug: bool
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot be meant."""
+        if self.algo not in ("random-shooting", "mcts"):
+            raise UsageError(f"--algo is random-shooting or mcts, got {self.algo!r}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must not be negative, got {self.seed}")
+        if not 0 < self.discount <= 1:
+            raise UsageError(f"--discount is above 0 and at most 1, got {self.discount}")
+        for name in ("budget", "horizon", "dt", "games", "max_steps"):
+            _at_least_one(f"--{name.replace('_', '-')}", getattr(self, name))
+        if self.out is not None and self.out.exists() and not self.force and any(self.out.iterdir()):
+            raise UsageError(f"there is something in {self.out}: --force replaces what this run writes")
+
+    def env_arguments(self) -> dict[str, Any]:
+        """The arguments of `treadle.plan.make`."""
+        workers = _workers(self.workers)
+        return {
+            "id": env_of(self.env),
+            "n_workers": workers,
+            "env_kwargs": _env_kwargs(self.env_kwargs),
+            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
+            "imports": self.imports,
+        }
+
+
+def _workers(text: str) -> int | str:
+    if text == "auto":
+        return "auto"
+    try:
+        count = int(text)
+    except ValueError:
+        raise UsageError(f"--workers is 'auto' or a number, got {text!r}") from None
+    return _at_least_one("--workers", count)
+
+
+def _env_kwargs(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs is not JSON: {error}; got {text!r}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--env-kwargs must be a JSON object such as '{{\"frameskip\": 1}}', got {text}")
+    return found
 
 
 def _at_least_one(name: str, value: Any) -> Any:

@@ -23,7 +23,7 @@ from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, STOP, Line, Undecodable
+from treadle.pool.line import BEAT, BUSY_NS, STOP, Line, Undecodable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
@@ -85,9 +85,13 @@ def _run(channel: Channel) -> int:
         hello = Hello(os.getpid(), failed=(start.spec.slots[0], Raised.of(error, "init")))
         channel.send(hello, block=True)
     if hello.failed:
-        Server(start.spec.slots[: len(programs)], programs).close()
+        _close(start.spec, programs)
         return 1
-    received = channel.recv_wait()
+    try:
+        received = channel.recv_wait()
+    except EOFError:  # the caller has no use for them: another worker has failed, say
+        _close(start.spec, programs)
+        raise
     assert received is not None
     message, fds = received
     ground: Ground = message.ground
@@ -101,6 +105,9 @@ def _run(channel: Channel) -> int:
     line = Line(arena, ground.line, bell, pool_bell, channel)
     slots = start.spec.slots
     server = Server(slots, programs)
+    for program in programs:
+        if hasattr(program, "share"):
+            program.share(arena)
     if ground.rows is not None:
         assert ground.observations is not None
         assert ground.actions is not None
@@ -149,12 +156,22 @@ class Control:
     """What a stream may ask between steps."""
 
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
-        self._tickets, self._worker = tickets, worker
+        self._line, self._tickets, self._worker = line, tickets, worker
         words = line.words
-        self.stopped = lambda: words[STOP] >= id  # asked at every step of small environments: one call, no look-ups
+
+        def stopped() -> bool:  # `line.stopped(id)`; asked at every step of small environments: one call, no look-ups
+            words[BEAT] += 1
+            return words[STOP] >= id
+
+        self.stopped = stopped
 
     def claim(self, wait: bool = True) -> int | None:
-        return self._tickets.claim(self._worker, wait)
+        if not wait:
+            return self._tickets.claim(self._worker, False)
+        self._line.unticketed(True)
+        number = self._tickets.claim(self._worker, True)
+        self._line.unticketed(False)
+        return number
 
 
 def _redirect(out: int, err: int) -> None:
@@ -193,6 +210,12 @@ def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
     except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included
         return programs, Hello(os.getpid(), failed=(slot, Raised.of(error, "init")))
     return programs, hello
+
+
+def _close(spec: WorkerSpec, programs: list[Any]) -> None:
+    """Close what was built, of a worker that never got to work."""
+    if programs:
+        Server(spec.slots[: len(programs)], programs).close()
 
 
 def _leave(code: int, run_atexit: bool) -> None:

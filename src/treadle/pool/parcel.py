@@ -57,7 +57,7 @@ class Parcel:
     def arrived(self, fds: list[int]) -> None:
         """Take its file from the descriptors that came with the shipment."""
         if self.number >= 0:
-            self._view = mapped(os.dup(fds[self.number]), private=True)
+            self._view = mapped(fds[self.number], private=True)
 
     def __getstate__(self) -> dict[str, Any]:
         here = {"_value": None, "_here": False, "_view": None, "file": -1}

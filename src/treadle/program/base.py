@@ -51,6 +51,12 @@ class Program:
 
     `step` may be an instance attribute that is rebound while running (an env's own bound method, say): the server
     reads it again after `begin` and after every episode's end, and calls it in its tightest loop.
+
+    A program that a call has put into another state says in `begins_next_now` (True or False) whether its next step
+    begins an episode; the server sets it back to None.
+
+    A program with a method `share(arena)` is given the pool's memory once, in a process of its own: requests may then
+    speak of what lies there.
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]

@@ -32,11 +32,13 @@ def register_missing(pickled: bytes | None) -> None:
     if pickled is None:
         return
     pid, specs = pickle.loads(pickled)
-    if pid != os.getpid():  # a package that is imported later registers its own again, hundreds of them: no news
-        warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry", UserWarning)
-    for spec in specs if pid != os.getpid() else ():  # the caller's own slots have its registry already
+    if pid == os.getpid():
+        return  # the caller's own slots have its registry already
+    for spec in specs:
         if registry.get(spec.id) != spec:
             registry[spec.id] = spec
+    # a package that registers them once more when it is imported here does no wrong: hundreds of lines for ale_py
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
 
 
 def _pickles(spec: Any) -> bool:

@@ -21,7 +21,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
-from treadle.sample.arguments import check_amounts
+from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection
 from treadle.sample.episode import Episode
 from treadle.sample.named import env_of
@@ -139,11 +139,14 @@ def evaluate(
         episodes: how many.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         watch: called with each score, in order of arrival.
+        pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
 
     Raises:
         UsageError, StartupFailed, CollectionFailed: as `collect`.
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
+    check_seed(seed)
+    check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,

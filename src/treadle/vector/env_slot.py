@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -14,6 +15,9 @@ from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe, GymEnv
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult
+from treadle.states.ale import AleState
+from treadle.states.keeper import Keeper
+from treadle.states.state import EnvState
 
 EnvLike = str | EnvSpec | Callable[..., gym.Env]
 
@@ -30,6 +34,8 @@ class Ask(StrEnum):
     CALL = "treadle: call"
     SET_ATTR = "treadle: set attribute"
     OVER = "treadle: has the episode ended?"
+    GET_STATE = "treadle: get state"
+    SET_STATE = "treadle: set state"
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,21 @@ class Kept:
 
     options: dict[str, Any]
     lasting: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """The state of one slot of a vector, to be kept and given back.
+
+    Attributes:
+        env: of its environment.
+        over: has its episode ended, and the next not begun?
+        options: that serve its own resets.
+    """
+
+    env: EnvState
+    over: bool = False
+    options: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,10 @@ class EnvSlot(GymEnv):
         self._slot = slot
         self._kept: dict[str, Any] | None = None
         self._over = False
+        self.begins_next_now: bool | None = None
+        self._keeper: Keeper | None = None
+        if AleState.fits(self.env.unwrapped):  # it is listened to from the beginning
+            self._keeper = Keeper(self.env)
 
     def begin(self, seed: int | None = None, options: Any = _BY_ITSELF) -> tuple[Any, dict[str, Any]]:
         """Start an episode: `options` are a dict, `Kept` or None from outside, and left out when the slot moves on."""
@@ -90,12 +115,28 @@ class EnvSlot(GymEnv):
             return super().call(attribute, args, kwargs)
         if name == Ask.SET_ATTR:
             attribute, value = args
-            self.env.set_wrapper_attr(attribute, value.values[self._slot] if isinstance(value, OwnValue) else value)
+            own = value.values[self._slot] if isinstance(value, OwnValue) else value
+            getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, own)
             self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
             return None
         if name == Ask.OVER:
             return self._over
+        if name == Ask.GET_STATE:
+            return SlotState(self._kept_by().get(), self._over, self._kept)
+        if name == Ask.SET_STATE:
+            return self._put(args[0].values[self._slot])
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+    def _kept_by(self) -> Keeper:
+        if self._keeper is None:
+            self._keeper = Keeper(self.env)
+        return self._keeper
+
+    def _put(self, state: SlotState) -> None:
+        self._kept_by().set(state.env)
+        self._over, self._kept = state.over, state.options
+        self.step = self._held if state.over and self.on_end is OnEnd.HOLD else self.env.step
+        self.begins_next_now = state.over and self.on_end is OnEnd.NEXT_STEP
 
 
 def slots_of(
@@ -128,4 +169,4 @@ def slots_of(
     return [factory(env, slot) for slot, env in enumerate(each)]
 
 
-__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "OwnValue", "slots_of"]
+__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "OwnValue", "SlotState", "slots_of"]

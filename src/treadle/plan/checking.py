@@ -1,0 +1,208 @@
+"""Trying out whether an environment's state is complete: does the same follow from the same state, again and again?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import StateDiffers, UsageError
+from treadle.plan.env import PlanEnv
+from treadle.program.gym_env import EnvRecipe
+from treadle.states.differences import difference
+from treadle.states.keeper import Keeper
+
+FIELDS = ("observation", "reward", "terminated", "truncated", "info")
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """What `check_state` found.
+
+    Attributes:
+        kind: of the states.
+        points: how many states were put back.
+        steps: how many steps were compared.
+        nbytes: size of the largest state.
+        get_us, set_us: microseconds that taking and putting back a state took, on average.
+    """
+
+    kind: str
+    points: int
+    steps: int
+    nbytes: int
+    get_us: float
+    set_us: float
+
+
+def check_state(
+    env: gym.Env | PlanEnv | str | EnvSpec | Callable[[], Any],
+    *,
+    steps: int = 60,
+    points: int = 3,
+    seed: int = 0,
+    actions: Sequence[Any] | None = None,
+    ignore: Iterable[str] = ("['episode']['t']",),
+    **keeper: Any,
+) -> StateReport:
+    """Prove on an environment that its states are complete, or raise the first difference.
+
+    From each of `points` states along an episode it plays `steps` steps (episodes that end are followed by a reset
+    without a seed), then plays something else, puts the state back and plays the same again. Given an id, a spec or a
+    callable it also puts the state into a second, new environment, as workers do.
+
+    Args:
+        env: a Gymnasium environment, a `PlanEnv`, or how to make one. One that is given is left where it ended up.
+        steps: how many to compare from each state.
+        points: how many states.
+        seed: of the first reset and of the random actions.
+        actions: the actions to compare with, instead of random ones; `steps` is then their number.
+        ignore: ends of the names of fields in infos that may differ: times, say.
+        **keeper: for a Gymnasium environment: `randomness` and `global_rngs` of `Keeper`.
+
+    Raises:
+        StateDiffers: names the step and the field.
+        StateError: the state cannot be captured at all.
+    """
+    if steps < 1 or points < 1:
+        raise UsageError(f"check_state compares at least one step from one state, got steps={steps}, points={points}")
+    first = _Player(_made(env), keeper)
+    again = None if isinstance(env, gym.Env | PlanEnv) else _Player(_made(env), keeper)
+    try:
+        return _check(first, again, steps, points, seed, actions, tuple(ignore))
+    finally:
+        for player in (first, again):
+            if player is not None and not isinstance(env, gym.Env | PlanEnv):
+                player.env.close()
+
+
+def _check(
+    player: _Player,
+    second: _Player | None,
+    steps: int,
+    points: int,
+    seed: int,
+    actions: Sequence[Any] | None,
+    ignore: tuple[str, ...],
+) -> StateReport:
+    player.reset(seed)
+    player.space.seed(seed)
+    compared, nbytes, took = 0, 0, [0.0, 0.0]
+    for point in range(points):
+        for _ in range(7 * point):  # a first state right after the reset, the others further on
+            player.step(player.space.sample())
+        played = [player.space.sample() for _ in range(steps)] if actions is None else list(actions)
+        began = perf_counter()
+        state = player.get()
+        took[0] += perf_counter() - began
+        nbytes = max(nbytes, getattr(state, "nbytes", 0))
+        kept = copy.deepcopy(state)
+        expected = [player.step(action) for action in played]
+        for other in (player, second):
+            if other is None:
+                continue
+            for _ in range(5):  # whatever the state leaves out should move on meanwhile
+                other.step(player.space.sample())
+            began = perf_counter()
+            other.set(kept)
+            took[1] += perf_counter() - began
+            where = "" if other is player else " in a second environment"
+            for number, (action, before) in enumerate(zip(played, expected, strict=True)):
+                found = other.step(action)
+                for field, a, b in zip(FIELDS, before, found, strict=True):
+                    _compare(number, field, a, b, ignore, where)
+                compared += 1
+        player.set(kept)
+        player.step(played[0])
+    sets = points * (1 if second is None else 2)
+    return StateReport(player.kind, points, compared, nbytes, took[0] / points * 1e6, took[1] / sets * 1e6)
+
+
+def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, ...], where: str) -> None:
+    found = difference(first, again, field)
+    if found is None:
+        return
+    if ignore and found.field.endswith(ignore):
+        if isinstance(first, dict):  # look past what is ignored
+            pruned = [_without(each, ignore, field) for each in (first, again)]
+            _compare(step, field, pruned[0], pruned[1], (), where)
+        return
+    hint = (
+        "the same state and actions must give the same: does it draw from global generators (global_rngs=True keeps "
+        "them), or hold something outside its attributes? treadle.plan.Replayed keeps it by its seed and actions"
+    )
+    raise StateDiffers(
+        f"the state is incomplete: at step {step}{where} the {found.field} is {_short(found.again)} where it was "
+        f"{_short(found.first)}; {hint}",
+        step=step,
+        field=found.field,
+        first=found.first,
+        again=found.again,
+    )
+
+
+def _without(value: Any, ignore: tuple[str, ...], path: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    inner = {key: f"{path}[{key!r}]" for key in value}
+    return {key: _without(each, ignore, inner[key]) for key, each in value.items() if not inner[key].endswith(ignore)}
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class _Player:
+    """One interface to both kinds of environment: `step` begins the next episode by itself."""
+
+    def __init__(self, env: Any, keeper: dict[str, Any]) -> None:
+        self.env = env
+        self._plan = isinstance(env, PlanEnv)
+        if self._plan and keeper:
+            raise UsageError(f"{sorted(keeper)} belong to the PlanEnv's own construction")
+        self._keeper = None if self._plan else Keeper(env, **keeper)
+        self.space = copy.deepcopy(env.action_space)
+
+    @property
+    def kind(self) -> str:
+        return self.env.name if self._keeper is None else self._keeper.kind
+
+    def reset(self, seed: int) -> None:
+        if self._plan:
+            seeding = getattr(self.env, "seed", None)
+            if callable(seeding):
+                seeding(seed)
+            self.env.reset()
+        else:
+            self.env.reset(seed=seed)
+
+    def get(self) -> Any:
+        return self.env.get_state() if self._keeper is None else self._keeper.get()
+
+    def set(self, state: Any) -> None:
+        if self._keeper is None:
+            self.env.set_state(state)
+        else:
+            self._keeper.set(state)
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        data = self.env.step(action, return_state=False) if self._plan else self.env.step(action)
+        observation, reward, terminated, truncated, info = copy.deepcopy(data)
+        if (terminated or truncated) and ((self._plan and not self.env.autoreset) or not self._plan):
+            self.env.reset()
+        return observation, reward, bool(terminated), bool(truncated), info
+
+
+def _made(env: Any) -> Any:
+    if isinstance(env, gym.Env | PlanEnv):
+        return env
+    made: Any = EnvRecipe(env).build() if isinstance(env, str | EnvSpec) else env()
+    if not isinstance(made, PlanEnv):
+        made.reset()
+    return made

@@ -1,0 +1,265 @@
+"""`PlanEnv`: an environment that carries its state, so that it can be stepped from anywhere.
+
+A template: a subclass says how to reset, to apply one action, and to take and put back its state, and gets steps from
+given states, repeated actions, batches and automatic resets.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.plan.orders import orders_of, whole
+
+
+class PlanEnv:
+    """Base of environments that carry their state.
+
+    A subclass overrides `apply_action`, `apply_reset`, `get_state`, `set_state`, and what it likes of the rest.
+
+    Args:
+        name: what it is called.
+        frameskip: how often `step` applies its action for each dt.
+        autoreset: reset by itself after a step that ended an episode. What that step returns, its state included, is
+            the end; the environment itself stands at the beginning of the next episode by then.
+        delay_setup: do not build anything yet; `setup` does, or the first `reset`. Until then it can be pickled.
+        return_image: put `get_image()` as "rgb" into every step's and reset's info.
+    """
+
+    STATE_IS_ARRAY: ClassVar[bool] = True
+    OBS_IS_ARRAY: ClassVar[bool] = True
+    SINGLETON: ClassVar[bool] = False  # may there be only one of it in a process?
+
+    def __init__(
+        self,
+        name: str,
+        frameskip: int = 1,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        return_image: bool = False,
+    ) -> None:
+        self._name = name
+        self.frameskip = whole(frameskip, "frameskip")
+        self.autoreset, self.delay_setup = autoreset, delay_setup
+        self._return_image = return_image
+        self._seed: int | None = None
+        if not delay_setup:
+            self.setup()
+
+    # -- what a subclass says ----------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Build what the environment needs."""
+
+    def apply_action(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step once: observation, reward, terminal, truncated, info."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to apply an action")
+
+    def apply_reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode: observation, info."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to reset")
+
+    def get_state(self) -> Any:
+        """The complete state, a value of its own: nothing that happens later changes it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to take its state")
+
+    def set_state(self, state: Any) -> None:
+        """Put a state back."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to put a state back")
+
+    def get_image(self) -> np.ndarray | None:
+        """What it looks like now: uint8[height, width, 3], or [height, width] in shades of grey."""
+        raise NotImplementedError(f"{type(self).__name__} has no picture of itself")
+
+    def process_obs(self, obs: Any, **step: Any) -> Any:
+        """The observation that `step` and `reset` return. `step`: the step's other parts, by name."""
+        return obs
+
+    def process_reward(self, reward: Any, **step: Any) -> Any:
+        """The reward that `step` returns."""
+        return reward
+
+    def process_terminal(self, terminal: bool, **step: Any) -> bool:
+        """The terminal flag that `step` returns."""
+        return terminal
+
+    def process_info(self, info: dict[str, Any], **step: Any) -> dict[str, Any]:
+        """The info that `step` and `reset` return."""
+        return info
+
+    def sample_action(self) -> Any:
+        """A valid action, at random."""
+        return self.action_space.sample()
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Of what `step` returns."""
+        raise NotImplementedError(f"{type(self).__name__} does not say its observation_space")
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Of what `step` takes."""
+        raise NotImplementedError(f"{type(self).__name__} does not say its action_space")
+
+    def close(self) -> None:
+        """Give back what it holds. Idempotent."""
+
+    # -- about it ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def return_image(self) -> bool:
+        """Is there a picture in every info?"""
+        return self._return_image
+
+    @property
+    def unwrapped(self) -> PlanEnv:
+        """Itself: wrappers are inside."""
+        return self
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        """Shape of the observations; None for spaces that have none (Dict)."""
+        return self.observation_space.shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        """Shape of the actions; None for spaces that have none."""
+        return self.action_space.shape
+
+    @cached_property
+    def img_shape(self) -> tuple[int, ...] | None:
+        """Shape of `get_image()`; None where there is no picture."""
+        try:
+            image = self.get_image()
+        except Exception:  # noqa: BLE001 - drawing may fail in any way, and then there is no picture
+            return None
+        return None if image is None else image.shape
+
+    # -- playing -----------------------------------------------------------------------------------------------------
+
+    def seed(self, seed: int | None = None) -> None:
+        """The next reset is given this seed."""
+        self._seed = seed
+
+    def reset(self, return_state: bool = True) -> Any:
+        """Begin an episode. Returns (state, observation, info), or (observation, info)."""
+        seed, self._seed = self._seed, None
+        obs, info = self.apply_reset() if seed is None else self.apply_reset(seed)
+        info = dict(info or {})
+        if self._return_image:
+            info["rgb"] = self.get_image()
+        obs = self.process_obs(obs)
+        info = self.process_info(info, obs=obs, reward=0.0, terminal=False)
+        return (self.get_state(), obs, info) if return_state else (obs, info)
+
+    def step(self, action: Any, state: Any = None, dt: int = 1, return_state: bool | None = None) -> tuple[Any, ...]:
+        """Apply an action `dt * frameskip` times, at most until the episode ends.
+
+        Args:
+            action: which.
+            state: to begin in; None: where the environment is.
+            dt: how often, in units of `frameskip`.
+            return_state: return the state that it leads to? None: where `state` was given.
+
+        Returns:
+            (state,) observation, reward (summed), terminal, truncated, info. In info: "n_step", how often the action
+            was applied, "dt", and "rgb" with `return_image`. State and observation of a step that ends an episode are
+            the terminal ones; an automatic reset follows them.
+        """
+        dt = whole(dt, "dt")
+        if state is not None:
+            self.set_state(state)
+        data = self.step_with_dt(action, dt)
+        result = self._finished(*data, dt, state is not None if return_state is None else return_state)
+        self.run_autoreset(result)
+        return result
+
+    def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply an action `dt * frameskip` times, at most until the episode ends, and nothing else.
+
+        Returns observation, reward (summed), terminal, truncated, info (with "n_step").
+        """
+        total: Any = 0
+        times = whole(dt, "dt") * self.frameskip
+        for done in range(1, times + 1):  # noqa: B007 - how often is told
+            obs, reward, terminal, truncated, info = self.apply_action(action)
+            total = total + reward
+            if terminal or truncated:
+                break
+        return obs, total, bool(terminal), bool(truncated), {**info, "n_step": done}
+
+    def step_batch(
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True
+    ) -> tuple[list[Any], ...]:
+        """`step` for many items, one after the other on this environment.
+
+        Args:
+            actions: one for each item.
+            states: one for each item, or None: each item goes on where the one before has ended.
+            dt: one for all, or one for each.
+            return_state: as in `step`.
+
+        Returns:
+            A list for each part of `step`'s result.
+        """
+        orders = orders_of(actions, states, dt, return_state)
+        if isinstance(orders.return_state, str):
+            raise UsageError("handles name rows of a store, which a ParallelEnv has")
+        rows = []
+        for item, action in enumerate(orders.actions):
+            state = None if orders.states is None else orders.states[item]
+            parts = self.step(action, state, orders.dts[item], orders.return_state)
+            rows.append([part.copy() if isinstance(part, np.ndarray) else part for part in parts])
+        return tuple(list(column) for column in zip(*rows, strict=True))
+
+    def run_autoreset(self, step_data: tuple[Any, ...]) -> None:
+        """Reset after a step that ended an episode, where `autoreset` says so."""
+        *_, terminal, truncated, _ = step_data
+        if (terminal or truncated) and self.autoreset:
+            self.reset(return_state=False)
+
+    def clone(self, **kwargs: Any) -> PlanEnv:
+        """Another one, built with the same arguments (`kwargs` replace some). It begins anew: no state is copied."""
+        return type(self)(**{**self._arguments(), **kwargs})
+
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments that it was built with."""
+        return {
+            "name": self.name,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": self.delay_setup,
+            "return_image": self._return_image,
+        }
+
+    def _finished(
+        self, obs: Any, reward: Any, terminal: bool, truncated: bool, info: dict[str, Any], dt: int, return_state: bool
+    ) -> tuple[Any, ...]:
+        info["dt"] = dt
+        if self._return_image:
+            info["rgb"] = self.get_image()
+        obs = self.process_obs(obs, reward=reward, terminal=terminal, info=info)
+        reward = self.process_reward(reward, obs=obs, terminal=terminal, info=info)
+        terminal = self.process_terminal(terminal, obs=obs, reward=reward, info=info)
+        info = self.process_info(info, obs=obs, reward=reward, terminal=terminal)
+        if return_state:
+            return self.get_state(), obs, reward, terminal, truncated, info
+        return obs, reward, terminal, truncated, info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, frameskip={self.frameskip}, autoreset={self.autoreset})"

@@ -1,0 +1,145 @@
+"""The exchange: requests go out to slots, answers come back to the promises that wait for them.
+
+It is the scatter schedule's half of a pool. Every request is bound to its number, so answers that nobody asks for any
+more disturb nobody, and an error of one slot leaves no answer of another unread.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from treadle.errors import BrokenPool, ClosedPool, UsageError
+from treadle.plan.promise import Promise
+from treadle.pool import failure, life
+from treadle.pool.failure import Policy
+from treadle.pool.life import State
+from treadle.pool.member import Answered, Failed, Member, PoolEvent
+from treadle.pool.messages import Op
+from treadle.pool.pool import Pool
+
+AHEAD = 12  # requests that one slot may owe an answer to
+
+
+class Exchange:
+    """Slots, one worker each.
+
+    Args:
+        factories: of the programs.
+        **pool: see `Pool`.
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], Any]], **pool: Any) -> None:
+        serial = pool.get("backend") == "serial"
+        self.pool = Pool(factories, workers=None if serial else len(factories), rows=False, **pool)
+        self._members = {slot: member for member in self.pool.members for slot in member.slots}
+        self._waiting: dict[int, tuple[Promise, int]] = {}
+
+    def __len__(self) -> int:
+        return self.pool.n
+
+    @property
+    def in_process(self) -> bool:
+        """Do the slots run in the caller's own process?"""
+        return self.pool.backend != "process"
+
+    def slots(self) -> list[int]:
+        """Those that can be asked: all but dropped ones."""
+        self.pool.check()
+        return [slot for slot, member in sorted(self._members.items()) if member.state is not State.GONE]
+
+    def ask(self, slot: int, name: str, *args: Any, then: Callable[[Any], Any] | None = None, **kwargs: Any) -> Promise:
+        """Run a program's operation in a slot; `then` is applied to its result, here.
+
+        Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
+        """
+        self.pool.check()
+        member = self._members[slot]
+        while member.state not in (State.IDLE, State.BUSY) or len(member.owed) >= AHEAD:
+            if member.state is State.GONE:
+                raise UsageError(f"slot {slot} was dropped when its worker died: it takes no more requests")
+            self.pump(None)
+            self.pool.check()
+        promise = Promise(self, then)
+        id = self.pool.send(member, Op.CALL, {slot: (name, args, kwargs)}, slots=(slot,))
+        self._waiting[id] = promise, slot
+        return promise
+
+    def ask_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """The same in all slots at once; waits for all, and raises the first error."""
+        promises = [self.ask(slot, name, *args, **kwargs) for slot in self.slots()]
+        errors = [promise.exception() for promise in promises]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [promise.result() for promise in promises]
+
+    def pump(self, timeout: float | None) -> None:
+        """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
+        try:
+            events = self.pool.poll(timeout)
+        except (ClosedPool, BrokenPool) as error:
+            self._fail_all(error)
+            raise
+        for event in events:
+            self._hear(event)
+        if not events and timeout is None and self._waiting:  # nobody owes anything: cannot be, so do not wait on
+            self._fail_all(UsageError("the answer to this request was lost"))
+
+    def _hear(self, event: PoolEvent) -> None:
+        if isinstance(event, Answered):
+            found = self._waiting.pop(event.reply.id, None)
+            if found is None:
+                return
+            promise, slot = found
+            extras = event.reply.extras
+            if extras is not None and slot in extras.raised:
+                member = event.member
+                promise.settle(error=failure.task_error(extras.raised[slot], slot, member.shown, member.worker.pid))
+            else:
+                promise.settle(None if extras is None else extras.infos.get(slot))
+        elif isinstance(event, Failed):
+            member = event.member
+            if member.state is State.LATE and self.pool.policy is not Policy.RAISE:
+                member.worker.kill(signal.SIGKILL)
+            if member.state is State.DEAD:
+                self._decide(event)
+            lost = {owed.request.id for owed in event.owed}
+            lost.update(
+                id for id, (_, slot) in self._waiting.items() if member.state is State.GONE and slot in member.slots
+            )
+            for id in lost:
+                if id in self._waiting:
+                    self._waiting.pop(id)[0].settle(error=event.error)
+
+    def _decide(self, failed: Failed) -> None:
+        """A worker is dead: start another, do without it, or call the pool broken."""
+        pool, member = self.pool, failed.member
+        verdict = failure.on_death(pool.policy, member.restarts, monotonic(), pool.max_restarts)
+        if failed.error.where.phase == "init":  # it would fail again
+            verdict = failure.Verdict(Policy.RAISE)
+        if verdict.act is Policy.RESTART:
+            pool.restart(member, verdict.delay)
+        elif verdict.act is Policy.DROP and any(m.state in life.ALIVE for m in pool.members):
+            pool.drop(member)
+        else:
+            pool.broken = pool.broken or failed.error
+
+    def member(self, slot: int) -> Member:
+        """The pool's record of a slot's worker."""
+        return self._members[slot]
+
+    def _fail_all(self, error: BaseException) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for promise, _ in waiting.values():
+            promise.settle(error=error)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End all workers. Promises that have no answer yet fail. Idempotent."""
+        self.pool.close(timeout)
+        self._fail_all(ClosedPool("the environment is closed"))
+
+
+__all__ = ["Exchange"]

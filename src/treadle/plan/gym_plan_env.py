@@ -1,0 +1,289 @@
+"""`GymPlanEnv`: any Gymnasium environment as one that carries its state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import TimeLimit
+
+from treadle.errors import StateError, UsageError
+from treadle.plan.env import PlanEnv
+from treadle.program.gym_env import EnvRecipe
+from treadle.states.keeper import Keeper
+from treadle.states.replay import Replayed
+from treadle.states.state import EnvState
+
+log = logging.getLogger("treadle")
+
+GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
+EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
+
+
+class GymPlanEnv(PlanEnv):
+    """A Gymnasium environment, by its id, that carries its complete state (see `treadle.states.keeper`).
+
+    Args:
+        name: a registered id, an EnvSpec, or a callable that makes the environment.
+        frameskip, autoreset, delay_setup, return_image: see `PlanEnv`. `frameskip` counts the environment's own
+            steps: those of "ALE/Pong-v5" are four frames each (`env_kwargs={"frameskip": 1}` makes it one).
+        wrappers: applied in order: a callable of the environment, or (callable, keyword arguments).
+        remove_time_limit: take Gymnasium's TimeLimit away.
+        render_mode: for the environment; None: it draws nothing.
+        obs_type: None: the environment's own observations. "rgb" or "grayscale": pictures of it; "coords": its own.
+            For Atari also "ram".
+        array_state: give and take states as arrays of one object, object[1], instead of `EnvState`.
+        randomness, global_rngs: see `Keeper`.
+        env_kwargs: more arguments for making the environment.
+        imports: modules to import first (they register environments).
+        **kwargs: the same, where no argument above has the name.
+    """
+
+    STATE_IS_ARRAY = False
+    AVAILABLE_RENDER_MODES: ClassVar[frozenset[str | None]] = frozenset({"human", "rgb_array", None})
+    AVAILABLE_OBS_TYPES: ClassVar[frozenset[str]] = frozenset({"coords", "rgb", "grayscale", "ram"})
+    DEFAULT_OBS_TYPE = "coords"
+
+    def __init__(
+        self,
+        name: str | EnvSpec | Callable[..., gym.Env],
+        frameskip: int = 1,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        return_image: bool = False,
+        *,
+        wrappers: Iterable[Any] | None = None,
+        remove_time_limit: bool = False,
+        render_mode: str | None = None,
+        obs_type: str | None = None,
+        array_state: bool = False,
+        randomness: bool | None = None,
+        global_rngs: bool = False,
+        env_kwargs: dict[str, Any] | None = None,
+        imports: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        if render_mode not in self.AVAILABLE_RENDER_MODES:
+            raise UsageError(f"render_mode must be 'human', 'rgb_array' or None, got {render_mode!r}")
+        if return_image and render_mode is None and not _emulated(name):
+            raise UsageError("return_image=True needs render_mode='rgb_array'")
+        if obs_type is not None and obs_type not in self.AVAILABLE_OBS_TYPES:
+            raise UsageError(f"obs_type must be one of {sorted(self.AVAILABLE_OBS_TYPES)}, got {obs_type!r}")
+        self._env = name
+        self._wrappers = None if wrappers is None else list(wrappers)
+        self._remove_time_limit, self._render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
+        self._env_kwargs, self._imports = {**(env_kwargs or {}), **kwargs}, tuple(imports)
+        self._randomness, self._global_rngs = randomness, global_rngs
+        self.STATE_IS_ARRAY = array_state  # type: ignore[misc]  # a flag of the object: one class serves both
+        self._gym_env: gym.Env | None = None
+        self._keeper: Keeper | None = None
+        text = name if isinstance(name, str) else name.id if isinstance(name, EnvSpec) else _called(name)
+        super().__init__(text, frameskip, autoreset, delay_setup, return_image)
+
+    def _arguments(self) -> dict[str, Any]:
+        return super()._arguments() | {
+            "name": self._env,
+            "wrappers": self._wrappers,
+            "remove_time_limit": self._remove_time_limit,
+            "render_mode": self._render_mode,
+            "obs_type": self._obs_type,
+            "array_state": self.STATE_IS_ARRAY,
+            "randomness": self._randomness,
+            "global_rngs": self._global_rngs,
+            "env_kwargs": self._env_kwargs,
+            "imports": self._imports,
+        }
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Build the environment, wrap it, and reset it once. An earlier one is closed."""
+        self.close()
+        env = self.init_gym_env()
+        if self._remove_time_limit:
+            env = without_time_limit(env)
+        self._gym_env = env
+        self.apply_wrappers(self._wrappers or ())
+        self._keep()
+        self._picture = self._picture_space()
+
+    def init_gym_env(self) -> gym.Env:
+        """The environment, not wrapped yet."""
+        kwargs = dict(self._env_kwargs)
+        if self._render_mode is not None:
+            kwargs["render_mode"] = self._render_mode
+        if self._obs_type is not None and _emulated(self._env):
+            kwargs["obs_type"] = self._obs_type
+        return EnvRecipe(self._env, kwargs, imports=self._imports, registrations=None).build()
+
+    def apply_wrappers(self, wrappers: Iterable[Any]) -> None:
+        """Wrap the environment: each is a callable, or (callable, arguments)."""
+        for item in wrappers:
+            wrapper, arguments = item if isinstance(item, tuple) else (item, {})
+            if isinstance(arguments, dict):
+                self._gym_env = wrapper(self._gym_env, **arguments)
+            elif isinstance(arguments, list | tuple):
+                self._gym_env = wrapper(self._gym_env, *arguments)
+            else:
+                self._gym_env = wrapper(self._gym_env, arguments)
+
+    def _keep(self) -> None:
+        assert self._gym_env is not None
+        keeper = self._keeper = Keeper(self._gym_env, randomness=self._randomness, global_rngs=self._global_rngs)
+        self._gym_env.reset()
+        try:
+            keeper.get()
+        except StateError as error:
+            log.info("%s is kept by its seed and actions: %s", self.name, error)
+            self._gym_env = Replayed(self._gym_env)
+            self._gym_env.reset()
+            self._keeper = Keeper(self._gym_env, global_rngs=self._global_rngs)
+
+    def _picture_space(self) -> gym.Space | None:
+        """The space of observations that are pictures; None where they are the environment's own."""
+        if self._obs_type not in ("rgb", "grayscale") or _emulated(self._env):
+            return None
+        shape = self._seen().shape
+        return gym.spaces.Box(0, 255, shape if self._obs_type == "rgb" else shape[:2], np.uint8)
+
+    # -- about it ----------------------------------------------------------------------------------------------------
+
+    @property
+    def gym_env(self) -> gym.Env:
+        """The environment inside, wrappers included. Built now if it was not yet."""
+        if self._gym_env is None:
+            self.setup()
+        assert self._gym_env is not None
+        return self._gym_env
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Of what `step` returns."""
+        env = self.gym_env
+        return env.observation_space if self._picture is None else self._picture
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Of what `step` takes."""
+        return self.gym_env.action_space
+
+    @property
+    def obs_type(self) -> str:
+        """What observations are."""
+        return self._obs_type or ("rgb" if _emulated(self._env) else "coords")
+
+    @property
+    def render_mode(self) -> str | None:
+        """As given."""
+        return self._render_mode
+
+    @property
+    def remove_time_limit(self) -> bool:
+        """As given."""
+        return self._remove_time_limit
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The environment's."""
+        return self.gym_env.metadata
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        """The environment's, where it has one."""
+        return getattr(self.gym_env.unwrapped, "reward_range", None)
+
+    def render(self) -> Any:
+        """What the environment's own `render` returns."""
+        return self.gym_env.render()
+
+    def get_image(self) -> np.ndarray:
+        """A picture: uint8[height, width, 3]. Raises UsageError where it draws nothing."""
+        ale = getattr(self.gym_env.unwrapped, "ale", None)
+        if ale is not None and hasattr(ale, "getScreenRGB"):
+            return ale.getScreenRGB()
+        return self._seen()
+
+    def _seen(self) -> np.ndarray:
+        if self._render_mode is None:
+            raise UsageError(f"{self.name} draws nothing: make it with render_mode='rgb_array'")
+        image = self.gym_env.render()
+        if not isinstance(image, np.ndarray):
+            raise UsageError(f"{self.name} with render_mode={self._render_mode!r} gives no picture")
+        return image
+
+    # -- playing -----------------------------------------------------------------------------------------------------
+
+    def apply_reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        return self.gym_env.reset(seed=seed)
+
+    def apply_action(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+        return self.gym_env.step(action)
+
+    def process_obs(self, obs: Any, **step: Any) -> Any:
+        """The environment's observation, or a picture."""
+        if self._picture is None:
+            return obs
+        image = self._seen()
+        return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
+
+    def get_state(self) -> Any:
+        """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""
+        state = self._kept().get()
+        if not self.STATE_IS_ARRAY:
+            return state
+        array = np.empty(1, object)
+        array[0] = state
+        return array
+
+    def set_state(self, state: Any) -> None:
+        """Put a state back. Raises StateError for one of another kind."""
+        if isinstance(state, np.ndarray) and state.shape == (1,):
+            state = state[0]
+        self._kept().set(state)
+
+    def _kept(self) -> Keeper:
+        env = self.gym_env
+        assert self._keeper is not None
+        self._keeper.env = env  # it may have been wrapped since
+        return self._keeper
+
+    def close(self) -> None:
+        """Close the environment; using it again builds a new one."""
+        env, self._gym_env, self._keeper = self.__dict__.get("_gym_env"), None, None
+        if env is not None:
+            env.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled with its arguments and, where it is set up, its state; the environment is built again."""
+        state = self.get_state() if self._gym_env is not None else None
+        return {**self.__dict__, "_gym_env": None, "_keeper": None, "_picture": None, "_pickled": state}
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        state: EnvState | None = attributes.pop("_pickled")
+        self.__dict__.update(attributes)
+        if state is not None:
+            self.setup()
+            self.set_state(state)
+
+
+def without_time_limit(env: gym.Env) -> gym.Env:
+    """The environment without Gymnasium's TimeLimit, at whatever depth it is."""
+    if isinstance(env, TimeLimit):
+        return without_time_limit(env.env)
+    if isinstance(env, gym.Wrapper):
+        env.env = without_time_limit(env.env)
+    return env
+
+
+def _emulated(name: Any) -> bool:
+    return str(name.id if isinstance(name, EnvSpec) else name).startswith(EMULATED)
+
+
+def _called(maker: Any) -> str:
+    return getattr(maker, "__qualname__", type(maker).__name__)

@@ -1,0 +1,71 @@
+"""What runs in a slot of planning: one environment that carries its state, and chunks of work for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from treadle.plan.store import StoreMap
+from treadle.plan.work import Done, Work, do_rollouts, do_steps
+from treadle.pool.arena import Arena
+from treadle.program.base import Description, Program
+from treadle.program.registered import register_missing
+
+
+class Ask(StrEnum):
+    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden."""
+
+    GET = "treadle: get attribute"
+    CALL = "treadle: call method"
+    WORK = "treadle: work"
+
+
+class Method:
+    """In the place of an attribute that can be called: it stays where it is."""
+
+
+class PlanSlot(Program):
+    """Runs one environment with the interface of `PlanEnv`.
+
+    Args:
+        constructor: makes it.
+        registrations: of the caller, from `own_registrations`.
+    """
+
+    def __init__(self, constructor: Callable[[], Any], registrations: bytes | None = None) -> None:
+        register_missing(registrations)
+        self.env = constructor()
+        self.env.reset()
+        self._arena: Arena | None = None
+        self._stores: dict[Any, StoreMap] = {}
+
+    def describe(self) -> Description:
+        return Description()
+
+    def share(self, arena: Arena) -> None:
+        """The pool's memory, as this process maps it."""
+        self._arena = arena
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == Ask.WORK:
+            return self._work(args[0])
+        attribute, *rest = args
+        found = getattr(self.env, attribute)
+        if name == Ask.GET:
+            return Method() if callable(found) and not isinstance(found, type) else found
+        return found(*rest, **kwargs)
+
+    def _work(self, work: Work) -> Done:
+        if work.store is not None:
+            known = self._stores.get(work.store.where)
+            if known is None:
+                known = self._stores[work.store.where] = work.store.opened(self._arena)
+            work = replace(work, store=known)
+        return do_steps(self.env, work) if work.rollout is None else do_rollouts(self.env, work)
+
+    def close(self) -> None:
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()

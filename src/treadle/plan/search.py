@@ -1,0 +1,84 @@
+"""What a search decides, and what it looked at on the way."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+
+class Branch(NamedTuple):
+    """One edge of the tree that was searched. `parent`: the index of the branch before it; -1: it begins at the root.
+    `visits`: how often the search came by. `value`: what it thinks of it, the higher the better."""
+
+    parent: int
+    action: Any
+    visits: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Attributes:
+    action: what to do now.
+    value: what it expects.
+    steps: of the environment that the search took.
+    branches: what it looked at.
+    """
+
+    action: Any
+    value: float = 0.0
+    steps: int = 0
+    branches: list[Branch] = field(default_factory=list)
+
+
+class Planner(Protocol):
+    """Decides what to do in a state."""
+
+    dt: int
+
+    def plan(self, state: Any) -> Decision:
+        """The action for this state."""
+        ...
+
+    def begin(self, seed: int) -> None:
+        """A new game: forget the last one, and be random in the way of this seed."""
+        ...
+
+
+class Draws:
+    """Actions at random, from a generator of its own."""
+
+    def __init__(self, space: gym.Space, seed: int = 0) -> None:
+        self._space = copy.deepcopy(space)
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
+        """Begin again in the way of this seed."""
+        self.rng = np.random.default_rng(seed)
+        self._space.seed(seed)
+
+    def sequences(self, count: int, length: int) -> np.ndarray | list[list[Any]]:
+        """`count` sequences of `length` actions."""
+        space = self._space
+        if isinstance(space, gym.spaces.Discrete):
+            return self.rng.integers(int(space.start), int(space.start + space.n), (count, length))
+        return [[space.sample() for _ in range(length)] for _ in range(count)]
+
+
+class RandomPlay:
+    """Does anything: what planning has to be better than."""
+
+    def __init__(self, space: gym.Space, *, dt: int = 1) -> None:
+        self.dt, self._draws = dt, Draws(space)
+
+    def begin(self, seed: int) -> None:
+        """A new game."""
+        self._draws.seed(seed)
+
+    def plan(self, state: Any) -> Decision:
+        """An action at random."""
+        return Decision(self._draws.sequences(1, 1)[0][0])

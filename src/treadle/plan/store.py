@@ -1,0 +1,165 @@
+"""The store: states that stay where they were made.
+
+Rows of fixed size in memory that every worker maps. A state lies pickled in its row; a handle on the caller's side
+names the row, and when the last handle of a row is gone, the row is free again. So a search tree may have a hundred
+thousand states of which none ever crosses to the caller.
+
+Who writes a row? The worker that makes its state, before it answers; nobody knows the row's handle until then. Who
+reads it? Any worker that is asked to begin there, while the caller holds the handle for the request.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import FreedHandle, StoreFull
+from treadle.pool.arena import Arena, Field
+
+STORE_BYTES = 64 * 2**20
+SPARE = 1.5  # a row is so many times as large as the first state
+LEAST = 256
+UNIT = 64
+
+
+class StoreMap:
+    """A store as a worker (or the caller) sees it. Pickled, it says where the store lies; `opened` maps it there."""
+
+    def __init__(self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None) -> None:
+        self._fields = rows, lengths
+        self._segments = segments
+        self._rows: Any = None
+        if arena is not None:
+            self._rows, self._lengths = arena.array(rows), arena.array(lengths)
+
+    @property
+    def where(self) -> Field:
+        """Where its rows lie: what tells stores apart."""
+        return self._fields[0]
+
+    def opened(self, arena: Arena | None) -> StoreMap:
+        """The same store in this process."""
+        if self._rows is not None:
+            return self
+        assert arena is not None
+        arena.join(self._segments)
+        return StoreMap(*self._fields, self._segments, arena)
+
+    def read(self, row: int) -> Any:
+        """The state in a row."""
+        return pickle.loads(memoryview(self._rows[row])[: int(self._lengths[row])])
+
+    def write(self, row: int, state: Any) -> None:
+        """Put a state into a row. Raises StoreFull when it is larger than that."""
+        data = pickle.dumps(state, 5)
+        size = self._rows.shape[1]
+        if len(data) > size:
+            raise StoreFull(
+                f"a state of {len(data)} bytes does not fit a row of the store ({size} bytes): give state_bytes="
+                f"{-(-len(data) * 2 // UNIT) * UNIT}",
+                rows=len(self._rows),
+                row_bytes=size,
+            )
+        self._rows[row, : len(data)] = np.frombuffer(data, np.uint8)
+        self._lengths[row] = len(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoreMap, (*self._fields, self._segments, None)
+
+
+class Store:
+    """The caller's side: which rows are taken.
+
+    Args:
+        arena: to lay it in.
+        first: a state, which says how large a row must be.
+        store_bytes: memory for all rows together.
+        state_bytes: of one row; None: half as much again as `first` takes.
+    """
+
+    def __init__(self, arena: Arena, first: Any, store_bytes: int, state_bytes: int | None) -> None:
+        if state_bytes is None:
+            state_bytes = max(LEAST, int(len(pickle.dumps(first, 5)) * SPARE))
+        row = -(-state_bytes // UNIT) * UNIT
+        count = max(1, store_bytes // row)
+        plan = arena.plan()
+        rows, lengths = plan.add("u1", (count, row)), plan.add("i8", (count,))
+        arena.grow(plan)
+        self.map = StoreMap(rows, lengths, list(arena.segments), arena)
+        self.row_bytes, self.rows = row, count
+        self._free = list(range(count - 1, -1, -1))
+        self.closed = False
+
+    @property
+    def free(self) -> int:
+        """Rows that are not taken."""
+        return len(self._free)
+
+    def take(self, count: int) -> list[int]:
+        """Rows for so many states. Raises StoreFull."""
+        if count > len(self._free):
+            raise StoreFull(
+                f"the store of states has {len(self._free)} free rows of {self.rows} (each {self.row_bytes} bytes), "
+                f"and {count} are needed: let go of handles, or make it larger (store_bytes=)",
+                rows=self.rows,
+                row_bytes=self.row_bytes,
+            )
+        cut = len(self._free) - count
+        rows, self._free[cut:] = self._free[cut:][::-1], []
+        return rows
+
+    def give_back(self, rows: list[int]) -> None:
+        """Rows that nobody needs any more."""
+        self._free.extend(rows)
+
+
+class StateHandle:
+    """Names a state in the store of a `ParallelEnv`: give it where a state is taken.
+
+    The row is free again when the last reference to the handle is gone, or after `free()`.
+    """
+
+    __slots__ = ("__weakref__", "_row", "_store")
+
+    def __init__(self, store: Store, row: int) -> None:
+        self._store, self._row = store, row
+
+    def row_in(self, store: Store | None) -> int:
+        """Its row. Raises FreedHandle when it was freed, or belongs to another store."""
+        if self._row < 0:
+            raise FreedHandle("this handle was freed: its state is gone")
+        if self._store.closed:
+            raise FreedHandle("the environment of this handle is closed: its states are gone")
+        if store is not self._store:
+            raise FreedHandle("this handle names a row of another environment's store")
+        return self._row
+
+    def fetch(self) -> Any:
+        """The state itself, copied out of the store. Raises FreedHandle."""
+        return self._store.map.read(self.row_in(self._store))
+
+    def free(self) -> None:
+        """Give the row back now. Idempotent; using the handle afterwards is an error."""
+        row, self._row = self._row, -1
+        if row >= 0:
+            self._store.give_back([row])
+
+    @property
+    def freed(self) -> bool:
+        """Was it freed?"""
+        return self._row < 0
+
+    def __del__(self) -> None:
+        if getattr(self, "_row", -1) >= 0:
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"StateHandle({'freed' if self._row < 0 else f'row {self._row}'})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a handle names a row of this process's store: send handle.fetch(), the state itself")
+
+
+__all__ = ["StateHandle", "Store", "StoreMap"]

@@ -1,0 +1,235 @@
+"""`VectorizedEnv`: a `PlanEnv` that steps batches on many copies of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.plan.env import PlanEnv
+from treadle.plan.gym_plan_env import GymPlanEnv
+from treadle.plan.orders import orders_of
+
+FLAGS = (
+    "SINGLETON",
+    "STATE_IS_ARRAY",
+    "OBS_IS_ARRAY",
+    "AVAILABLE_OBS_TYPES",
+    "AVAILABLE_RENDER_MODES",
+    "DEFAULT_OBS_TYPE",
+)
+
+
+class VectorizedEnv(PlanEnv):
+    """A local environment does everything but batches; copies of it elsewhere do those (a subclass says where).
+
+    `reset` and `set_state` put the copies into the same state, `step` does not.
+
+    Args:
+        env_class: of the environment: `GymPlanEnv`, a `PlanEnv` of yours, or one of plangym's.
+        name, frameskip, autoreset, delay_setup: for the environment, see `PlanEnv`.
+        n_workers: how many copies.
+        **kwargs: for the environment.
+    """
+
+    # what plangym's environments say of themselves on their class; an object has those of its `env_class`
+    AVAILABLE_OBS_TYPES: ClassVar[Any] = GymPlanEnv.AVAILABLE_OBS_TYPES
+    AVAILABLE_RENDER_MODES: ClassVar[Any] = GymPlanEnv.AVAILABLE_RENDER_MODES
+    DEFAULT_OBS_TYPE: ClassVar[str] = GymPlanEnv.DEFAULT_OBS_TYPE
+
+    def __init__(
+        self,
+        env_class: Callable[..., Any],
+        name: str,
+        frameskip: int = 1,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        n_workers: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(n_workers, bool) or not isinstance(n_workers, int | np.integer) or n_workers < 1:
+            raise UsageError(f"n_workers must be at least 1, got {n_workers!r}")
+        self._env_class, self._n_workers, self._env_kwargs = env_class, int(n_workers), kwargs
+        self._plan_env: Any = None
+        self._named = name
+        self._take_flags(env_class)
+        text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
+        super().__init__(text, frameskip, autoreset, delay_setup)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "env_class": self._env_class,
+            "name": self._named,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": self.delay_setup,
+            "n_workers": self.n_workers,
+            **self._env_kwargs,
+        }
+
+    # -- what a subclass says ----------------------------------------------------------------------------------------
+
+    def make_transitions(
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+    ) -> tuple[Any, ...]:
+        """A batch of steps; see `step_batch`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to step a batch")
+
+    def sync_states(self, state: Any = None) -> None:
+        """Put the copies into a state; None: that of the local environment."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to reach its copies")
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def step_batch(  # type: ignore[override]  # the default of return_state is another one, as in plangym
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+    ) -> tuple[Any, ...]:
+        """Step many items.
+
+        Args:
+            actions: one for each of n items.
+            states: one for each item, or handles of states. None: the items are dealt to the copies in runs, and
+                within a run each goes on where the one before has ended.
+            dt: one for all items, or one for each.
+            return_state: return the states that they lead to? "handle": as handles. None: where states were given.
+            repeat: with states: how many consecutive items begin in the same one; there are n / repeat states.
+
+        Returns:
+            Lists of n, in the order of the items: (states,) observations, rewards, terminals, truncateds, infos.
+
+        Raises:
+            UsageError, FreedHandle, StoreFull: naming the item; nothing was sent.
+            TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
+                former. The workers live, and all other answers have been taken.
+            WorkerDied, WorkerTimeout, BrokenPool.
+        """
+        orders_of(actions, states, dt, return_state, repeat)
+        self._ready()
+        return self.make_transitions(actions, states, dt, return_state, repeat)
+
+    @staticmethod
+    def split_similar_chunks(vector: Any, n_chunks: int) -> list[Any]:
+        """At most n_chunks runs of a sequence, all as long as the first but for the last."""
+        size = -(-len(vector) // n_chunks)
+        return [vector[start : start + size] for start in range(0, len(vector), size)]
+
+    # -- the local environment ---------------------------------------------------------------------------------------
+
+    def create_env_callable(self, **kwargs: Any) -> Callable[[], Any]:
+        """What makes a copy of the environment; `kwargs` replace some of its arguments."""
+        arguments = {
+            "name": self._named,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": False,
+            **self._env_kwargs,
+            **kwargs,
+        }
+        return partial(self._env_class, **arguments)
+
+    def setup(self) -> None:
+        """Make the local environment."""
+        self._plan_env = self.create_env_callable(delay_setup=bool(getattr(self._env_class, "SINGLETON", False)))()
+        if getattr(self._env_class, "SINGLETON", False):
+            self._plan_env.setup()
+        self._take_flags(self._plan_env)  # some say it of an object, by its arguments
+
+    def _take_flags(self, source: Any) -> None:
+        for flag in FLAGS:
+            setattr(self, flag, getattr(source, flag, getattr(VectorizedEnv, flag)))
+
+    def _ready(self) -> None:
+        if self._plan_env is None:
+            self.setup()
+
+    @property
+    def plan_env(self) -> Any:
+        """The local environment; None before `setup`."""
+        return self._plan_env
+
+    def _local(self) -> Any:
+        if self._plan_env is None:
+            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
+        return self._plan_env
+
+    @property
+    def n_workers(self) -> int:
+        """How many copies there are."""
+        return self._n_workers
+
+    @property
+    def gym_env(self) -> Any:
+        """The local environment's Gymnasium environment; None where it has none."""
+        return getattr(self._plan_env, "gym_env", None)
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self._local().observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self._local().action_space
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        return self._local().obs_shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        return self._local().action_shape
+
+    @property
+    def return_image(self) -> bool:
+        return bool(getattr(self._plan_env, "return_image", False))
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the local environment."""
+        local = self.__dict__.get("_plan_env")
+        if local is None or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(local, name)
+
+    def seed(self, seed: int | None = None) -> None:
+        """The next reset of the local environment is given this seed, and the copies follow it."""
+        self._local().seed(seed)
+
+    def reset(self, return_state: bool = True) -> Any:
+        """Reset the local environment and put the copies into its state."""
+        self._ready()
+        state, obs, info = self._plan_env.reset(return_state=True)
+        self.sync_states(state)
+        return (state, obs, info) if return_state else (obs, info)
+
+    def get_state(self) -> Any:
+        """The local environment's."""
+        return self._local().get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Put the local environment and the copies into a state."""
+        self._local().set_state(state)
+        self.sync_states(state)
+
+    def step(self, action: Any, state: Any = None, dt: int = 1, return_state: bool | None = None) -> tuple[Any, ...]:
+        """Step the local environment only."""
+        self._ready()
+        return self._plan_env.step(action=action, state=state, dt=dt, return_state=return_state)
+
+    def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """The local environment's."""
+        return self._local().step_with_dt(action=action, dt=dt)
+
+    def sample_action(self) -> Any:
+        """The local environment's."""
+        return self._local().sample_action()
+
+    def get_image(self) -> np.ndarray | None:
+        """The local environment's."""
+        return self._local().get_image()
+
+    def render(self, mode: str = "human") -> Any:
+        """The local environment's; `mode` is what it was made with."""
+        return self._local().render()

@@ -1,0 +1,107 @@
+"""Where a lockstep stands, apart from its environments: counters and the last batch, to be kept and put back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.pool.lockstep import Lockstep
+from treadle.pool.member import Member
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Attributes:
+    episode, seed: int64[n], as the rows have them.
+    steps: int64[n], of each slot's episode.
+    observations: the last batch's arrays, by leaf; None: there was no batch.
+    valid: bool[n] of the last batch.
+    loose: slot -> leaves of the last batch without a fixed shape.
+    recovery: notes of a pool that goes on after a death.
+    """
+
+    episode: np.ndarray
+    seed: np.ndarray
+    steps: np.ndarray
+    observations: list[np.ndarray | None] | None
+    valid: np.ndarray | None
+    loose: dict[int, list[Any]]
+    recovery: dict[str, Any] | None
+
+
+def take(lockstep: Lockstep) -> Standing:
+    """Where it stands. Raises UsageError when something is pending, or slots wait for a fresh worker or a reset."""
+    lockstep._settle()
+    recovery = lockstep._recovery
+    if lockstep._stale or (recovery is not None and (recovery.due or recovery.gone)):
+        raise UsageError("slots have lost their episode and wait for a reset, or were dropped: reset them first")
+    ground, batches = lockstep._ground, lockstep._batches
+    assert ground.arena is not None
+    arena, fields = ground.arena, lockstep._fields
+    observations = None
+    if batches.block >= 0:
+        block = fields.blocks[batches.block]
+        observations = [None if field is None else arena.array(field).copy() for field in block.observations]
+    began = arena.array(fields.began)
+    steps = np.array([_now(member, slot) for slot, member in _members(lockstep)], np.int64) - began
+    notes = None
+    if recovery is not None:
+        notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
+    return Standing(
+        arena.array(fields.episode).copy(),
+        arena.array(fields.seed).copy(),
+        steps,
+        observations,
+        batches.valid if batches.block >= 0 else None,
+        dict(batches._last_loose),
+        notes,
+    )
+
+
+def put(lockstep: Lockstep, standing: Standing) -> None:
+    """Stand there again. The environments must have been put back already."""
+    lockstep._settle()
+    ground, batches = lockstep._ground, lockstep._batches
+    assert ground.arena is not None
+    arena, fields = ground.arena, lockstep._fields
+    arena.array(fields.episode)[:] = standing.episode
+    arena.array(fields.seed)[:] = standing.seed
+    began = arena.array(fields.began)
+    for slot, member in _members(lockstep):
+        began[slot] = _now(member, slot) - standing.steps[slot]
+    batches._last_loose = dict(standing.loose)
+    if standing.observations is not None:
+        number = lockstep._leases.take()
+        block = fields.blocks[number]
+        for field, array in zip(block.observations, standing.observations, strict=True):
+            if field is not None and array is not None:
+                arena.array(field)[:] = array
+        arena.array(block.valid)[:] = standing.valid
+        for field in (block.rewards, block.terminated, block.truncated):
+            arena.array(field)[:] = 0
+        batches.block, batches._lost = number, set()
+        batches.hand_out(number)
+    recovery = lockstep._recovery
+    if recovery is not None and standing.recovery is not None:
+        recovery._root = standing.recovery["root"]
+        recovery._lasting = dict(standing.recovery["lasting"])
+        recovery._earlier[:] = standing.recovery["earlier"]
+        recovery.due.clear()
+        recovery._fresh.clear()
+    lockstep._must_reset = False
+    lockstep._stale.clear()
+
+
+def _members(lockstep: Lockstep) -> list[tuple[int, Member]]:
+    return [(slot, member) for member in lockstep.pool.in_slot_order() for slot in member.slots]
+
+
+def _now(member: Member, slot: int) -> int:
+    """Steps that the slot's worker has taken since it started."""
+    if member.inline:
+        server = member.worker.server
+        return server._ticks + server._own[slot - member.slots[0]]
+    return member.worker.line.posted - member.asides

@@ -1,0 +1,198 @@
+"""The Atari emulator's state, the part that it does not show included.
+
+`cloneState` has the console and the counters, and with `include_rng` the emulator's own generator, which decides
+sticky actions and nothing else. It is 7 kB of the state's 14 and half of the time of putting it back, so it is left
+out where there are no sticky actions.
+
+What `cloneState` lacks is the action that would be repeated: with probability p a frame ignores its action and
+repeats the one before, and which one that was is nowhere to be read. So the emulator's `act` is listened to. Every act
+draws twice from the generator, a Mersenne Twister that the state shows as text, once for each player; from the
+generator's state at the last known moment and the actions since, the effective action follows exactly. Only where the
+next draw repeats does it matter (a share of p of the states); then the state names it, and to put it back the emulator
+is first led, from a moment whose next draw is known not to repeat, through a frame with that action.
+
+The screen is drawn from the next frame on: `render` straight after putting a state back shows what was seen before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import StateError
+
+WORDS = 624
+TAIL = 8  # bytes after the generator's text: two counters
+NOOP = (0, 1.0)
+REMEMBERED = 64  # acts; that all of them are ignored (p ** 64) does not happen
+
+
+class Listening:
+    """An emulator that remembers what was done to it, with everything else as it is."""
+
+    def __init__(self, ale: Any) -> None:
+        self._ale = ale
+        for name in dir(ale):
+            if not name.startswith("_") and name not in ("act", "reset_game", "loadROM", "restoreState"):
+                setattr(self, name, getattr(ale, name))
+        self._act = ale.act
+        self.base: tuple[bytes, tuple[Any, float]] | None = None  # (generator, effective action) at a known moment
+        self.acts: deque[tuple[Any, float]] = deque(maxlen=REMEMBERED)  # the latest since then
+        self.count = 0  # how many there were
+        self.calm: Any = None  # a state whose next draw does not repeat
+
+    def act(self, action: Any, strength: float = 1.0) -> Any:
+        """One frame."""
+        self.acts.append((action, strength))
+        self.count += 1
+        return self._act(action, strength)
+
+    def reset_game(self) -> None:
+        """A new game; it begins with no action to repeat."""
+        self._ale.reset_game()
+        self.know(generator_of(self._ale.cloneState(include_rng=True)), NOOP)
+
+    def loadROM(self, path: Any) -> None:
+        """Another cartridge, and another generator: nothing is known until the game begins."""
+        self._ale.loadROM(path)
+        self.base = self.calm = None
+
+    def restoreState(self, state: Any) -> None:
+        """What somebody else puts back says nothing of the last action."""
+        self._ale.restoreState(state)
+        self.base = None
+
+    def know(self, generator: bytes, action: tuple[Any, float]) -> None:
+        """Where the generator is now, and the action that would be repeated."""
+        self.base, self.count = (generator, action), 0
+        self.acts.clear()
+
+    def effective(self, probability: float) -> tuple[Any, float]:
+        """The action that a frame would repeat now. Raises StateError when that cannot be known."""
+        if self.base is None:
+            raise StateError(
+                "which action the emulator would repeat is not known (sticky actions): reset the environment once "
+                "after its keeper is made"
+            )
+        text, action = self.base
+        kept = len(self.acts)
+        draws = _doubles(twister(text), 2 * self.count)[::2][self.count - kept :]
+        taken = np.flatnonzero(draws >= probability)
+        return self.acts[taken[-1]] if len(taken) else action
+
+
+class AleState:
+    """Keeps the emulator of a layer that has one in `ale`.
+
+    Args:
+        layer: the environment.
+        randomness: keep the emulator's generator too; None: when there are sticky actions.
+    """
+
+    fixed = ("ale",)
+
+    def __init__(self, layer: Any, randomness: bool | None) -> None:
+        self._layer = layer
+        self._randomness = randomness
+        self._probability: float = layer.ale.getFloat("repeat_action_probability")
+        if self._sticky() and not isinstance(layer.ale, Listening):
+            layer.ale = Listening(layer.ale)
+
+    @staticmethod
+    def fits(layer: Any) -> bool:
+        """Is there an emulator in it?"""
+        return hasattr(layer.__dict__.get("ale"), "cloneState")
+
+    def get(self) -> Any:
+        """The emulator's state, to be pickled, and the action that is to be repeated next (None: none)."""
+        ale = self._layer.ale
+        if not self._sticky():
+            return ale.cloneState(include_rng=bool(self._randomness)), None
+        state = ale.cloneState(include_rng=True)
+        text = generator_of(state)
+        before, following = _around(text)
+        action = None
+        if following < self._probability:
+            heeded = ale.base is not None and ale.acts and before is not None and before >= self._probability
+            action = ale.acts[-1] if heeded else ale.effective(self._probability)
+        ale.know(text, action or NOOP)  # which one it is does not matter where the next draw does not repeat it
+        return state, None if action is None else (getattr(action[0], "value", action[0]), action[1])
+
+    def set(self, kept: Any) -> None:
+        """Put it back."""
+        state, action = kept
+        ale = self._layer.ale
+        if not self._sticky():
+            ale.restoreState(state)
+            return
+        inner = ale._ale
+        if action is not None:
+            if ale.calm is None:
+                ale.calm = _calm(inner, self._probability)
+            inner.restoreState(ale.calm)
+            inner.act(type(inner.getMinimalActionSet()[0])(action[0]), action[1])
+        inner.restoreState(state)
+        ale.know(generator_of(state), action or NOOP)
+
+    def _sticky(self) -> bool:
+        return self._probability > 0 and self._randomness is not False
+
+
+def generator_of(state: Any) -> bytes:
+    """The text of the emulator's generator in one of its states: 624 words and a position."""
+    data = state.__getstate__()
+    end = len(data) - TAIL
+    start = data.rfind(b"\0", 0, end) + 1
+    text = data[start:end]
+    if int.from_bytes(data[start - 4 : start], "little") != len(text):
+        raise StateError("this version of ale-py writes its states in a way that is not known here")
+    return text
+
+
+def twister(text: bytes) -> np.random.MT19937:
+    """NumPy's generator in the emulator's state: the same algorithm, so the same draws."""
+    words = np.array(text.split(), np.uint64)
+    if len(words) != WORDS + 1:
+        raise StateError(f"the emulator's generator has {len(words)} words, not {WORDS + 1}")
+    generator = np.random.MT19937(0)
+    generator.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": words[:WORDS].astype(np.uint32), "pos": int(words[WORDS])},
+    }
+    return generator
+
+
+def _around(text: bytes) -> tuple[float | None, float]:
+    """The draw that decided the last act (None: it is not there any more), and the one that will decide the next.
+
+    A Mersenne Twister's draws are its words, tempered; there are two to an act.
+    """
+    position = int(text[text.rfind(b" ") + 1 :])
+    if position >= WORDS:
+        return None, _doubles(twister(text), 1)[0]
+    words = text.split(b" ", position + 1)
+    return _tempered(int(words[position - 2])) if position >= 2 else None, _tempered(int(words[position]))
+
+
+def _tempered(word: int) -> float:
+    """A word of the twister as the draw that it gives, in [0, 1) (Matsumoto and Nishimura, 1998)."""
+    word ^= word >> 11
+    word ^= word << 7 & 0x9D2C5680
+    word ^= word << 15 & 0xEFC60000
+    return (word ^ word >> 18) / 2.0**32
+
+
+def _doubles(generator: np.random.MT19937, count: int) -> np.ndarray:
+    """The emulator's next draws, in [0, 1)."""
+    return np.asarray(generator.random_raw(count)) / 2.0**32
+
+
+def _calm(ale: Any, probability: float) -> Any:
+    """A state whose next draw does not repeat; the emulator is left somewhere else."""
+    while True:
+        state = ale.cloneState(include_rng=True)
+        if _doubles(twister(generator_of(state)), 1)[0] >= probability or probability >= 1:
+            return state
+        ale.act(ale.getMinimalActionSet()[0])

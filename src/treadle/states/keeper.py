@@ -1,0 +1,207 @@
+"""The keeper: takes the complete state of an environment and puts it back, here or in another one of its kind.
+
+Complete means: with the same actions the same happens again, resets included. So a state has what the environment
+holds, what every wrapper holds (a step counter, a stack of frames, statistics), and every generator of random
+numbers. Each layer is kept in the cheapest way that is known for it:
+
+| layer | how |
+|---|---|
+| Gymnasium's classic control and stateful wrappers | the few attributes that change (`layers.KNOWN`) |
+| ALE, MuJoCo | the simulator's own state (`ale.py`, `mujoco.py`), and the attributes around it |
+| a class with `state_is_all = True` | its own get_state() and set_state(state), and nothing below it |
+| anything else (MiniGrid, yours) | all its attributes, pickled together (`parts.py`) |
+
+What cannot be kept (a running generator, a handle of another library) is an error that names the layer and the
+attribute; `Replayed` (`replay.py`) keeps such an environment by its seed and actions. What is kept in vain, because
+it is not all there is, no library can know: `treadle.plan.check_state` tries it out.
+"""
+
+from __future__ import annotations
+
+import pickle
+from sys import intern
+from typing import Any
+
+import gymnasium as gym
+
+from treadle.errors import StateError
+from treadle.states import layers as layer_tools
+from treadle.states import rngs
+from treadle.states.ale import AleState
+from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of, read, write
+from treadle.states.mujoco import MujocoState
+from treadle.states.parts import Fixed, dump, load, stays
+from treadle.states.state import EnvState
+
+SIMULATORS: tuple[Any, ...] = (AleState, MujocoState)
+CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
+
+
+class Keeper:
+    """Keeps one environment's state.
+
+    Args:
+        env: the environment with its wrappers. It may be wrapped or changed later: its layers are looked up each time.
+        randomness: keep the generator of ALE's emulator; None: where it decides anything (sticky actions). False makes
+            what follows a state random, as sticky actions are to a planner that is not to foresee them.
+        global_rngs: keep `random`'s and NumPy's global generators too, for environments that draw from them (5 kB).
+    """
+
+    def __init__(self, env: gym.Env, *, randomness: bool | None = None, global_rngs: bool = False) -> None:
+        self.env = env
+        self._randomness, self._global_rngs = randomness, global_rngs
+        self._layers: list[Any] = []
+        self._look()  # some layers are listened to from now on
+
+    @property
+    def kind(self) -> str:
+        """What its states are states of."""
+        self._look()
+        return self._kind
+
+    def get(self) -> EnvState:
+        """The state as it is now. Raises StateError, naming what cannot be kept."""
+        self._look()
+        generators = []
+        for layer, names in self._generators:
+            found = layer.__dict__
+            generators.append([None if (g := found.get(name)) is None else rngs.get_rng(g) for name in names])
+        named = [read(layer, names) for layer, names in self._named]
+        own = [part.get() for part in self._own]
+        rest = self._rest() if self._whole else None
+        shared = rngs.get_globals() if self._global_rngs else None
+        try:
+            return EnvState(self._kind, pickle.dumps((generators, named, own, rest, shared), 5))
+        except Exception as error:
+            raise StateError(f"the state of {self._kind} cannot be pickled: {error}") from error
+
+    def set(self, state: EnvState) -> None:
+        """Put the environment into a state. Raises StateError for a state of another kind (nothing is changed)."""
+        if not isinstance(state, EnvState):
+            raise StateError(f"a state of {self.kind} is an EnvState, got {type(state).__name__}")
+        self._look()
+        if state.kind != self._kind:
+            raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
+        generators, named, own, rest, shared = pickle.loads(state.data)
+        for (layer, names), states in zip(self._generators, generators, strict=True):
+            for name, one in zip(names, states, strict=True):
+                before = layer.__dict__.get(name)
+                after = None if one is None else rngs.set_rng(before, one)
+                if after is not before:
+                    setattr(layer, name, after)
+        for (layer, names), values in zip(self._named, named, strict=True):
+            write(layer, names, values)
+        for part, value in zip(self._own, own, strict=True):
+            part.set(value)
+        if rest is not None:
+            self._put_rest(rest)
+        for checker in self._checkers:
+            layer_tools.pass_first_checks(checker)
+        if shared is not None:
+            rngs.set_globals(shared)
+
+    # -- which layers there are --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look at the layers, and plan how to keep them if they are not those of last time."""
+        layer, known = self.env, self._layers
+        for each in known:
+            if each is not layer:
+                break
+            layer = layer.env if isinstance(layer, gym.Wrapper) and each is not known[-1] else None  # type: ignore[assignment]
+        else:
+            if known:
+                return
+        self._plan(layers_of(self.env))
+
+    def _plan(self, layers: list[Any]) -> None:
+        self._layers = []
+        self._named: list[tuple[Any, tuple[str, ...]]] = []
+        self._own: list[Any] = []
+        self._whole: list[tuple[int, Any, frozenset[str]]] = []
+        self._generators: list[tuple[Any, tuple[str, ...]]] = []
+        self._checkers = [layer for layer in layers if class_name(layer) == CHECKER]
+        for index, layer in enumerate(layers):
+            if keeps_itself(layer):
+                self._own.append(_Itself(layer))
+                continue
+            simulator = next((s for s in SIMULATORS if s.fits(layer)), None)
+            if simulator is not None:
+                self._own.append(simulator(layer, self._randomness))
+            names = KNOWN.get(class_name(layer))
+            generators = layer_tools.generators_of(layer) if names is None else ("_np_random",)
+            if isinstance(layer, gym.Wrapper):
+                generators = tuple(name for name in generators if name != "_np_random" or name in layer.__dict__)
+            if generators:
+                self._generators.append((layer, generators))
+            if names is None:
+                apart = {*SKIPPED, *generators, *(() if simulator is None else simulator.fixed)}
+                self._whole.append((index, layer, frozenset(apart)))
+            elif names:
+                self._named.append((layer, names))
+        inner, around = self.env, []
+        while isinstance(inner, gym.Wrapper):
+            around.append(type(inner).__name__)
+            inner = inner.env
+        self._kind = "<".join([*around, inner.spec.id if inner.spec is not None else class_name(inner)])
+        self._layers = layers
+
+    # -- layers that are kept whole ----------------------------------------------------------------------------------
+
+    def _rest(self) -> bytes:
+        fixed, kept = self._fixed()
+        try:
+            return dump(kept, fixed)
+        except Exception as error:
+            raise self._named_error(kept, fixed, error) from error
+
+    def _put_rest(self, data: bytes) -> None:
+        fixed, before = self._fixed()
+        after = load(data, fixed)
+        for (_, layer, _), old, new in zip(self._whole, before, after, strict=True):
+            for name in old.keys() - new.keys():
+                delattr(layer, name)
+            layer.__dict__.update(new)
+
+    def _fixed(self) -> tuple[Fixed, list[dict[str, Any]]]:
+        """What stays, and for each layer that is kept whole the attributes that travel."""
+        fixed = Fixed()
+        kept: list[dict[str, Any]] = []
+        for index, layer in enumerate(self._layers):
+            fixed.add((index,), layer)
+        for index, layer, apart in self._whole:
+            travels: dict[str, Any] = {}
+            # sorted and interned: equal states should be equal bytes, and pickles tell one object from two equal ones
+            for name in sorted(layer.__dict__):
+                name, value = intern(name), layer.__dict__[name]
+                if name in apart:
+                    if isinstance(value, gym.Env) or not isinstance(value, str | int | float | tuple | type(None)):
+                        fixed.add((index, name), value)
+                elif stays(value):
+                    fixed.add((index, name), value)
+                else:
+                    travels[name] = value
+            kept.append(travels)
+        for index, layer in enumerate(self._layers):  # last: a layer is called by its number, wherever it is met
+            fixed.add((index,), layer)
+        return fixed, kept
+
+    def _named_error(self, kept: list[dict[str, Any]], fixed: Fixed, error: Exception) -> StateError:
+        for (_, layer, _), attributes in zip(self._whole, kept, strict=True):
+            for name, value in attributes.items():
+                try:
+                    dump(value, fixed)
+                except Exception as why:  # noqa: BLE001 - as above
+                    return StateError(
+                        f"the state of {self._kind} cannot be captured: {type(layer).__name__}.{name} "
+                        f"({type(value).__name__}): {why}. Wrap the environment in treadle.plan.Replayed, which keeps "
+                        "it by its seed and actions"
+                    )
+        return StateError(f"the state of {self._kind} cannot be captured: {error}")
+
+
+class _Itself:
+    """A layer that keeps its own state."""
+
+    def __init__(self, layer: Any) -> None:
+        self.get, self.set = layer.get_state, layer.set_state

@@ -1,0 +1,106 @@
+"""States and snapshots of a vector: what its environments are doing, kept, given back, written to a file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import StateError, UsageError
+from treadle.pool import standing
+from treadle.pool.lockstep import Lockstep
+from treadle.vector.env_slot import Ask, OwnValue, SlotState
+from treadle.vector.orders import chosen_slots
+from treadle.vector.turns import Turns
+
+FORMAT = "treadle vector snapshot 1"
+
+
+class SnapshotFace:
+    """The part of `VectorEnv` that keeps states. Every method raises ClosedVector and AlreadyPending."""
+
+    num_envs: int
+    action_space: gym.Space
+    single_action_space: gym.Space
+    _lockstep: Lockstep
+    _turns: Turns
+    _calls: int
+    _resets: np.ndarray
+
+    def get_states(self) -> tuple[SlotState, ...]:
+        """The complete state of every slot: its environment's, with wrappers and generators, and whether its episode
+        has just ended. They pickle, and any slot of a vector of the same environments takes them.
+
+        Raises StateError (as TaskRaised) for an environment that cannot be captured.
+        """
+        self._turns.check_free("call_async")
+        return tuple(self._lockstep.call(Ask.GET_STATE))
+
+    def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
+        """Put every slot into a state, or some slots.
+
+        Args:
+            states: one for each of them.
+            slots: which; None: all.
+
+        Raises UsageError for a wrong number of states, StateError for one of another environment.
+        """
+        chosen = list(range(self.num_envs)) if slots is None else chosen_slots(slots, self.num_envs)
+        if len(states) != len(chosen):
+            raise UsageError(f"{len(states)} states for {len(chosen)} slots")
+        for slot, state in zip(chosen, states, strict=True):
+            if not isinstance(state, SlotState):
+                raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
+        self._turns.check_free("call_async")
+        own = OwnValue(dict(zip(chosen, states, strict=True)))
+        self._lockstep.call(Ask.SET_STATE, own, slots=chosen)
+        self._lockstep._stale -= set(chosen)
+
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
+        and the generators of the action spaces. The file is there whole, or not at all."""
+        states = self.get_states()
+        kept = {
+            "format": FORMAT,
+            "states": states,
+            "standing": standing.take(self._lockstep),
+            "calls": self._calls,
+            "resets": self._resets.copy(),
+            "spaces": (self.action_space, self.single_action_space),
+        }
+        target = Path(path)
+        part = target.with_name(f"{target.name}.part")
+        with open(part, "wb") as file:
+            pickle.dump(kept, file, 5)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
+
+        The file is a pickle: read only what you trust.
+
+        Raises UsageError for a file that is no snapshot, or of another number of slots; StateError for one of other
+        environments.
+        """
+        with open(path, "rb") as file:
+            try:
+                kept: Any = pickle.load(file)
+            except Exception as error:
+                raise UsageError(f"{os.fspath(path)} is no snapshot: {error}") from error
+        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+            raise UsageError(f"{os.fspath(path)} is no snapshot of a vector")
+        if len(kept["states"]) != self.num_envs:
+            raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
+        self.set_states(kept["states"])
+        standing.put(self._lockstep, kept["standing"])
+        self._calls = kept["calls"]
+        self._resets[:] = kept["resets"]
+        for space, before in zip((self.action_space, self.single_action_space), kept["spaces"], strict=True):
+            space.__dict__.update(before.__dict__)

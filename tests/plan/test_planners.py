@@ -1,0 +1,108 @@
+"""Planners: small searches that must find what there is to find, and games."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from conftest import require
+from treadle.errors import UsageError
+from treadle.plan import MCTS, GymPlanEnv, ParallelEnv, RandomShooting, make, play
+from treadle.plan.search import RandomPlay
+
+
+class Corridor(gym.Env):
+    """Nine cells; only the right end pays, and the left end is a trap that pays a little and ends."""
+
+    observation_space = gym.spaces.Discrete(9)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.cell = 2
+        return self.cell, {}
+
+    def step(self, action: int) -> Any:
+        self.cell += 1 if action else -1
+        end = self.cell in (0, 8)
+        return self.cell, {0: 1.0, 8: 10.0}.get(self.cell, 0.0), end, False, {}
+
+
+@pytest.fixture(scope="module")
+def corridor() -> Any:
+    with ParallelEnv(GymPlanEnv, Corridor, n_workers=2, backend="serial", autoreset=False) as env:
+        env.put_state(env.get_state())
+        yield env
+
+
+@pytest.mark.parametrize("planner", [RandomShooting, MCTS])
+def test_the_far_reward_is_found(corridor: ParallelEnv, planner: Any) -> None:
+    games = [play(corridor, planner(corridor, budget=900, horizon=12, discount=0.99), seed=s) for s in range(2)]
+    for game in games:
+        assert game.terminated
+        assert game.total_reward == 10.0
+        assert game.decisions == game.steps >= 6
+        assert game.searched > 0
+    again = play(corridor, planner(corridor, budget=900, horizon=12, discount=0.99), seed=1, searches=2)
+    assert (again.steps, again.searched) == (games[1].steps, games[1].searched), "a seed gives a game"
+    assert 1 <= len(again.searches) <= 4
+    for decision in again.searches:
+        assert all(branch.parent < index for index, branch in enumerate(decision.branches))
+    assert corridor.free_handles is not None
+
+
+def test_a_tree_serves_the_next_decision(corridor: ParallelEnv) -> None:
+    planner = MCTS(corridor, budget=300, horizon=5, leaves=4)
+    corridor.seed(0)
+    state, _, _ = corridor.reset()
+    before = corridor.free_handles
+    first = planner.plan(state)
+    root = planner._root
+    assert root is not None
+    assert corridor.free_handles < before
+    corridor.step(first.action)
+    planner.plan(corridor.get_state())
+    assert planner._root is not root
+    del root
+    planner.begin(0)
+    assert corridor.free_handles == before, "a forgotten tree takes no rows"
+
+
+def test_bad_planners(corridor: ParallelEnv) -> None:
+    with pytest.raises(UsageError, match="less than two plans"):
+        RandomShooting(corridor, budget=10, horizon=10)
+    with pytest.raises(UsageError, match="horizon must be at least 1"):
+        MCTS(corridor, horizon=0)
+    with make("Pendulum-v1", n_workers=1, backend="serial") as env:
+        with pytest.raises(UsageError, match="needs discrete actions"):
+            MCTS(env)
+        game = play(env, RandomShooting(env, budget=40, horizon=5), max_steps=3)
+        assert (game.steps, game.terminated, game.truncated) == (3, False, False)
+
+
+def test_random_play_and_repeated_actions(corridor: ParallelEnv) -> None:
+    game = play(corridor, RandomPlay(corridor.action_space, dt=3), seed=5)
+    assert game.steps <= 3 * game.decisions
+    assert game.terminated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", [RandomShooting, MCTS])
+@pytest.mark.timeout(600)
+def test_cartpole_is_balanced_for_500_steps(planner: Any) -> None:
+    with make("CartPole-v1", n_workers=2, autoreset=False) as env:
+        game = play(env, planner(env, budget=2000, horizon=25, dt=2), seed=0)
+        assert (game.total_reward, game.truncated) == (500.0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_game_of_ales_is_played_twice_as_well_as_by_chance() -> None:
+    require("ale_py")
+    with make("ALE/MsPacman-v5", n_workers=2, autoreset=False, obs_type="ram") as env:
+        planner = RandomShooting(env, budget=400, horizon=10, dt=4)
+        planned = [play(env, planner, seed=seed, max_steps=400).total_reward for seed in range(3)]
+        chance = RandomPlay(env.action_space, dt=4)
+        random = [play(env.plan_env, chance, seed=seed, max_steps=400).total_reward for seed in range(3)]
+        assert np.mean(planned) >= 2 * np.mean(random)

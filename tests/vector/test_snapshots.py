@@ -1,0 +1,180 @@
+"""Snapshots: the same hundred steps follow in a new process, byte for byte."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from conftest import require
+from treadle.errors import StateError, UsageError
+from treadle.states.differences import difference
+from treadle.states.tasks import get_slot_state, set_slot_state
+from treadle.vector.gymnasium import VectorEnv
+
+HERE = Path(__file__).parent
+
+
+def statistics() -> gym.Env:
+    return gym.wrappers.TransformReward(RecordEpisodeStatistics(gym.make("CartPole-v1", max_episode_steps=23)), float)
+
+
+def pong() -> gym.Env:
+    import ale_py
+
+    gym.register_envs(ale_py)
+    return gym.make("ALE/Pong-v5", obs_type="ram")
+
+
+def vector(name: str, mode: str, backend: str = "serial", n: int = 3, **more: Any) -> VectorEnv:
+    made: Any = {"cartpole": statistics, "pong": pong}[name]
+    workers = {} if backend == "serial" else {"workers": 2, "inline": 1}
+    return VectorEnv([made] * n, autoreset_mode=mode, backend=backend, **workers, **more)
+
+
+def steps(env: VectorEnv, count: int) -> list[Any]:
+    """What `count` steps of sampled actions return; slots that hold are reset."""
+    rows = []
+    for _ in range(count):
+        row = env.step(env.action_space.sample())
+        rows.append(pickle.loads(pickle.dumps([*row, env.valid])))
+        ended = row[2] | row[3]
+        if env.autoreset_mode.value == "Disabled" and ended.any():
+            rows.append(env.reset(options={"reset_mask": ended}))
+    for row in rows:  # times differ
+        infos = row[4] if len(row) == 6 else {}
+        for each in (infos, infos.get("final_info", {})):
+            each.get("episode", {}).pop("t", None)
+    return rows
+
+
+CASES = [
+    ("cartpole", "NextStep", "process"),
+    ("cartpole", "SameStep", "serial"),
+    ("cartpole", "Disabled", "serial"),
+    ("pong", "NextStep", "serial"),
+]
+
+if __name__ == "__main__":  # the new process
+    name, mode, backend, path, out = sys.argv[1:]
+    env = vector(name, mode, backend)
+    env.restore(path)
+    masked = env.reset(options={"reset_mask": np.array([False, True, False])}) if mode == "Disabled" else None
+    Path(out).write_bytes(pickle.dumps((steps(env, 100), masked, env.stats().episodes)))
+    env.close()
+
+
+@pytest.mark.parametrize(("name", "mode", "backend"), CASES)
+def test_a_hundred_steps_follow_in_a_new_process(name: str, mode: str, backend: str, tmp_path: Path) -> None:
+    if name == "pong":
+        require("ale_py")
+    env = vector(name, mode, backend)
+    try:
+        env.action_space.seed(4)
+        env.reset(seed=11)
+        steps(env, 31)
+        env.snapshot(tmp_path / "snap")
+        assert [each.name for each in tmp_path.iterdir()] == ["snap"]
+        masked = env.reset(options={"reset_mask": np.array([False, True, False])}) if mode == "Disabled" else None
+        expected = steps(env, 100), masked, env.stats().episodes
+    finally:
+        env.close()
+    arguments = [sys.executable, __file__, name, mode, backend, str(tmp_path / "snap"), str(tmp_path / "out")]
+    import os
+
+    import conftest
+
+    paths = os.pathsep.join([str(HERE), str(Path(conftest.__file__).parent), *sys.path])
+    subprocess.run(arguments, check=True, timeout=90, env={**os.environ, "PYTHONPATH": paths})
+    found = pickle.loads((tmp_path / "out").read_bytes())
+    where = difference(expected, found)
+    assert where is None, where
+
+
+def test_states_of_slots_are_interchangeable() -> None:
+    env = vector("cartpole", "NextStep")
+    try:
+        env.reset(seed=0)
+        steps(env, 9)
+        states = env.get_states()
+        env.set_states([states[0]] * 3)
+        rows = env.step(np.array([1, 1, 1]))[0]
+        assert (rows == rows[0]).all()
+        env.set_states([states[2]], slots=[1])
+        again = env.step(np.array([0, 0, 0]))[0]
+        assert not (again[1] == again[0]).all()
+        with pytest.raises(UsageError, match="2 states for 3 slots"):
+            env.set_states(states[:2])
+        with pytest.raises(StateError, match="slot 1: give what"):
+            env.set_states([states[0], 3, states[2]])  # type: ignore[list-item]
+        stranger = VectorEnv(["Pendulum-v1"], backend="serial")
+        with pytest.raises(StateError, match="Pendulum"):
+            stranger.set_states(states[:1])
+        stranger.close()
+        env.set_states(states)
+        env.step(np.array([0, 0, 0]))
+    finally:
+        env.close()
+
+
+def test_what_is_no_snapshot(tmp_path: Path) -> None:
+    env = vector("cartpole", "NextStep")
+    try:
+        (tmp_path / "text").write_text("nothing of the kind")
+        with pytest.raises(UsageError, match="is no snapshot"):
+            env.restore(tmp_path / "text")
+        (tmp_path / "pickle").write_bytes(pickle.dumps([1]))
+        with pytest.raises(UsageError, match="is no snapshot of a vector"):
+            env.restore(tmp_path / "pickle")
+        env.reset(seed=1)
+        env.snapshot(tmp_path / "snap")
+        other = vector("cartpole", "NextStep", n=2)
+        with pytest.raises(UsageError, match="3 slots, this vector has 2"):
+            other.restore(tmp_path / "snap")
+        other.close()
+    finally:
+        env.close()
+
+
+class Sampler:
+    """Deals goals, and shares the environment with its tasks."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self.env, self.dealt, self.rng = env, 0, np.random.default_rng(3)
+
+    def next_task(self) -> "Task":
+        self.dealt += 1
+        return Task(self, float(self.rng.random()))
+
+
+class Task:
+    def __init__(self, sampler: Sampler, goal: float) -> None:
+        self.sampler, self.goal, self.steps = sampler, goal, 0
+
+    def step(self) -> Any:
+        self.steps += 1
+        return self.sampler.env.step(1)[0].tobytes(), self.goal, self.steps, self.sampler.dealt
+
+
+def test_a_slot_of_tasks_goes_on_in_another_environment() -> None:
+    """What `VectorSampledTasks` keeps of a slot: task and sampler, with the environment that they share."""
+    env, other = gym.make("CartPole-v1"), gym.make("CartPole-v1")
+    env.reset(seed=1)
+    sampler = Sampler(env)
+    task = sampler.next_task()
+    task.step()
+    state = pickle.loads(pickle.dumps(get_slot_state({"task": task, "sampler": sampler}, env)))
+    expected = [task.step(), task.step(), sampler.next_task().goal]
+    objects = set_slot_state(state, other)
+    assert objects["sampler"].env is other
+    assert objects["task"].sampler is objects["sampler"]
+    assert [objects["task"].step(), objects["task"].step(), objects["sampler"].next_task().goal] == expected
+    with pytest.raises(StateError, match="no state of a task slot"):
+        set_slot_state(state)
+    with pytest.raises(StateError, match="cannot be captured"):
+        get_slot_state({"task": (each for each in [1])})
