@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any
@@ -23,7 +24,7 @@ from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
-from treadle.pool.line import BEAT, BUSY_NS, STOP, Line, Undecodable
+from treadle.pool.line import BUSY_NS, Line, Undecodable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
@@ -157,13 +158,7 @@ class Control:
 
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
         self._line, self._tickets, self._worker = line, tickets, worker
-        words = line.words
-
-        def stopped() -> bool:  # `line.stopped(id)`; asked at every step of small environments: one call, no look-ups
-            words[BEAT] += 1
-            return words[STOP] >= id
-
-        self.stopped = stopped
+        self.stopped = partial(line.stopped, id)  # asked at every step of small environments
 
     def claim(self, wait: bool = True) -> int | None:
         if not wait:
