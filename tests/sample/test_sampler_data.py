@@ -137,7 +137,7 @@ def test_flat_and_one_hot_values_pass() -> None:
         warnings.simplefilter("ignore")
         batch = EpisodeBatch(spec, actions=np.eye(3)[:2], **columns)
     assert len(batch) == 2
-    with pytest.raises(ValueError, match="Each action has shape"):
+    with pytest.warns(UserWarning, match="is outside"), pytest.raises(ValueError, match="Each action has shape"):
         EpisodeBatch(spec, actions=np.eye(4)[:2], **columns)
 
 

@@ -6,7 +6,7 @@ are bytes here, and the spaces come along only when they are new to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +94,11 @@ def haul_of(batches: Sequence[EpisodeBatch]) -> Haul:
     return Haul(batches[0].env_spec, columns, codes, rollouts, kind=type(batches[0]))
 
 
-def batch_of(hauls: Sequence[Haul]) -> Any:
-    """All of them as one batch, in one pass over the arrays. Raises what building the batch raises."""
+def batch_of(hauls: Sequence[Haul], place: Callable[..., Any] | None = None) -> Any:
+    """All of them as one batch, in one pass over the arrays. Raises what building the batch raises.
+
+    `place`: see `padding.joined`.
+    """
     lengths = [haul.lengths for haul in hauls]
     rows, episodes = [len(haul.codes) for haul in hauls], list(map(len, lengths))
     tables = [haul.columns for haul in hauls]
@@ -105,7 +108,7 @@ def batch_of(hauls: Sequence[Haul]) -> Any:
         env_infos=join_columns([t["env_infos"] for t in tables], rows),
         agent_infos=join_columns([t["agent_infos"] for t in tables], rows, strict="agent_infos"),
         **{
-            name: joined([t[name] for t in tables])
+            name: joined([t[name] for t in tables], place)
             for name in ("observations", "last_observations", "actions", "rewards")
         },
         step_types=types_of(joined([haul.codes for haul in hauls])),

@@ -5,7 +5,7 @@ slices, and joining. Values may be arrays, lists, or nested dicts and tuples of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,17 +62,29 @@ def length_of(tree: Any) -> int:
     return len(trees.leaves(tree)[0])
 
 
-def joined(values: Sequence[Any]) -> Any:
-    """Trees one after the other, in one pass. Raises ValueError when they differ in structure, naming the path."""
+def joined(values: Sequence[Any], place: Callable[..., np.ndarray | None] | None = None) -> Any:
+    """Trees one after the other, in one pass.
+
+    Args:
+        values: the trees. One alone is returned as it is.
+        place: called with shape and dtype of a result; returns an array to write it to, or None for a new one.
+
+    Raises:
+        ValueError: they differ in structure; it names the path.
+    """
     if len(values) == 1:
         return values[0]
-    return trees.map(_join, values[0], *values[1:])
 
+    def join(*values: Any) -> Any:
+        first = values[0]
+        if isinstance(first, list):
+            return [item for value in values for item in value]
+        out = None
+        if place is not None and all(value.dtype == first.dtype for value in values):
+            out = place((sum(map(len, values)), *first.shape[1:]), first.dtype)
+        return np.concatenate(values, out=out)
 
-def _join(*values: Any) -> Any:
-    if isinstance(values[0], list):
-        return [item for value in values for item in value]
-    return np.concatenate(values)
+    return trees.map(join, values[0], *values[1:])
 
 
 def array_of(values: Sequence[Any]) -> np.ndarray:

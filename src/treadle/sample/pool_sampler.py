@@ -25,6 +25,7 @@ from treadle.sample.sampler import Sampler
 from treadle.sample.sampler_slot import Order, SlotRecipe, latest
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import evaluated
+from treadle.sample.shelf import Shelf
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
 from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
@@ -96,7 +97,7 @@ class PoolSampler(Sampler):
         own_seed = getattr(worker_factory, "_seed", None)
         self._root = secrets.randbits(62) if own_seed is None else int(own_seed) % 2**63
         self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
-        self._versions = Versions(allow_stale)
+        self._versions, self._shelf = Versions(allow_stale), Shelf()
         self.total_env_steps = 0
         registrations = None if self.backend == "serial" else own_registrations()
         drawn = self._root if own_seed is None else None
@@ -204,7 +205,7 @@ class PoolSampler(Sampler):
         if isinstance(rule, ByIndex):
             assert rule.schedule.end is not None
             self._base += rule.schedule.end
-        batch = batch_of(rule.hauls())
+        batch = batch_of(rule.hauls(), self._shelf.array)
         self.total_env_steps += len(batch)
         return batch
 
@@ -286,6 +287,7 @@ class PoolSampler(Sampler):
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
         self._crew.close()
+        self._shelf.clear()
         self._told_agent = [()] * self._crew.count
         self._told_env = [()] * self._crew.count
 
