@@ -48,6 +48,8 @@ def test_the_far_reward_is_found(corridor: ParallelEnv, planner: Any) -> None:
     assert (again.steps, again.searched) == (games[1].steps, games[1].searched), "a seed gives a game"
     assert 1 <= len(again.searches) <= 4
     for decision in again.searches:
+        assert [decision.branches[i].parent for i in decision.path] == [-1, *decision.path[:-1]]
+        assert decision.branches[decision.path[0]].action == decision.action
         assert all(branch.parent < index for index, branch in enumerate(decision.branches))
     assert corridor.free_handles is not None
 
@@ -92,7 +94,7 @@ def test_random_play_and_repeated_actions(corridor: ParallelEnv) -> None:
 @pytest.mark.timeout(600)
 def test_cartpole_is_balanced_for_500_steps(planner: Any) -> None:
     with make("CartPole-v1", n_workers=2, autoreset=False) as env:
-        game = play(env, planner(env, budget=2000, horizon=25, dt=2), seed=0)
+        game = play(env, planner(env, budget=2000, horizon=50), seed=0)
         assert (game.total_reward, game.truncated) == (500.0, True)
 
 

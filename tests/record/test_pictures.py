@@ -60,7 +60,7 @@ def test_what_is_no_video(tmp_path: Path) -> None:
 
 def test_a_picture_shows_the_way_to_the_best() -> None:
     branches = [Branch(-1, 0, 5, 1.0), Branch(-1, 1, 2, 0.5), Branch(0, 1, 3, 2.5), Branch(2, 0, 1, 2.0)]
-    text = search_picture(Decision(0, 2.5, 40, branches), "mcts & co")
+    text = search_picture(Decision(0, 2.5, 40, branches, [0, 2]), "mcts & co")
     assert text.count("<line") == 4 + 2
     assert text.count('stroke="black"') == 2
     assert "mcts &amp; co: action 0, value 2.50, 4 branches, depth 3" in text

@@ -91,7 +91,7 @@ class MCTS:
         while spent < self.budget:
             spent += self._round(root)
         best = max(root.children, key=lambda child: (child.visits, child.value))
-        decision = Decision(best.action, best.value, spent, _branches(root))
+        decision = Decision(best.action, best.value, spent, *_branches(root))
         root.children.remove(best)
         best.parent, self._root = None, best
         _let_go(root)
@@ -198,12 +198,16 @@ def _let_go(root: Node) -> None:
         node.parent, node.children = None, []
 
 
-def _branches(root: Node) -> list[Branch]:
-    """The tree as a list."""
+def _branches(root: Node) -> tuple[list[Branch], list[int]]:
+    """The tree as a list, and the way of most visits through it."""
     branches: list[Branch] = []
     number = {id(root): -1}
     for node in _all(root):
         for child in node.children:
             number[id(child)] = len(branches)
             branches.append(Branch(number[id(node)], child.action, child.visits, child.value))
-    return branches
+    path, node = [], root
+    while node.children:
+        node = max(node.children, key=lambda child: (child.visits, child.value))
+        path.append(number[id(node)])
+    return branches, path

@@ -2,7 +2,8 @@
 
 Every plan is a sequence of `horizon` actions, all played from the same state in one round trip. The best plan of the
 last decision, less the action that was taken, is tried again: what was found once is not forgotten. Of plans that earn
-the same, the one that lives longest is taken.
+the same, the one that lives longest is taken, and of those one that begins with what is best on average: where many
+plans do well, an action that forgives mistakes is better than one that does not.
 """
 
 from __future__ import annotations
@@ -52,10 +53,21 @@ class RandomShooting:
             plans[0] = [*self._best, plans[0][-1]]
         found = self.env.rollout_batch([state], plans, dt=self.dt, repeat=len(plans))
         values = found.rewards @ self._discounts + LIFE * found.lengths
-        best = int(np.argmax(values))
+        best = self._best_of(plans, values)
         self._best = list(plans[best][1:])
         steps = int(found.lengths.sum()) * self.dt
-        return Decision(plans[best][0], float(values[best]), steps, _branches(plans, found, self._discounts))
+        branches = _branches(plans, found, self._discounts)
+        begin = int(found.lengths[:best].sum())
+        path = list(range(begin, begin + int(found.lengths[best])))
+        return Decision(plans[best][0], float(values[best]), steps, branches, path)
+
+    def _best_of(self, plans: Any, values: np.ndarray) -> int:
+        """The best plan; of equal ones that whose first action is best on average, over all the plans that begin so."""
+        equal = np.flatnonzero(values == values.max())
+        if len(equal) == 1 or not isinstance(plans, np.ndarray):
+            return int(equal[0])
+        firsts = plans[:, 0]
+        return int(max(equal, key=lambda plan: values[firsts == firsts[plan]].mean()))
 
 
 def _branches(plans: Any, found: Any, discounts: np.ndarray) -> list[Branch]:

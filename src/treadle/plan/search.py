@@ -27,12 +27,14 @@ class Decision:
     value: what it expects.
     steps: of the environment that the search took.
     branches: what it looked at.
+    path: the numbers of the branches that it thinks best, one after the other from the root.
     """
 
     action: Any
     value: float = 0.0
     steps: int = 0
     branches: list[Branch] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
 
 class Planner(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -58,6 +59,11 @@ class Done:
     lengths: list[int] = field(default_factory=list)
     seconds: float = 0.0
     failed: tuple[int, Raised] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Done:
+        """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
+        states = self.states if isinstance(self.states, Packed) else copy.deepcopy(self.states, memo)
+        return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
 
 
 @dataclass(frozen=True)

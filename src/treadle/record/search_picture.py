@@ -1,7 +1,7 @@
 """A picture of a search: the tree that a planner looked at, as SVG.
 
 Depth goes from left to right. Every branch is a line; the more often it was visited the wider, and its colour says its
-value, from blue (the lowest) to red (the highest). The way to the highest value is drawn in black on top.
+value, from blue (the lowest) to red (the highest). The way that the search thinks best is drawn in black on top.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST = 4000  # branches drawn; the most visited ones
 
 def search_picture(decision: Decision, title: str = "") -> str:
     """The SVG text of one decision's search."""
-    kept = _most_visited(decision.branches)
+    kept, path = _most_visited(decision.branches, decision.path)
     places, deepest = _places(kept)
     values = [branch.value for branch in kept] or [0.0]
     low, span = min(values), (max(values) - min(values)) or 1.0
@@ -33,10 +33,7 @@ def search_picture(decision: Decision, title: str = "") -> str:
         return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
 
     lines = [line(i, _colour((b.value - low) / span), 0.5 + 5 * b.visits / most) for i, b in enumerate(kept)]
-    index = max(range(len(kept)), key=lambda i: kept[i].value, default=-1)
-    while index >= 0:
-        lines.append(line(index, "black", 1.5))
-        index = kept[index].parent
+    lines += [line(index, "black", 1.5) for index in path]
     left = len(decision.branches) - len(kept)
     words = f"{title}: action {decision.action}, value {decision.value:.2f}, {len(decision.branches):,} branches"
     words += f" ({left:,} not drawn)" if left else ""
@@ -49,17 +46,14 @@ def search_picture(decision: Decision, title: str = "") -> str:
     )
 
 
-def _most_visited(branches: list[Branch]) -> list[Branch]:
-    """At most MOST of them, parents included: a branch is never visited more often than its parent."""
+def _most_visited(branches: list[Branch], path: list[int]) -> tuple[list[Branch], list[int]]:
+    """At most MOST of them, parents included (a branch is never visited more often than its parent), and the path."""
     if len(branches) <= MOST:
-        return branches
+        return branches, path
     chosen = sorted(sorted(range(len(branches)), key=lambda i: (-branches[i].visits, i))[:MOST])
     number = {old: new for new, old in enumerate(chosen)}
-    return [
-        branches[i]._replace(parent=number.get(branches[i].parent, -1))
-        for i in chosen
-        if branches[i].parent < 0 or branches[i].parent in number
-    ]
+    kept = [branches[i]._replace(parent=number.get(branches[i].parent, -1)) for i in chosen]
+    return kept, [number[i] for i in path if i in number]
 
 
 def _places(branches: list[Branch]) -> tuple[list[tuple[int, float]], int]:
