@@ -30,6 +30,8 @@ from treadle import (
     WorkerFactory,
     WorkersLost,
 )
+from treadle.pool.life import State
+from treadle.pool.member import Started
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
@@ -223,6 +225,46 @@ class Unpicklable(Walk):
     def step(self, action: int) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward, terminated, truncated, {**info, "lock": threading.Lock()}
+
+
+class Particular(Coin):
+    """Tells its gain, and does not take a negative one."""
+
+    gain = 0.0
+
+    def set_param_values(self, values: Any) -> None:
+        if values["gain"] < 0:
+            raise ValueError("no such gain")
+        self.gain = values["gain"]
+
+    def get_action(self, observation: Any) -> tuple[int, dict[str, Any]]:
+        return super().get_action(observation)[0], {"gain": self.gain, "pid": os.getpid()}
+
+
+def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> None:
+    with make(MultiprocessingSampler, Particular(), Walk(), on_failure="restart") as sampler:
+        (pid, *_) = set(sampler.obtain_exact_episodes(1, {"gain": 5.0}).agent_infos["pid"].tolist())
+        os.kill(pid, signal.SIGKILL)
+        sampler.obtain_samples(0, 1, None)
+        pool = sampler._crew.pool
+        while not any(member.state is State.STARTING for member in pool.members):
+            sampler.obtain_samples(0, 1, None)  # until the death is noticed
+        while not any(isinstance(event, Started) for event in pool.poll(None)):
+            pass  # as where this came together with the last episodes of a sampling
+        infos = sampler.obtain_exact_episodes(1, None).agent_infos
+        assert len(set(infos["pid"].tolist()) - {pid}) == 2
+        assert set(infos["gain"].tolist()) == {5.0}
+
+
+def test_an_update_that_raised_is_not_told_to_workers_that_come_later() -> None:
+    with make(MultiprocessingSampler, Particular(), Walk(), on_failure="restart") as sampler:
+        (pid, *_) = set(sampler.obtain_exact_episodes(1, {"gain": 5.0}).agent_infos["pid"].tolist())
+        with pytest.raises(ValueError, match="no such gain"):
+            sampler.obtain_samples(0, 10, {"gain": -1.0})
+        os.kill(pid, signal.SIGKILL)
+        infos = sampler.obtain_exact_episodes(3, None).agent_infos
+        assert len(set(infos["pid"].tolist()) - {pid}) == 2
+        assert set(infos["gain"].tolist()) == {5.0}
 
 
 @BOTH

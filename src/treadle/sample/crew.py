@@ -34,6 +34,7 @@ class Crew:
 
     Attributes:
         lost: workers that will not come back -> what they failed of.
+        strangers: workers whose next order must say all that the sampler was ever told: they took the place of others.
 
     Raises:
         StartupFailed: a worker could not be built; nothing is left running.
@@ -63,6 +64,7 @@ class Crew:
             ) from error
         self.policy = self.pool.policy
         self.lost: dict[int, WorkerError] = {}
+        self.strangers: set[int] = set()
 
     @property
     def count(self) -> int:
@@ -80,6 +82,10 @@ class Crew:
         """Workers that are being replaced."""
         return [w for w in range(self.count) if w not in self.lost and w not in self.ready()]
 
+    def incarnation(self, worker: int) -> int:
+        """How often it was replaced."""
+        return len(self.member(worker).restarts)
+
     def member(self, worker: int) -> Member:
         return next(member for member in self.pool.members if worker in member.slots)
 
@@ -92,6 +98,7 @@ class Crew:
                 payload: Any = mine if self.shared else Shipment(mine, _parcels(mine))
                 number = self.pool.send(member, Op.STREAM, payload, slots=tuple(mine))
                 requests[number] = list(mine)
+                self.strangers -= mine.keys()
         return requests
 
     def raised(self, worker: int, raised: Raised) -> WorkerError:
@@ -111,6 +118,7 @@ class Crew:
             verdict = failure.on_death(Policy.RESTART, member.restarts, monotonic(), self.pool.max_restarts)
             if verdict.act is Policy.RESTART:
                 log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
+                self.strangers.add(worker)
                 self.pool.restart(member, verdict.delay)
                 return True
         if self.policy is not Policy.RAISE:

@@ -68,8 +68,7 @@ class Gathering:
     crew: the workers.
     versions: of this and earlier samplings.
     rule: when it is enough.
-    first: worker -> its first order, with this sampling's updates.
-    again: worker -> its first order should it be replaced: with all that its predecessor was ever told.
+    first: worker -> its first order: with this sampling's updates, or for one of `crew.strangers` with all of them.
     watch: called with every haul that is taken.
     """
 
@@ -79,11 +78,10 @@ class Gathering:
         versions: Versions,
         rule: StopRule,
         first: Callable[[int], Order],
-        again: Callable[[int], Order],
         watch: Callable[[Haul], None],
     ) -> None:
         self._crew, self._versions, self._rule, self._watch = crew, versions, rule, watch
-        self._first, self._again = first, again
+        self._first = first
         self._open: dict[int, dict[int, Order]] = {}  # request -> worker -> order, of those that are not over
         self._fresh = set(crew.ready())  # workers that have no order of this sampling yet
 
@@ -110,16 +108,11 @@ class Gathering:
                         self._died(event)
                     elif isinstance(event, Started):
                         self._fresh.update(event.member.slots)
-                        self._first = self._again_for(event.member.slots)
                 if not rule.done:
                     self._send()
         finally:
             if not self._versions.keep and not crew.pool.closed:
                 crew.pool.stop_streams()
-
-    def _again_for(self, workers: Any) -> Callable[[int], Order]:
-        before, again = self._first, self._again
-        return lambda worker: again(worker) if worker in workers else before(worker)
 
     def _cannot(self) -> WorkerError:
         lost, count = self._crew.lost, self._crew.count
@@ -181,6 +174,8 @@ class Gathering:
     def _raised(self, worker: int, request: int, error: WorkerError) -> None:
         order = self._open[request].pop(worker)
         if error.where.phase == "update":  # the caller's own mistake, not the worker's
+            if self._crew.incarnation(worker):
+                self._crew.strangers.add(worker)  # it may not have heard the rest
             raise error
         self._give_back(worker, order)
         self._crew.lose(worker, error)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import cloudpickle
 
-from treadle.errors import ClosedPool, UsageError
+from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.parcel import Parcel
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
@@ -227,16 +227,18 @@ class PoolSampler(Sampler):
         if self._crew.pool.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
+        before = list(self._told_agent), list(self._told_env)
         for worker in range(self._crew.count):
             self._told_agent[worker] = latest(self._told_agent[worker], agents[worker])
             self._told_env[worker] = envs[worker] or self._told_env[worker]
         self._versions.begin()
 
-        def order(worker: int, agent: Parcels, env: Parcels) -> Order:
-            incarnation = len(self._crew.member(worker).restarts)
+        def order(worker: int) -> Order:
+            incarnation = self._crew.incarnation(worker)
+            new = worker in self._crew.strangers
             return Order(
-                agent,
-                env,
+                self._told_agent[worker] if new else agents[worker],
+                self._told_env[worker] if new else envs[worker],
                 steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
                 root=root,
                 aside=aside,
@@ -244,14 +246,12 @@ class PoolSampler(Sampler):
                 rebuilds=self._rebuilds,
             )
 
-        Gathering(
-            self._crew,
-            self._versions,
-            rule,
-            lambda worker: order(worker, agents[worker], envs[worker]),
-            lambda worker: order(worker, self._told_agent[worker], self._told_env[worker]),
-            watch,
-        ).run()
+        try:
+            Gathering(self._crew, self._versions, rule, order, watch).run()
+        except WorkerError as error:
+            if error.where.phase == "update":  # what cannot be applied is not told to workers that come later, either
+                self._told_agent, self._told_env = before
+            raise
 
     def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
         """One tuple of parcels a worker. Workers in processes share one parcel where they get the same."""

@@ -209,13 +209,14 @@ class SamplerSlot(Program):
                     f"a {type(worker).__name__} cannot play single episodes by index, so neither "
                     "schedule='deterministic' nor evaluate works with it; a DefaultWorker can"
                 )
-            self._agent, self._env = latest(self._agent, order.agent), order.env or self._env
             for parcel in order.agent:
                 worker.update_agent(parcel.open())
+            self._agent = latest(self._agent, order.agent)
             if not order.agent and order.indices is None:
                 worker.update_agent(None)  # no change, but a new request: no rollout spans two of them
             for parcel in order.env:
                 worker.update_env(parcel.open())
+            self._env = order.env or self._env
         except BaseException as error:
             error.treadle_phase = "update"  # type: ignore[attr-defined]
             raise
