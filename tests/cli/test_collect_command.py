@@ -545,3 +545,20 @@ def test_help_teaches() -> None:
     assert done.returncode == 0
     for word in ("treadle collect CartPole-v1 --episodes 1000", "THE SEED", "--envs-per-worker K", "float32"):
         assert word in done.stdout
+
+
+def test_a_policy_may_draw_from_every_row_also_from_those_without_an_episode(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.py"
+    policy.write_text(
+        "import numpy as np\n"
+        "def act(observations, rng):\n"
+        "    return np.array([each.integers(0, 2) for each in (rng if isinstance(rng, list) else [rng])])\n"
+    )
+    arguments = ("CartPole-v1", "--episodes", 3, "--workers", 1, "--policy", f"{policy}:act")
+    assert run_hash(tmp_path / "one", *arguments) == run_hash(tmp_path / "four", *arguments, "--envs-per-worker", 4)
+
+
+def test_a_mistyped_command_is_told_what_it_may_have_been() -> None:
+    done = treadle("colect", "CartPole-v1")
+    assert done.returncode == 2
+    assert one_line(done.stderr).endswith("Did you mean 'collect'? Try: treadle --help")

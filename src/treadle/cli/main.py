@@ -87,8 +87,9 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = given[0] if given and not given[0].startswith("-") else ""
-        failures.say(f"{error.format_message().rstrip('.')}. Try: treadle {command + ' ' if command else ''}--help")
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan") else ""
+        message = error.format_message().rstrip(".")
+        failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
     except typer.Abort:
         return 130

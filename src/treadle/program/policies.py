@@ -237,7 +237,8 @@ class PolicyActor:
         self._write = actions.batch_writer(self._arrays, rows)
         self._read = actions.batch_reader(self._arrays, 0, rows)
         self._ask = self._asker(policy)
-        self._rngs: list[np.random.Generator | None] = [None] * rows
+        # a row that has no episode yet has one as well: a policy may draw from all of its rows
+        self._rngs = [np.random.Generator(np.random.PCG64(0)) for _ in range(rows)]
         self._reset = getattr(policy, "reset", None)
         self._takes = _parameters(self._reset) if callable(self._reset) else []
         self._last: list[Any] = [None] * rows
