@@ -293,7 +293,7 @@ class PoolSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """The factory, the original agents and environments, and the options; not what workers were told since."""
         made_of = (self._factory, self._agents, self._envs, self._options)
-        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps, "root": self._root}
+        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts new workers."""
