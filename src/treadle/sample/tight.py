@@ -129,7 +129,7 @@ class TightLoop:
         self._actions += actions
         self._rewards += rewards
         if told or self._env_infos:
-            behind = [{}] * (self.rows - len(self._env_infos))
+            behind: list[dict[str, Any]] = [{}] * (self.rows - len(self._env_infos))
             self._env_infos += [*behind, *env_infos]
             self._agent_infos += [*behind, *agent_infos]
         self._episode_infos.append(episode_info)
