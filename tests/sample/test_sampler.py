@@ -433,6 +433,10 @@ def test_nothing_asked_for_is_an_error(kind: Any) -> None:
             sampler.obtain_exact_episodes(0, None)
         with pytest.raises(ValueError, match="episodes must be at least 1"):
             sampler.evaluate(0)
+        for amount in (None, "3", float("inf")):
+            for call in (sampler.evaluate, lambda amount: sampler.obtain_samples(0, amount, None)):
+                with pytest.raises(ValueError, match=r"must be a finite number"):
+                    call(amount)
         assert len(sampler.obtain_samples(0, 10, None)) >= 10
 
 

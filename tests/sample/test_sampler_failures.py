@@ -32,6 +32,7 @@ from treadle import (
 )
 from treadle.pool.life import State
 from treadle.pool.member import Started
+from treadle.sample.contract import BadStep
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
@@ -353,6 +354,35 @@ class ReturnsNothing(Worker):
 
     def rollout(self) -> Any:
         return {"observations": [1, 2]}
+
+
+class OddOnce(Walk):
+    """One reward that is none, in the episode that the file's absence says is the first such."""
+
+    file = ""
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        if not Path(self.file).exists():
+            Path(self.file).touch()
+            reward = "much"  # type: ignore[assignment]
+        return observation, reward, *rest  # type: ignore[return-value]
+
+
+@BOTH
+@pytest.mark.parametrize("schedule", ["arrival", "deterministic"])
+def test_what_could_not_be_sent_is_forgotten(kind: Any, schedule: str, tmp_path: Path) -> None:
+    env = OddOnce()
+    env.file = str(tmp_path / "seen")
+    with make(kind, Coin(), env, on_failure="raise", schedule=schedule, n_workers=1) as sampler:
+        with pytest.raises(BadStep, match="much"):
+            sampler.obtain_samples(0, 50, None)
+        again = sampler.obtain_samples(0, 50, None)
+    with make(LocalSampler, Coin(), Walk(), schedule=schedule, n_workers=1) as sampler:
+        fresh = sampler.obtain_samples(0, 50, None)
+    assert again.rewards.dtype == np.float64
+    if schedule == "deterministic":
+        assert again.observations.tobytes() == fresh.observations.tobytes()
 
 
 @BOTH

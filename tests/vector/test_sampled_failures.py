@@ -48,6 +48,23 @@ def test_wrong_arguments_send_nothing(how: str) -> None:
         ):
             with pytest.raises(UsageError, match=r"for 3 unpaused slots. Nothing was sent"):
                 call()
+        for call, message in (
+            (lambda: vec.step(None), "actions .* NoneType"),  # type: ignore[arg-type]
+            (lambda: vec.step(1), "actions .* int"),  # type: ignore[arg-type]
+            (lambda: vec.set_seeds(None), "seeds .* NoneType"),  # type: ignore[arg-type]
+            (lambda: vec.set_seeds("123"), "seeds .* str"),  # type: ignore[arg-type]
+            (lambda: vec.attr(5), "attribute names .* int"),  # type: ignore[arg-type]
+            (lambda: vec.call("add", [1, 2, 3]), "list of arguments .* int"),
+            (lambda: vec.command("call", ["add"] * 3), "pair .* 'add'"),
+            (lambda: vec.command_at(0, "call"), "pair .* None"),
+            (lambda: vec.command_at(0, "render", 5), "pair .* 5"),
+        ):
+            with pytest.raises(UsageError, match=message):
+                call()
+        for index in (slice(0, 2), 1.0, None):
+            for call in (lambda: vec.step_at(index, 1), lambda: vec.pause_at(index)):  # noqa: B023 - called at once
+                with pytest.raises(IndexError, match="no slot at index"):
+                    call()
         vec.pause_at(1)
         for call in (
             lambda: vec.step_at(2, 1),
@@ -388,8 +405,16 @@ def test_dropped_slots(at_once: None) -> None:
         assert results[1].info["final_observation"]["where"].tolist() == [1, 1, 1, -1]
         with pytest.raises(UsageError, match="slot 1"):
             vec.step([1, 1, 1])
+        first, second, third = vec.next_task()
+        assert second is None
+        assert where([first, third]) == [[0, 2, 0, -1], [2, 2, 0, -1]]
+        vec.reset_all()
+        for call in (lambda: vec.step([1, 1, 1]), lambda: vec.step_at(1, 1), vec.get_observations):
+            with pytest.raises(UsageError, match="slot 1 was dropped when its worker died"):
+                call()
+        assert vec.stats().episodes.tolist() == [3, 1, 3]
         vec.pause_at(1)
-        assert [r.done for r in vec.step([1, 1])] == [True, True]
+        assert where([r.observation for r in vec.step([1, 1])]) == [[0, 1, 1, -1], [2, 1, 1, -1]]
 
 
 # -- arguments of both generations -----------------------------------------------------------------------------------

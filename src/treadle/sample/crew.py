@@ -78,10 +78,6 @@ class Crew:
             slot for member in members if member.state in life.ALIVE for slot in member.slots if slot not in self.lost
         )
 
-    def starting(self) -> list[int]:
-        """Workers that are being replaced."""
-        return [w for w in range(self.count) if w not in self.lost and w not in self.ready()]
-
     def incarnation(self, worker: int) -> int:
         """How often it was replaced."""
         return len(self.member(worker).restarts)

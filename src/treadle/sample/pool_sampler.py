@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import secrets
 from typing import Any, Self
@@ -14,7 +13,7 @@ from treadle.pool.parcel import Parcel
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.sample.agents import is_parameters
-from treadle.sample.arguments import check_seed
+from treadle.sample.arguments import check_count, check_seed
 from treadle.sample.crew import Crew
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
@@ -143,9 +142,7 @@ class PoolSampler(Sampler):
             TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
             WorkersLost: nobody is left to sample.
         """
-        if not num_samples >= 1:
-            raise UsageError(f"num_samples must be at least 1, got {num_samples!r}")
-        wanted = math.ceil(num_samples)
+        wanted = check_count("num_samples", num_samples)
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(steps=wanted), self._base)
@@ -166,10 +163,9 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
-        if not n_eps_per_worker >= 1:
-            raise UsageError(f"n_eps_per_worker must be at least 1, got {n_eps_per_worker!r}")
-        wanted = int(n_eps_per_worker) * self._crew.count
-        rule: StopRule = Exactly(int(n_eps_per_worker), self._crew.count)
+        each = check_count("n_eps_per_worker", n_eps_per_worker)
+        wanted = each * self._crew.count
+        rule: StopRule = Exactly(each, self._crew.count)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(episodes=wanted), self._base)
         with Watch(self._progress, of_episodes=wanted) as watch:
@@ -192,10 +188,9 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker, FragmentWorker).
         """
-        if not episodes >= 1:
-            raise UsageError(f"episodes must be at least 1, got {episodes!r}")
+        episodes = check_count("episodes", episodes)
         check_seed(seed)
-        rule = ByIndex(Schedule(episodes=int(episodes)))
+        rule = ByIndex(Schedule(episodes=episodes))
         with Watch(self._progress, of_episodes=episodes) as watch:
             self._gather(rule, agent_update, env_update, watch, root=seed, aside=True)
         return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
@@ -300,7 +295,7 @@ class PoolSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """The factory, the original agents and environments, and the options; not what workers were told since."""
         made_of = (self._factory, self._agents, self._envs, self._options)
-        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps, "root": self._root}
+        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts new workers."""

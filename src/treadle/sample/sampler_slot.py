@@ -151,6 +151,7 @@ class SamplerSlot(Program):
         self._prepare(order)
         bench = self._at_work()
         bench.guard(control.stopped)
+        bench.clear()  # of what the order before could not send
         before = seeding.GlobalState() if order.aside else None
         indices = order.indices
         most = order.most if indices is None else len(indices)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import UsageError
-from treadle.vector.sampled_refusals import NotSupported
+from treadle.vector.sampled_refusals import NotSupported, listed
 from treadle.vector.task_orders import Ask, NextTask, ResetSampler
 
 if TYPE_CHECKING:
@@ -30,13 +30,24 @@ DONE = "done"  # the result of commands that have none
 
 
 def _call_arguments(data: Any) -> tuple[Any, ...]:
-    name, args = data
-    return name, *(args or ())
+    name, args = _pair(data, "a function's name and its list of arguments, or None")
+    try:
+        return name, *(args or ())
+    except TypeError:
+        raise UsageError(
+            f"a function is called with a list of arguments (or None), got {type(args).__name__}. Nothing was sent"
+        ) from None
 
 
 def _render_arguments(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = data if data is not None else ((), {})
+    args, kwargs = _pair(data, "arguments and keyword arguments") if data is not None else ((), {})
     return tuple(args), {"mode": "rgb", **kwargs}
+
+
+def _pair(data: Any, what: str) -> tuple[Any, Any]:
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UsageError(f"the data of this command is a pair ({what}), got {data!r}. Nothing was sent")
+    return data[0], data[1]
 
 
 def checked(command: str) -> str:
@@ -154,7 +165,7 @@ class SampledCommands:
         n = len(self._live)
         if given is None or isinstance(given, str):
             return [given] * n
-        values = list(given)
+        values = listed(name, given, what)
         if len(values) != n:
             raise UsageError(f"{name}: {len(values)} {what} for {n} unpaused slots. Nothing was sent")
         return values

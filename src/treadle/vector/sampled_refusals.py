@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from treadle.errors import StartupFailed, UsageError, WorkerDied, WorkerTimeout
@@ -29,6 +29,13 @@ class StartDied(StartupFailed, EOFError):
     """A worker died while it made its samplers."""
 
 
+def listed(name: str, given: Any, what: str) -> list[Any]:
+    """What was given for every slot, as a list. Raises UsageError for what is no sequence of values."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{name}: {what} must be a sequence, got {type(given).__name__}. Nothing was sent")
+    return list(given)
+
+
 def start_error(error: StartupFailed) -> StartupFailed:
     """The same failure, as a subclass that says what kind it is, where there is one."""
     first = error.failures[0] if error.failures else None
@@ -44,4 +51,4 @@ def start_error(error: StartupFailed) -> StartupFailed:
     return error
 
 
-__all__ = ["FirstTaskFailed", "NoSuchSlot", "NotSupported", "StartDied", "StartTimedOut", "start_error"]
+__all__ = ["FirstTaskFailed", "NoSuchSlot", "NotSupported", "StartDied", "StartTimedOut", "listed", "start_error"]

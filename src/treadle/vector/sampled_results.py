@@ -41,6 +41,7 @@ class Results:
     Attributes:
         states: one a slot.
         special: slots that do not run.
+        gone: slots that were dropped when their worker died: nothing brings them back.
         lost: slots whose task moved on in a step that nobody saw the result of.
         steps, episodes: int64[n], steps taken and tasks begun, as far as they were handed out.
         histories: one a slot.
@@ -53,6 +54,7 @@ class Results:
         self._last: dict[int, Any] | None = {} if remember else None
         self.states = [Slot.RUNNING] * n
         self.special: set[int] = set()
+        self.gone: set[int] = set()
         self.lost: set[int] = set()
         self.steps, self.episodes = np.zeros(n, np.int64), np.ones(n, np.int64)
         self.histories = [History() for _ in range(n)]
@@ -141,14 +143,14 @@ class Results:
 
     def _gone(self, slot: int, info: dict[str, Any]) -> RLStepResult:
         """A slot that was dropped: no observation will come of it any more."""
-        self._empty(slot)
+        self._drop(slot)
         info.update({ABORTED: True, DROPPED: True, "truncated": True, "final_observation": self._seen(slot)})
         return RLStepResult(None, 0.0, True, info)
 
     def _aside(self, slot: int, info: dict[str, Any]) -> None:
         """News of a slot that was not stepped: a death can come at any time."""
         if info.get(DROPPED):
-            self._empty(slot)
+            self._drop(slot)
         elif info.get(RESTARTED):
             note: Note = info.get(NOTE) or Note()
             self._restarted.add(slot)
@@ -157,11 +159,16 @@ class Results:
     # -- new tasks ---------------------------------------------------------------------------------------------------
 
     def of_orders(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[Any]:
-        """The first observations that orders have led to; None for slots that are `lost`."""
+        """The first observations that orders have led to; None for slots that are `lost`, or gone."""
         rows, lost = self._split(batch.observations), set(lost)
         found: list[Any] = []
         for slot in slots:
-            note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
+            info = batch.infos.get(slot, {})
+            if slot in self.gone or info.get(DROPPED):
+                self._drop(slot)
+                found.append(None)
+                continue
+            note: Note = info.get(NOTE) or Note()
             observation = rows[slot] if note.observation is NOTHING else note.observation
             if slot in lost:
                 found.append(None)
@@ -197,6 +204,10 @@ class Results:
             self.special.discard(slot)
             self.episodes[slot] += 1
 
+    def _drop(self, slot: int) -> None:
+        self.gone.add(slot)
+        self._empty(slot)
+
     def _empty(self, slot: int) -> None:
         self.states[slot] = Slot.EMPTY
         self.special.add(slot)
@@ -207,6 +218,12 @@ class Results:
         self.states[slot] = state
         self.histories[slot].handed(status.handed - self.histories[slot].tasks)
         (self.special.discard if state is Slot.RUNNING else self.special.add)(slot)
+
+    def why_empty(self, slot: int) -> str:
+        """For errors: what a slot without a task lacks, and what can be done."""
+        if slot in self.gone:
+            return f"slot {slot} was dropped when its worker died: pause_at it"
+        return f"slot {slot}: its sampler is exhausted and has no task: pause_at it, or reset_all"
 
     # -- metrics -----------------------------------------------------------------------------------------------------
 

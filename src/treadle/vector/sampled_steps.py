@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.task.core import RLStepResult
+from treadle.vector.sampled_refusals import listed
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.task_orders import NextTask, Stay
 from treadle.vector.task_rows import Code
@@ -101,7 +102,7 @@ class SampledSteps:
         return self._stepped(batch, slots)
 
     def _paired(self, actions: Sequence[Any]) -> dict[int, Any]:
-        actions = list(actions)
+        actions = listed("step", actions, "actions")
         if len(actions) != len(self._live):
             raise UsageError(f"{len(actions)} actions for {len(self._live)} unpaused slots. Nothing was sent")
         return dict(zip(self._live, actions))
@@ -131,7 +132,7 @@ class SampledSteps:
                 )
             state = books.states[slot]
             if state is Slot.EMPTY:
-                raise UsageError(f"slot {slot}: its sampler is exhausted: pause_at it, or reset_all. Nothing was sent")
+                raise UsageError(f"{books.why_empty(slot)}. Nothing was sent")
             if state is Slot.HELD and action is not None:
                 raise UsageError(f"slot {slot}: its task is done: give None for it. Nothing was sent")
             row[slot] = Code.HELD if state is Slot.HELD else action

@@ -12,6 +12,7 @@ result for `wait_step`, and returns what it was asked for itself.
 from __future__ import annotations
 
 import logging
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from treadle.task.core import TaskSampler
 from treadle.task.sensors import SensorSuite
 from treadle.vector import sampled_arguments as arguments
 from treadle.vector.sampled_commands import SampledCommands
-from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, start_error
+from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, listed, start_error
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.sampled_steps import SampledSteps
 from treadle.vector.task_orders import Ask, Fresh, NextTask, ResetSampler, Status
@@ -179,7 +180,7 @@ class SampledTasks(SampledSteps, SampledCommands):
     def set_seeds(self, seeds: Sequence[int]) -> None:
         """Give every unpaused slot's sampler a seed, for the tasks to come."""
         self._begin("set_seeds")
-        self._seed(dict(zip(self._live, self._each("set_seeds", seeds, "seeds"))))
+        self._seed(dict(zip(self._live, self._each("set_seeds", listed("set_seeds", seeds, "seeds"), "seeds"))))
 
     def _seed(self, seeds: dict[int, Any]) -> None:
         try:
@@ -278,7 +279,7 @@ class SampledTasks(SampledSteps, SampledCommands):
 
     def _slot(self, index: int) -> int:
         try:
-            return self._live[index]
+            return self._live[operator.index(index)]
         except (IndexError, TypeError):
             paused = f" ({self._n - len(self._live)} of {self._n} are paused)" if len(self._live) < self._n else ""
             raise NoSuchSlot(f"there is no slot at index {index!r}: {len(self._live)} are unpaused{paused}") from None
@@ -296,9 +297,7 @@ class SampledTasks(SampledSteps, SampledCommands):
         """Ask slots for something of their own. `task`: of their present tasks, which they must have."""
         for slot in orders if task else ():
             if self._results.states[slot] is Slot.EMPTY:
-                raise UsageError(
-                    f"slot {slot}: its sampler is exhausted and has no task: pause_at it. Nothing was sent"
-                )
+                raise UsageError(f"{self._results.why_empty(slot)}. Nothing was sent")
         if not orders:
             return []
         try:
