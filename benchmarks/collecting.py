@@ -25,7 +25,7 @@ from benchmarks.measure import Measure, measure
 from benchmarks.report import machine, markdown, progress, summarise
 from benchmarks.workloads import SEED, WORKLOADS, Workload
 
-EPISODES = {"cartpole": 20_000, "pong": 16}
+EPISODES = {"cartpole": 40_000, "pong": 48}  # seconds of work, so that the last episodes do not tell
 
 
 def limit(workload: Workload, workers: int, seconds: float, *, reseed: bool) -> Measure:

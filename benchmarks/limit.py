@@ -9,7 +9,7 @@ observation). This file imports nothing of Treadle, and its workers start clean 
 import itertools
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
@@ -27,6 +27,28 @@ _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 
 
+class _Nested:
+    """A row for observations of nested dicts; written like a memoryview, `row[:] = observation`."""
+
+    def __init__(self, space: gym.spaces.Dict) -> None:
+        self.leaves = list(self._of(space, ()))
+
+    def _of(self, space: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if isinstance(space, gym.spaces.Dict):
+            for key, part in space.spaces.items():
+                yield from self._of(part, (*path, key))
+        else:
+            row = np.zeros(space.shape, space.dtype)
+            yield path, memoryview(row) if row.ndim == 1 else row
+
+    def __setitem__(self, _: slice, observation: Any) -> None:
+        for path, row in self.leaves:
+            value = observation
+            for key in path:
+                value = value[key]
+            row[:] = value
+
+
 def _views(*arrays: Any) -> list[Any]:
     """Memoryviews of one-dimensional arrays: written in about half the time that the arrays take."""
     return [memoryview(array) for array in arrays]
@@ -36,7 +58,8 @@ class Loop:
     """Envs of one process, seeded, reset and ready to be stepped.
 
     actions: int64[batches, len(envs)], cycled. The results of the latest step are in `observations` (one row per env,
-    the env's own shape and dtype), `rewards` (float64[n]), `terminated` and `truncated` (bool[n]).
+    the env's own shape and dtype; nothing where they nest), `rewards` (float64[n]), `terminated` and `truncated`
+    (bool[n]).
     reseed: give every reset a new seed, as those must who want to repeat single episodes.
     """
 
@@ -48,9 +71,9 @@ class Loop:
         reseed: bool = False,
     ) -> None:
         space = envs[0].observation_space
-        assert isinstance(space, gym.spaces.Box)
         n = len(envs)
-        self.observations = np.zeros((n, *space.shape), space.dtype)
+        shape = (n, *(space.shape or ())) if isinstance(space, gym.spaces.Box) else (0,)
+        self.observations = np.zeros(shape, space.dtype)
         self.rewards = np.zeros(n)
         self.terminated = np.zeros(n, np.bool_)
         self.truncated = np.zeros(n, np.bool_)
@@ -61,6 +84,8 @@ class Loop:
         self._next = 0
         # A memoryview is written in about half the time that an array takes, but in one dimension only.
         self._rows: list[Any] = [memoryview(row) if row.ndim == 1 else row for row in self.observations]
+        if isinstance(space, gym.spaces.Dict):
+            self._rows = [_Nested(space) for _ in envs]
         for env, row, seed in zip(envs, self._rows, seeds, strict=True):
             row[:] = env.reset(seed=seed)[0]
 
@@ -94,6 +119,35 @@ class Loop:
         return passes * len(slots), now - start
 
 
+class RowsLoop:
+    """The same for one vectorised env: it is stepped and its batches are kept as it returns them.
+
+    Rows that are resets (NEXT_STEP) are not counted.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int, actions: NDArray[np.int64]) -> None:
+        self._env, self._batches, self._next = env, list(actions), 0
+        self._resets = env.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
+        self._ended = 0
+        env.reset(seed=seed)
+
+    def run(self, seconds: float) -> tuple[int, float]:
+        """As `Loop.run`."""
+        step, batches, k = self._env.step, self._batches, self._next
+        rows, count, clock = self._env.num_envs, np.count_nonzero, perf_counter
+        steps = 0
+        start = now = clock()
+        while now - start < seconds:
+            _, _, terminated, truncated, _ = step(batches[k])
+            steps += rows - self._ended
+            if self._resets:
+                self._ended = int(count(terminated | truncated))
+            k = (k + 1) % len(batches)
+            now = clock()
+        self._next = k
+        return steps, now - start
+
+
 def _serve(
     make: Callable[[], gym.Env[Any, Any]],
     seeds: Sequence[int],
@@ -101,10 +155,14 @@ def _serve(
     requests: Connection,
     barrier: Barrier,
     reseed: bool,
+    make_rows: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None,
 ) -> None:
-    """A worker's life: build the envs, then one run per number of seconds that arrives, until None does."""
-    envs = [make() for _ in seeds]
-    loop = Loop(envs, seeds, actions, reseed)
+    """A worker's life: build the envs, then one run per number of seconds that arrives, until None does.
+
+    make_rows: build one vectorised env in the place of many.
+    """
+    envs: list[Any] = [make() for _ in seeds] if make_rows is None else [make_rows(len(seeds))]
+    loop: Any = Loop(envs, seeds, actions, reseed) if make_rows is None else RowsLoop(envs[0], seeds[0], actions)
     if any(name.partition(".")[0] == "treadle" for name in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)  # ready
@@ -116,9 +174,11 @@ def _serve(
 
 
 class LimitSession:
-    """W processes with an even share of the envs each, built and waiting."""
+    """W processes with an even share of the envs each, built and waiting. rows: each has one vectorised env."""
 
-    def __init__(self, workload: Workload, n_envs: int, workers: int, reseed: bool = False) -> None:
+    def __init__(
+        self, workload: Workload, n_envs: int, workers: int, reseed: bool = False, *, rows: bool = False
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         shares = np.array_split(np.arange(n_envs), min(workers, n_envs))
         barrier = context.Barrier(len(shares))
@@ -129,9 +189,9 @@ class LimitSession:
             for share in shares:
                 ours, theirs = context.Pipe()
                 seeds = [SEED + int(i) for i in share]
-                process = context.Process(
-                    target=_serve, args=(workload.make, seeds, actions[:, share], theirs, barrier, reseed), daemon=True
-                )
+                made = workload.make_rows if rows else None
+                args = (workload.make, seeds, actions[:, share], theirs, barrier, reseed, made)
+                process = context.Process(target=_serve, args=args, daemon=True)
                 process.start()
                 theirs.close()
                 self._processes.append(process)

@@ -15,7 +15,7 @@ from benchmarks.measure import Measure
 
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
-_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "ale-py", "stable-baselines3")
+_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "ale-py", "stable-baselines3", "allenact")
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ def markdown(lines: Sequence[Line], notes: Sequence[str], facts: Mapping[str, An
     return "\n".join(text)
 
 
-def write_between_markers(path: Path, text: str) -> None:
+def write_between_markers(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Replaces what stands between the markers in `path`. Raises ValueError unless it holds one of each, in order."""
     old = path.read_text(encoding="utf-8")
-    head, begin, rest = old.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in tail:
-        raise ValueError(f"{path} must hold the lines {BEGIN} and {END} once each, in this order")
-    path.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+    head, first, rest = old.partition(begin)
+    _, last, tail = rest.partition(end)
+    if not first or not last or begin in rest or end in tail:
+        raise ValueError(f"{path} must hold the lines {begin} and {end} once each, in this order")
+    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
 
 
 def progress(text: str) -> None:

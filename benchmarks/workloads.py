@@ -6,8 +6,10 @@ any clock starts.
 
 The synthetic envs do a fixed amount of *work* and do not watch a clock: an env that spins until 100 us have passed gets
 its step for free while the operating system runs another process, which flatters whoever has more processes than cores.
+(`sleep1ms` is meant to wait, and does.)
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +77,49 @@ class PythonEnv(EpisodicEnv):
         return np.full(8, self._x / 2**31, np.float32)
 
 
+class NestedEnv(PythonEnv):
+    """The same work with an observation of four leaves in a Dict within a Dict."""
+
+    def __init__(self, microseconds: int) -> None:
+        super().__init__(microseconds)
+        box = partial(spaces.Box, -1.0, 1.0, dtype=np.float32)
+        body = spaces.Dict({"joints": box(shape=(8,)), "speed": box(shape=(3,))})
+        view = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+        self.observation_space: Any = spaces.Dict({"body": body, "goal": box(shape=(2,)), "view": view})
+
+    def observe(self, action: int) -> Any:
+        self._x = _busy(self._turns, self._x + int(action))
+        at = self._x / 2**31
+        body = {"joints": np.full(8, at, np.float32), "speed": np.full(3, at, np.float32)}
+        return {"body": body, "goal": np.full(2, at, np.float32), "view": np.full((7, 7, 3), self._x & 255, np.uint8)}
+
+
+class ExponentialEnv(EpisodicEnv):
+    """A step of 1 ms on average, its length drawn anew from an exponential distribution by the env's own generator.
+
+    sleeps: it waits that long, as an env does that talks to a simulator; else it computes about as long.
+    """
+
+    def __init__(self, *, sleeps: bool) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-1.0, 1.0, (8,), np.float32)
+        self._sleeps, self._x = sleeps, 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._lengths: list[float] = []
+        return super().reset(seed=seed, options=options)
+
+    def observe(self, action: int) -> NDArray[Any]:
+        if not self._lengths:
+            self._lengths = self.np_random.exponential(size=256).tolist()
+        length = self._lengths.pop()
+        if self._sleeps:
+            time.sleep(1e-3 * length)
+        else:
+            self._x = _busy(int(10 * TURNS_PER_100_US * length), self._x + int(action))
+        return np.full(8, self._x / 2**31, np.float32)
+
+
 class ImageEnv(EpisodicEnv):
     """A step that computes nothing and returns one of four ready uint8[84, 84, 4]: what is left is moving the image."""
 
@@ -96,18 +141,25 @@ def make_pong() -> gym.Env[Any, Any]:
     return gym.make("ALE/Pong-v5")
 
 
+def make_cartpoles(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Gymnasium's CartPole in NumPy: one expression steps all rows."""
+    return gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
+
+
 @dataclass(frozen=True)
 class Workload:
     """One env to step.
 
     name: the first part of its rows' names. about: one phrase for the table. make: builds one env; picklable by module
-    path, so that it works under every start method. n_actions: the size of its Discrete action space.
+    path, so that it works under every start method. n_actions: the size of its Discrete action space. make_rows: builds
+    k of it as one vectorised env, where it has that form.
     """
 
     name: str
     about: str
     make: Callable[[], gym.Env[Any, Any]]
     n_actions: int
+    make_rows: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None = None
 
     def actions(self, n_envs: int, batches: int = 64) -> NDArray[np.int64]:
         """Random actions, int64[batches, n_envs], the same on every call; contestants cycle through them."""
@@ -117,10 +169,13 @@ class Workload:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2),
+        Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2, make_cartpoles),
         Workload("pong", "ALE/Pong-v5, raw uint8[210, 160, 3]", make_pong, 6),
         Workload("python100us", "100 us of Python, float32[8]", partial(PythonEnv, 100), 2),
         Workload("python1ms", "1 ms of Python, float32[8]", partial(PythonEnv, 1000), 2),
+        Workload("dict10us", "10 us of Python, four leaves in nested Dicts", partial(NestedEnv, 10), 2),
+        Workload("exp1ms", "1 ms of Python on average, exponential", partial(ExponentialEnv, sleeps=False), 2),
+        Workload("sleep1ms", "1 ms of waiting on average, exponential", partial(ExponentialEnv, sleeps=True), 2),
         Workload("images", "no work, uint8[84, 84, 4]", ImageEnv, 2),
     )
 }

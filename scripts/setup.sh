@@ -59,7 +59,7 @@ rm -f "$stamp"
 requirements=$venv/requirements-$group.txt
 "$python" scripts/group.py "$group" >"$requirements"
 install --editable '.[all]' --requirement "$requirements"
-if [ "$group" = heavy ]; then
+if [ "$group" = heavy ]; then # the originals that ours are compared with: their own pins clash with everybody else's
   "$python" scripts/group.py heavy-alone >"$requirements"
   install --no-deps --requirement "$requirements"
 fi

@@ -1,4 +1,4 @@
-"""What holds for every test: it leaves nothing behind, it runs under a hard limit, and heavy tests are asked for.
+"""What holds for every test: it leaves nothing behind, it has a hard limit, and heavy and slow tests are asked for.
 
 `no_residue` photographs this process and its kin before and after each test and fails the test that left something:
 a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. Two
@@ -356,10 +356,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave heavy tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them."""
-    if TEST_ALL or "heavy" in config.getoption("markexpr"):
-        return
-    heavy = [item for item in items if item.get_closest_marker("heavy")]
-    if heavy:
-        config.hook.pytest_deselected(items=heavy)
-        items[:] = [item for item in items if not item.get_closest_marker("heavy")]
+    """Leave heavy and slow tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them (slow: or they are named)."""
+    asked = config.getoption("markexpr")
+    out = [mark for mark in ("heavy", "slow") if not TEST_ALL and mark not in asked]
+    if any("::" in argument for argument in config.args):
+        out = [mark for mark in out if mark != "slow"]
+    left = [item for item in items if any(item.get_closest_marker(mark) for mark in out)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]

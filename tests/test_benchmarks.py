@@ -17,12 +17,21 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package
     sys.path.insert(0, str(ROOT))
 
+from benchmarks import vectors  # noqa: E402
 from benchmarks.contestants import Contestant, ours, peers  # noqa: E402
-from benchmarks.limit import Loop  # noqa: E402
+from benchmarks.limit import Loop, RowsLoop  # noqa: E402
 from benchmarks.measure import Measure, measure  # noqa: E402
 from benchmarks.report import BEGIN, END, figure, summarise, write_between_markers  # noqa: E402
 from benchmarks.run import main  # noqa: E402
-from benchmarks.workloads import DEFAULT_ROWS, EPISODE_STEPS, WORKLOADS, ImageEnv, Workload, parse_row  # noqa: E402
+from benchmarks.workloads import (  # noqa: E402
+    DEFAULT_ROWS,
+    EPISODE_STEPS,
+    WORKLOADS,
+    ImageEnv,
+    NestedEnv,
+    Workload,
+    parse_row,
+)
 
 from tally import Tally  # noqa: E402 - a file of its own: processes that import it must stay without Treadle
 
@@ -44,6 +53,74 @@ def test_a_contestant_reports_exactly_the_steps_its_envs_made(contestant: Contes
     assert second.wall_s >= 0.2
     assert second.cpu_s > 0
     assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == first.env_steps + second.env_steps
+
+
+VECTORS = [
+    vectors.Vector("steps", workers=2),
+    vectors.Vector("keeps", workers=2, inline=0, copy=False, keep=vectors.copied),
+    vectors.Rollouts("rollouts", workers=2),
+    vectors.Stored("stores", gym.vector.SyncVectorEnv),
+]
+
+
+@pytest.mark.parametrize("contestant", VECTORS, ids=lambda contestant: contestant.name)
+def test_a_vector_reports_exactly_the_steps_its_envs_made(contestant: Contestant, tmp_path: Path) -> None:
+    workload = Workload("tally", "CartPole-v1 that counts", partial(Tally, str(tmp_path)), 2)
+    session = contestant.setup(workload, 3, 2)
+    try:
+        steps = session.run(0.1).env_steps + session.run(0.2).env_steps
+    finally:
+        session.close()
+    assert steps > 0
+    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == steps
+
+
+def test_partial_batches_report_the_steps_that_were_received(tmp_path: Path) -> None:
+    workload = Workload("tally", "CartPole-v1 that counts", partial(Tally, str(tmp_path)), 2)
+    session = vectors.Partial("partial", batch=2, workers=2, inline=0).setup(workload, 3, 2)
+    try:
+        steps = session.run(0.1).env_steps + session.run(0.2).env_steps
+    finally:
+        session.close()
+    made = sum(int(path.read_text()) for path in tmp_path.iterdir())
+    assert 0 <= made - steps <= 3  # at the end each env had one out
+
+
+def test_the_limit_of_vectorised_envs_counts_no_resets(tmp_path: Path) -> None:
+    envs = gym.vector.SyncVectorEnv([partial(Tally, str(tmp_path))] * 3)
+    loop = RowsLoop(envs, 1, np.ones((4, 3), np.int64))
+    steps = loop.run(0.1)[0] + loop.run(0.0)[0] + loop.run(0.1)[0]
+    envs.close()
+    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == steps
+
+
+def test_the_limits_loop_keeps_nested_observations() -> None:
+    env = NestedEnv(0)
+    loop = Loop([env], [1], WORKLOADS["dict10us"].actions(1))
+    loop.run(0.0)
+    leaves = {path: np.asarray(row) for path, row in loop._rows[0].leaves}
+    assert sorted(leaves) == [("body", "joints"), ("body", "speed"), ("goal",), ("view",)]
+    np.testing.assert_array_equal(leaves["body", "joints"], np.full(8, env._x / 2**31, np.float32))
+    np.testing.assert_array_equal(leaves["view",], np.full((7, 7, 3), env._x, np.uint8))
+
+
+def test_every_table_is_found_by_name() -> None:
+    tables = vectors.chosen_tables("")
+    assert len({table.name for table in tables}) == len(tables)
+    assert [table.name for table in vectors.chosen_tables("owned cartpole-128, safe")] == [
+        "safe images-32",
+        "owned cartpole-128",
+    ]
+    with pytest.raises(ValueError, match="no table 'chess'"):
+        vectors.chosen_tables("chess")
+
+
+def test_the_vectors_command_prints_a_line_per_contestant(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--only", "owned cartpole-128", "--rounds", "1", "--seconds", "0.05", "--warmup", "0"]
+    assert vectors.main([*options, "--contestants", "limit,inline=0"]) == 0
+    out = capsys.readouterr().out
+    assert "| owned cartpole-128 | limit |" in out
+    assert "| owned cartpole-128 | make_vec, owned=True, inline=0 |" in out
 
 
 def test_the_limits_loop_keeps_every_result_in_its_row() -> None:

@@ -47,6 +47,12 @@ _HOME = {
     "VectorStats": "treadle.vector.stats",
     "Rollout": "treadle.vector.rollout",
     "OwnedVectors": "treadle.vector.owned",
+    "VectorSampledTasks": "treadle.vector.sampled",
+    "SingleProcessVectorSampledTasks": "treadle.vector.sampled",
+    "TaskVectorStats": "treadle.vector.sampled_tasks",
+    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "treadle.task.core"),
+    **dict.fromkeys(("Sensor", "SensorSuite"), "treadle.task.sensors"),
+    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "treadle.task.gym"),
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
     "CollectionFailed": "treadle.sample.collect",
@@ -54,6 +60,23 @@ _HOME = {
     "compare": "treadle.sample.evaluate",
     "Comparison": "treadle.sample.evaluate",
     "Evaluation": "treadle.sample.evaluate",
+    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "treadle.sample.steps"),
+    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "treadle.sample.updates"),
+    "StepType": "treadle.sample.step_type",
+    "TimeStepBatch": "treadle.sample.time_step_batch",
+    "EpisodeBatch": "treadle.sample.episode_batch",
+    "InProgressEpisode": "treadle.sample.in_progress",
+    "Worker": "treadle.sample.worker",
+    "DefaultWorker": "treadle.sample.default_worker",
+    "VecWorker": "treadle.sample.vec_worker",
+    "FragmentWorker": "treadle.sample.fragment_worker",
+    "WorkerFactory": "treadle.sample.worker_factory",
+    "Sampler": "treadle.sample.sampler",
+    "LocalSampler": "treadle.sample.local_sampler",
+    "MultiprocessingSampler": "treadle.sample.multiprocessing_sampler",
+    "run_worker": "treadle.sample.multiprocessing_sampler",
+    "WorkersLost": "treadle.sample.workers_lost",
+    "rollout": "treadle.sample.rollout",
     "PlanEnv": "treadle.plan.env",
     "GymPlanEnv": "treadle.plan.gym_plan_env",
     "ExternalProcess": "treadle.plan.external",
@@ -114,17 +137,38 @@ if TYPE_CHECKING:
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.collect import CollectionFailed, collect
+    from treadle.sample.default_worker import DefaultWorker
     from treadle.sample.episode import Episode
+    from treadle.sample.episode_batch import EpisodeBatch
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
+    from treadle.sample.fragment_worker import FragmentWorker
+    from treadle.sample.in_progress import InProgressEpisode
+    from treadle.sample.local_sampler import LocalSampler
+    from treadle.sample.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.sample.rollout import rollout
+    from treadle.sample.sampler import Sampler
+    from treadle.sample.step_type import StepType
+    from treadle.sample.steps import EnvSpec, EnvStep, InOutSpec, TimeStep
+    from treadle.sample.time_step_batch import TimeStepBatch
+    from treadle.sample.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
+    from treadle.sample.vec_worker import VecWorker
+    from treadle.sample.worker import Worker
+    from treadle.sample.worker_factory import WorkerFactory
+    from treadle.sample.workers_lost import WorkersLost
     from treadle.states.keeper import Keeper
     from treadle.states.replay import Replayed
     from treadle.states.state import EnvState
+    from treadle.task.core import RLStepResult, Task, TaskSampler
+    from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
+    from treadle.task.sensors import Sensor, SensorSuite
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
     from treadle.vector.owned import OwnedVectors
     from treadle.vector.rollout import Rollout
+    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+    from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats
 
 

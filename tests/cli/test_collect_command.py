@@ -40,10 +40,13 @@ def test_any_number_of_workers_gives_the_same_dataset(env: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("env", "policy"),
-    [("Walk", "stochastic"), ("RandomTimes", "random"), ("GlobalRandom", "globally_random")],
+    ("env", "policy", "amount"),
+    [
+        ("Walk", "stochastic", ("--episodes", 30)),
+        ("RandomTimes", "random", ("--steps", 120)),
+        ("GlobalRandom", "globally_random", ("--episodes", 30)),
+    ],
 )
-@pytest.mark.parametrize("amount", [("--episodes", 30), ("--steps", 120)])
 def test_randomness_of_every_kind_repeats(env: str, policy: str, amount: tuple[str, int], tmp_path: Path) -> None:
     policy = policy if policy == "random" else f"{ZOO}:{policy}"
     play = (f"{ZOO}:{env}", *amount, "--policy", policy)
@@ -147,18 +150,27 @@ def test_an_environment_that_carries_something_over_is_noticed(tmp_path: Path) -
 # -- stopping and going on ---------------------------------------------------------------------------------------------
 
 
+def gated_play(gate: Path) -> tuple[object, ...]:
+    kwargs = json.dumps({"gate": str(gate)})
+    return "collect", f"{ZOO}:Gated", "--episodes", 40, "--workers", 2, "--env-kwargs", kwargs, "--verify", 0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the run that nothing stops."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "open").touch()
+    done = treadle(*gated_play(folder), "--quiet", "--out", folder / "reference")
+    assert (done.returncode, done.stderr) == (0, "")
+    return summary(folder / "reference")["hash"]
+
+
 @pytest.fixture
-def gated(tmp_path: Path) -> tuple[tuple[object, ...], Path, Path, str]:
+def gated(tmp_path: Path, undisturbed: str) -> tuple[tuple[object, ...], Path, Path, str]:
     """Arguments of a run that stops at a gate, the gate, its directory, and the hash it must end with."""
     gate, out = tmp_path / "gate", tmp_path / "out"
     gate.mkdir()
-    (gate / "open").touch()
-    kwargs = json.dumps({"gate": str(gate)})
-    play = ("collect", f"{ZOO}:Gated", "--episodes", 40, "--workers", 2, "--env-kwargs", kwargs, "--verify", 0)
-    done = treadle(*play, "--quiet", "--out", tmp_path / "reference")
-    assert (done.returncode, done.stderr) == (0, "")
-    (gate / "open").unlink()
-    return (*play, "--out", out), gate, out, summary(tmp_path / "reference")["hash"]
+    return (*gated_play(gate), "--out", out), gate, out, undisturbed
 
 
 def waiting(gate: Path, count: int):
@@ -246,8 +258,8 @@ def test_two_runs_never_share_a_directory(gated) -> None:
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    play = ("collect", f"{ZOO}:Heavy", "--episodes", 60, "--workers", 2, "--out", tmp_path / "o")
-    small = 2_000_000  # bytes a file: the shared memory fits, sixty episodes do not
+    play = ("collect", f"{ZOO}:Heavy", "--episodes", 30, "--workers", 2, "--verify", 0, "--out", tmp_path / "o")
+    small = 1_000_000  # bytes a file: the shared memory fits, thirty episodes do not
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, resource.RLIM_INFINITY))
@@ -283,10 +295,20 @@ def test_what_raises_ends_the_run_and_keeps_what_was_finished(tmp_path: Path) ->
 
 
 def test_three_deaths_on_one_episode_end_the_run(tmp_path: Path) -> None:
-    done = treadle("collect", f"{ZOO}:Dies", "--episodes", 30, "--out", tmp_path / "o", "--workers", 1)
+    done = treadle("collect", f"{ZOO}:Dies", "--episodes", 9, "--out", tmp_path / "o", "--workers", 1)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1
     assert "has cost 3 workers their lives; the last time the worker exited with code 3" in lines[-2]
+    assert "finished episodes are kept" in lines[-1]
+
+
+def test_an_environment_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    end = "--step-timeout", 0.4, "--workers", 1
+    done = treadle("collect", f"{ZOO}:Hangs", "--episodes", 9, "--out", tmp_path / "o", *end)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert "has cost 3 workers their lives; the last time no step came to its end for 0." in lines[-2]
+    assert "s (the limit is 0.4 s), at zoo.py:" in lines[-2]
     assert "finished episodes are kept" in lines[-1]
 
 
@@ -297,6 +319,7 @@ BAD = {
     "unknown ale": (("ALE/Pon-v5", "--episodes", 2), 2, "ALE/Pong-v5"),
     "unknown attribute": ((f"{ZOO}:Nothing", "--episodes", 2), 2, "has no 'Nothing'"),
     "missing package": ((f"{ZOO}:NeedsPackage", "--episodes", 2), 2, "a_package_that_nobody_has is not installed"),
+    "no time": (("CartPole-v1", "--episodes", 2, "--step-timeout", 0), 2, "--step-timeout must be more than 0 seconds"),
     "no workers": (("CartPole-v1", "--episodes", 2, "--workers", 0), 2, "--workers must be at least 1, got 0"),
     "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
     "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),

@@ -71,6 +71,13 @@ class Raises(Walk):
         return result
 
 
+class Hangs(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == 6:
+            time.sleep(3600)
+        return super().step(action)
+
+
 class Dies(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.t == 6:

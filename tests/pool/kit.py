@@ -51,13 +51,16 @@ def until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -
     return found
 
 
+ROOM = 4.0  # seconds that a busy machine may lose anywhere; what is waited for in vain takes longer
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Assert that the block takes at most so long."""
+    """Assert that the block does not wait for anything that takes longer: it has so long, and `ROOM` besides."""
     start = time.monotonic()
     yield
     took = time.monotonic() - start
-    assert took <= seconds, f"took {took:.2f} s, at most {seconds} s were allowed"
+    assert took <= seconds + ROOM, f"took {took:.2f} s, at most {seconds} s (and {ROOM} s) were allowed"
 
 
 def sound_rows(slots: list[int], steps: list[int], seed: int = 7, episode: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 PRELUDE = """
-import json, os, sys, time, signal, threading
+import json, os, sys, time, signal, threading, warnings
 import numpy as np
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env

@@ -28,6 +28,7 @@ def test_the_caller_forks() -> None:
         pool = Pool([gym_env(Sound)] * 4, workers=1, inline=2)
         pool.reset(seeds=range(4))
         pool.step([0] * 4)
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks where there are threads
         child = os.fork()
         if child == 0:
             for ask in (lambda: pool.step([0] * 4), pool.reset, pool.poll):

@@ -133,10 +133,43 @@ def test_the_other_end_is_gone(ends: tuple[Channel, Channel]) -> None:
         theirs.send("anybody?")
 
 
+class Slow:
+    """The person at the keyboard has no patience while it is unpickled for the first time."""
+
+    impatient = True
+
+    def __init__(self, size: int) -> None:
+        self.data = np.zeros(size, np.uint8)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if Slow.impatient:
+            Slow.impatient = False
+            raise KeyboardInterrupt
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("size", [1, 2 * SPILL])
+def test_an_interrupt_while_unpickling_loses_nothing(size: int, ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    Slow.impatient = True
+    ours.send(Slow(size), block=True)
+    ours.send("next", block=True)
+    with pytest.raises(KeyboardInterrupt):
+        theirs.recv_wait(1.0)
+    received = theirs.recv_wait(1.0)
+    assert received is not None
+    assert received[0].data.size == size
+    assert theirs.recv_wait(1.0) == ("next", [])
+
+
 @given(MESSAGES)
 def test_encode_and_decode(message: Any) -> None:
     body, fds = encode(message)
-    assert decode(body, fds) == (message, [])
+    try:
+        assert decode(body, fds) == (message, [])
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def test_within_a_process_objects_pass_as_they_are() -> None:

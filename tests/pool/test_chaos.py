@@ -3,7 +3,7 @@
 Every environment says in each observation which slot, incarnation, episode and step it is, with a checksum over a row
 that is long enough to be torn. A ledger follows each slot: a row is a transition that continues the last one, the first
 row of an episode, or the end of one that was cut. Nothing else may come, and nothing may be missing.
-TREADLE_CHAOS_SECONDS makes it longer than 15 seconds.
+TREADLE_CHAOS_SECONDS makes it longer than 9 seconds.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 
-SECONDS = float(os.environ.get("TREADLE_CHAOS_SECONDS", "15"))
+SECONDS = float(os.environ.get("TREADLE_CHAOS_SECONDS", "9"))
 WIDTH = 2048  # of a row: two pages of int64
 SLOTS, VICTIMS = 6, 4  # workers of two slots each; the last one is never hit
 RUNS = {mode: seed for seed, mode in enumerate(OnEnd)}

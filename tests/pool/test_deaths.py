@@ -22,6 +22,7 @@ from kit import (
     with_fault,
     within,
 )
+from scripts import state
 
 from treadle.errors import (
     BrokenPool,
@@ -69,7 +70,7 @@ def test_every_failed_worker_is_listed() -> None:
 def test_a_constructor_that_hangs_is_killed() -> None:
     with within(4.0), pytest.raises(StartupFailed) as caught:
         Pool([gym_env(Sound), gym_env(faults.HangsInInit)], workers=2, start_timeout=0.5)
-    (late,) = caught.value.failures
+    late = caught.value.failures[-1]  # a busy machine may be too slow for the other one, too
     assert isinstance(late, WorkerTimeout)
     assert late.where.slot == 1
     assert "in __init__" in late.stack
@@ -260,3 +261,23 @@ def test_without_a_limit_one_warning_is_given(
     (record,) = [r for r in caplog.records if r.name == "treadle"]
     assert "slot 1" in record.message
     assert "at_step" in record.message
+
+
+def test_the_number_of_a_dead_worker_is_its_own_until_it_is_buried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its group can be signalled without hitting a stranger that got the number; afterwards nobody signals it."""
+    with Pool([gym_env(Sound)] * 2, workers=2) as pool:
+        warm(pool, 1)
+        worker = pool.members[0].worker
+        os.kill(worker.pid, signal.SIGKILL)
+        until(worker.ended)
+        with Pool([gym_env(Sound)], workers=1):  # the fork server has been busy meanwhile
+            assert state(worker.pid) == "Z"
+        with pytest.raises(WorkerDied):
+            pool.step([0, 1])
+        assert not os.path.exists(f"/proc/{worker.pid}")
+        signalled: list[Any] = []
+        monkeypatch.setattr(os, "killpg", lambda *call: signalled.append(call))
+        monkeypatch.setattr(os, "kill", lambda *call: signalled.append(call))
+        worker.kill(signal.SIGKILL)
+        assert not signalled
+        monkeypatch.undo()

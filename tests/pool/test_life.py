@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.pool.life import ALIVE, TABLE, TERMINAL, Event, State, after, diagram
+from treadle.errors import UsageError
+from treadle.pool.life import ALIVE, TABLE, Event, State, after, diagram
 from treadle.pool.member import Member
 from treadle.pool.messages import Op, Reply, Request, WorkerSpec
 
@@ -42,7 +43,7 @@ def test_every_state_can_be_reached_and_closed() -> None:
 
 
 def test_nothing_leads_out_of_a_terminal_state() -> None:
-    for state in TERMINAL:
+    for state in (State.GONE, State.CLOSED):
         ways = {then for (at, _), then in TABLE.items() if at is state} - {state}
         assert ways <= {State.CLOSING}, "all that is left is the pool's own end"
     assert {then for (at, _), then in TABLE.items() if at is State.CLOSED} == {State.CLOSED}
@@ -58,7 +59,7 @@ class Silent:
 
     pid = 1
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request, packed: None) -> None:
         """Nothing happens."""
 
 
@@ -78,7 +79,7 @@ def test_no_sequence_that_a_pool_can_produce_is_missing(acts: list[str]) -> None
     for act in acts:
         if act == "send" and member.state in ALIVE:
             last += 1
-            member.send(Request(last, Op.STEP), (0,), 1.0)
+            member.send(Request(last, Op.STEP), None, (0,), 1.0)
             sent.append(last)
         elif act in ("reply", "more") and member.state in ALIVE and sent:
             id = sent[0] if act == "more" else sent.popleft()
@@ -121,12 +122,17 @@ def check(member: Member) -> None:
 
 def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
     class Refusing(Silent):
-        def send(self, request: Any) -> None:
+        def pack(self, payload: Any) -> None:
             raise TypeError("cannot pickle this")
+
+        def send(self, request: Request, packed: None) -> None:
+            raise OSError("no buffers")
 
     member = Member(WorkerSpec(0, (0,), b""), [], Refusing())
     member.see(Event.HELLO)
-    with pytest.raises(ValueError, match="cannot pickle this"):
-        member.send(Request(1, Op.CALL), (0,), None)
+    with pytest.raises(UsageError, match="cannot pickle this"):
+        member.pack("this")
+    with pytest.raises(OSError, match="no buffers"):
+        member.send(Request(1, Op.CALL), None, (0,), None)
     assert member.state is State.IDLE
     assert not member.owed

@@ -49,7 +49,7 @@ def extras(value: Any) -> Extras:
 def test_both_rings_wrap(size: int | None, line: Ends) -> None:
     """With nothing to say, with words that fit the box, that just do not, and that need a file."""
     for id in range(1, 5 * line.caller.depth):
-        line.caller.post(id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
+        line.caller.post(id, 2, id % 7, line.caller.channel.pack({"payload": id}) if id % 3 == 0 else None)
         assert line.worker.next(0) == (id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
         assert line.caller.take(0.0) is None
         line.worker.answer(id, None if size is None else extras(b"%d" % id + b"x" * size))
@@ -88,6 +88,19 @@ def test_a_stream_waits_for_credit(line: Ends) -> None:
     assert not worker.credit(id)
     assert worker.stopped(id)
     assert not worker.stopped(id + 1)
+
+
+def test_the_beat_of_a_stream(line: Ends) -> None:
+    """It changes with every look of the worker; while that waits for the caller there is none to be had."""
+    seen = [line.caller.beat()]
+    assert not line.worker.stopped(1)
+    seen.append(line.caller.beat())
+    line.worker.unticketed(True)
+    assert line.caller.beat() is None
+    line.worker.unticketed(False)
+    seen.append(line.caller.beat())
+    assert len(set(seen)) == 3
+    assert None not in seen
 
 
 def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:

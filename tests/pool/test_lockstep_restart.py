@@ -332,8 +332,10 @@ def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("what", ["raise", "hang"])
 def test_a_constructor_that_fails_the_second_time(what: str, tmp_path: Path) -> None:
     """It would do so again: raised, and the pool is broken."""
-    with mortals(tmp_path, OnEnd.NEXT_STEP, start_timeout=3.0) as pool:
+    with mortals(tmp_path, OnEnd.NEXT_STEP) as pool:
         pool.reset(seeds=SEEDS)
+        if what == "hang":
+            pool.roster.start_timeout = 0.5  # of the one that hangs, not of the first
         doom(tmp_path, 1, "step")
         doom(tmp_path, 0, "init", what)
         with within(6.0), pytest.raises(TaskRaised if what == "raise" else WorkerDied) as caught:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +211,18 @@ def test_objects_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]:
         with pytest.raises(UsageError, match=said):
             load_object(reference)
+
+
+def test_the_module_of_a_file_has_one_name_in_all_processes(tmp_path: Path) -> None:
+    """What one process pickles by reference, another that has loaded the file can unpickle."""
+    (tmp_path / "mine.py").write_text("class Thing:\n    value = 7\n")
+    said = []
+    code = "from treadle.program.policies import load_object as l; print(l('mine.py:Thing').__module__)"
+    for seed in "12":
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        said.append(subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True).stdout)
+    assert said[0] == said[1]
+    assert said[0].startswith(b"treadle_user_mine_")
 
 
 def test_names() -> None:

@@ -1,6 +1,8 @@
 """Calls in two halves and their order, and the constructor that is Gymnasium's."""
 
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +274,40 @@ def test_in_the_place_of_gymnasiums(monkeypatch: pytest.MonkeyPatch, wrapped: bo
         truncations = vector.step(np.full(3, t % 2))[3]
     assert truncations.all()
     vector.close()
+
+
+MANAGED = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+from small_envs import Counter
+import treadle
+
+class Shared(Counter):
+    def __init__(self, counts, lock):
+        super().__init__(9)
+        self.counts, self.lock = counts, lock
+    def step(self, action):
+        with self.lock:
+            self.counts["steps"] += 1
+        return super().step(action)
+
+if __name__ == "__main__":
+    with multiprocessing.Manager() as manager:
+        counts, lock = manager.dict(steps=0), manager.Lock()
+        for context in ("forkserver", "spawn", "fork"):
+            with lock:
+                counts["steps"] += 100
+            vector = treadle.AsyncVectorEnv([lambda: Shared(counts, lock)] * 2, context=context, workers=2)
+            vector.reset()
+            vector.step([0, 0])
+            vector.close()
+        print(counts["steps"])
+"""
+
+
+def test_managers_proxies_work_however_workers_start(tmp_path: Path) -> None:
+    """Also where the caller has used them, so that a fork copies its connections. A script: pytest has threads."""
+    (tmp_path / "managed.py").write_text(MANAGED)
+    command = [sys.executable, str(tmp_path / "managed.py"), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("306\n", 0), done.stderr

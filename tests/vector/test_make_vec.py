@@ -9,6 +9,7 @@ from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode
 from small_envs import Counter
 
+from conftest import require
 from treadle.errors import StartupFailed
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import make_vec, vector_entry_point
@@ -89,3 +90,19 @@ def test_gymnasiums_make_vec_by_spec() -> None:
         spec.vector_entry_point = theirs
     assert isinstance(vector, VectorEnv)
     vector.close()
+
+
+def test_a_package_that_is_imported_once_more_in_a_worker_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    """The caller's ids travel to the workers; a package that registers them there as well has no cause to complain."""
+    require("minigrid")
+
+    def grid() -> gym.Env:
+        import minigrid
+
+        gym.register_envs(minigrid)
+        return gym.make("MiniGrid-Empty-5x5-v0")
+
+    grid().close()
+    for env in (grid, "MiniGrid-Empty-5x5-v0"):
+        make_vec(env, 2, workers=1, inline=0).close()
+    assert "Overriding" not in capfd.readouterr().err

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, assert_same, copied, of
 
 import treadle
+from treadle.errors import UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.owned import OwnedVectors, rows_of_infos
 
@@ -230,6 +231,38 @@ def test_rows_fail_together(fault: str, error: type[Exception], text: str, inlin
             vector.step([0, 0, 0, 0])
         vector.reset_at([0, 1])
         assert vector.step([0, 1, 0, 1])[1].tolist() == [1.0] * 4
+
+
+class Interrupted(CartPoleVectorEnv):
+    """Ctrl-C in its third step."""
+
+    calls = 0
+
+    def step(self, action: Any) -> Any:
+        self.calls += 1
+        if self.calls == 3:
+            raise KeyboardInterrupt
+        if self.calls == 6:
+            raise ValueError("the cart fell")
+        return super().step(action)
+
+
+def test_an_interrupt_cuts_all_rows_and_counts_once() -> None:
+    with closing(treadle.make_vec(Interrupted, 3, owned=True, backend="serial")) as vector:
+        vector.reset(seed=7)
+        actions = np.zeros(3, np.int64)
+        for _ in range(2):
+            vector.step(actions)
+        with pytest.raises(KeyboardInterrupt):
+            vector.step(actions)
+        with pytest.raises(UsageError, match=r"slots \[0, 1, 2\] moved on"):
+            vector.step(actions)
+        vector.reset(seed=7)
+        for _ in range(2):
+            vector.step(actions)
+        with pytest.raises(ValueError, match="the cart fell") as caught:
+            vector.step(actions)
+        assert caught.value.where.step == 3  # type: ignore[attr-defined]
 
 
 def test_a_worker_that_dies() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import UsageError
-from treadle.vector.shares import choose_shares
+from treadle.vector.shares import MOST_WORKERS, choose_shares, matters
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,36 @@ from treadle.vector.shares import choose_shares
 )
 def test_auto(n: int, cores: int, guarded: bool, backend: str, expected: Any) -> None:
     assert choose_shares(n, backend, "auto", "auto", guarded=guarded, cores=cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "workers", "inline", "expected"),
+    [
+        (8, "auto", "auto", (8, 0)),
+        (8, "auto", 3, (5, 3)),
+        (8, 2, "auto", (2, 0)),
+        (500, "auto", "auto", (MOST_WORKERS, 0)),
+    ],
+)
+def test_auto_where_environments_wait(n: int, workers: Any, inline: Any, expected: Any) -> None:
+    assert choose_shares(n, "process", workers, inline, guarded=False, cores=2, waits=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "backend", "workers", "inline", "expected"),
+    [
+        (3, "process", "auto", "auto", True),
+        (2, "process", "auto", "auto", False),  # one for each core and the caller either way
+        (3, "process", "auto", 2, False),
+        (4, "process", "auto", 2, True),
+        (9, "process", 2, "auto", False),
+        (9, "process", None, 0, False),
+        (9, "serial", "auto", "auto", False),
+        (9, "thread", "auto", "auto", False),
+    ],
+)
+def test_when_it_matters_whether_they_wait(n: int, backend: str, workers: Any, inline: Any, expected: bool) -> None:
+    assert matters(n, backend, workers, inline, cores=2) is expected
 
 
 def test_numbers_stand() -> None:

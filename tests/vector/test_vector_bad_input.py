@@ -6,11 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from gymnasium.vector import SyncVectorEnv
 from small_envs import Counter, Echo, Picky, assert_same, of
 
-from treadle.errors import BadAction, BadObservation, ClosedPool, TaskRaised, WorkerDied
+from treadle.errors import BadAction, BadObservation, ClosedPool, TaskRaised, UsageError, WorkerDied
 from treadle.vector.gymnasium import VectorEnv
 
 SETUPS = pytest.mark.parametrize(
@@ -186,6 +186,11 @@ def test_use_after_close() -> None:
         lambda: vector.set_attr("length", 3),
         vector.render,
         vector.stats,
+        lambda: vector.valid,
+        lambda: vector.send([0], [0]),
+        vector.recv,
+        vector.async_reset,
+        lambda: vector.rollout(steps=1),
     ]
     for use in uses:
         with pytest.raises(ClosedEnvironmentError, match="after a call to `close"):
@@ -206,3 +211,78 @@ def test_results_after_errors_equal_syncs() -> None:
         actions = np.array([t % 2, 1])
         assert_same(ours.step(actions), theirs.step(actions))
     ours.close()
+
+
+def test_a_refused_call_leaves_what_is_pending() -> None:
+    vector = VectorEnv([of(Counter, 50)] * 3, workers=1, inline=1)
+    vector.reset()
+    vector.step_async([0, 0, 0])
+    uses: list[Any] = [
+        vector.recv,
+        lambda: vector.send([0], [0]),
+        vector.async_reset,
+        lambda: vector.step([0, 0, 0]),
+        lambda: vector.rollout(steps=2),
+        lambda: vector.call("length"),
+        lambda: vector.batch_size,
+    ]
+    for use in uses:
+        with pytest.raises(AlreadyPendingCallError, match="call `step_wait` first"):
+            use()
+    assert vector.step_wait()[0].tolist() == [1, 1, 1]
+    vector.close()
+
+
+@pytest.mark.parametrize("slots", [[], [0, 0], [0, 3], [-1], [0.0, 1.0], [1.5], ["a"], [True, False, True]], ids=repr)
+def test_slots_that_are_none(slots: Any) -> None:
+    vector = VectorEnv([of(Counter, 50)] * 3, backend="serial")
+    vector.async_reset()
+    vector.recv(min=3)
+    message = "distinct integers in 0..2"
+    with pytest.raises(UsageError, match=message):
+        vector.send([0, 0], slots)
+    with pytest.raises(UsageError, match=message):
+        vector.reset_at(slots)
+    with pytest.raises(UsageError, match=message):
+        vector.call_at(slots, "length")
+    assert vector.step([0, 0, 0])[0].tolist() == [1, 1, 1]
+    vector.close()
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, "3", None])
+def test_a_rollout_of_no_steps(steps: Any) -> None:
+    vector = VectorEnv([of(Counter, 50)] * 2, backend="serial")
+    with pytest.raises(UsageError, match="whole number of steps"):
+        vector.rollout(steps=steps)
+    assert vector.rollout(steps=2).observations.tolist() == [[0, 0], [1, 1]]
+    vector.close()
+
+
+class Duck:
+    """No gymnasium.Env, but for what is needed of one: two spaces, reset and step."""
+
+    observation_space = gs.Box(-1, 1, (2,), np.float32)
+    action_space = gs.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return np.full(2, self.t / 8, np.float32), 1.0, self.t == 3, False, {}
+
+
+@SETUPS
+def test_anything_that_steps_like_an_environment(setup: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    vector = VectorEnv([Duck] * 3, **setup)  # type: ignore[list-item]
+    assert (vector.spec, vector.render_mode) == (None, None)
+    vector.reset(seed=1)
+    assert [vector.step([0, 1, 2])[0][2, 1] for _ in range(5)] == [0.125, 0.25, 0.375, 0, 0.125]
+    assert vector.get_attr("t") == (1, 1, 1)
+    vector.set_attr("t", [0, 1, 2])
+    assert vector.step([0, 0, 0])[2].tolist() == [False, False, True]
+    with pytest.raises(AttributeError, match="no attribute 'render'"):
+        vector.render()
+    vector.close()
+    assert caplog.records == []  # it has no close() to be called

@@ -11,9 +11,9 @@ from treadle.cli import failures
 from treadle.cli.options import CollectOptions
 from treadle.cli.output import own_stdout
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
-from treadle.record.progress import Progress, duration, print_table
 from treadle.record.summary import Summary, as_json
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.progress import Progress, duration, print_table
 
 
 def run(options: CollectOptions, given: Sequence[str]) -> int:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from treadle.cli import failures
 from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
-from treadle.record.progress import Progress, Standing, print_table, throttled
 from treadle.record.summary import as_json
 from treadle.sample.evaluate import CONFIDENCE, Comparison, Evaluation, Score, compare, evaluate
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.progress import Progress, Standing, print_table, throttled
 
 SHOWN = 50  # episodes in the table; --json has all
 

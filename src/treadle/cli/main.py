@@ -123,6 +123,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
     Wrap = Annotated[list[str], typer.Option(metavar="module:attr", help="A wrapper; repeat it for more, inner first.")]
     Import = Annotated[list[str], typer.Option("--import", metavar="PKG", help="A module that registers environments.")]
     Fresh = Annotated[bool, typer.Option("--fresh-env", help="Build a new environment for every episode.")]
+    StepTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Replace a worker in which no step or "
+                            "reset comes to its end for so long, and make its episode again; the third time on one "
+                            "episode ends the run. Without it one warning is given, after a minute.")]  # fmt: skip
     Quiet = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors.")]
     Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
     Debug = Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")]
@@ -158,6 +161,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
                           "and warn if one differs.")] = 1,
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
+        step_timeout: StepTimeout = None,
         format: Annotated[str, typer.Option(metavar="hdf5|npz", help="A Minari dataset, or one file of arrays.")]
         = "hdf5",
         quiet: Quiet = False,
@@ -168,7 +172,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
-            fresh_env, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos, format,
+            fresh_env, step_timeout, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
+            format,
         )  # fmt: skip
         return partial(run, options, given)
 
@@ -187,6 +192,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         wrap: Wrap = [],  # noqa: B006
         import_: Import = [],  # noqa: B006
         fresh_env: Fresh = False,
+        step_timeout: StepTimeout = None,
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         json: Json = False,
         debug: Debug = False,
@@ -197,7 +203,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
             run,
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
-                tuple(import_), fresh_env, quiet, json, debug, against, episodes,
+                tuple(import_), fresh_env, step_timeout, quiet, json, debug, against, episodes,
             ),
         )  # fmt: skip
 

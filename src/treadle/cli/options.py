@@ -25,6 +25,7 @@ class PlayOptions:
     wrap: tuple[str, ...]
     imports: tuple[str, ...]
     fresh_env: bool
+    step_timeout: float | None
     quiet: bool
     json: bool
     debug: bool
@@ -33,6 +34,8 @@ class PlayOptions:
         """The arguments of the library's functions. Raises UsageError for what cannot be meant."""
         if self.seed < 0:
             raise UsageError(f"--seed must not be negative, got {self.seed}")
+        if self.step_timeout is not None and not self.step_timeout > 0:
+            raise UsageError(f"--step-timeout must be more than 0 seconds, got {self.step_timeout:g}")
         return {
             "env": env_of(self.env),
             "seed": self.seed,
@@ -43,6 +46,7 @@ class PlayOptions:
             "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
             "imports": self.imports,
             "fresh_env": self.fresh_env,
+            "step_timeout": self.step_timeout,
         }
 
 

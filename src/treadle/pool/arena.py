@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import ArenaError
+from treadle.errors import ArenaError, ClosedPool
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -111,6 +111,8 @@ class Arena:
             mapping.madvise(mmap.MADV_REMOVE)
 
     def _mapped(self, segment: int) -> mmap.mmap:
+        if segment >= len(self._maps):
+            raise ClosedPool("the pool is closed, and its memory with it")
         mapping = self._maps[segment]
         if mapping is None:
             raise ArenaError(f"segment {segment} of the shared memory was given back")

@@ -32,15 +32,20 @@ SPILL = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A pickled message; `fds` holds its spill file, if it has one."""
+    """A pickled message; `fds` holds its spill file, if it has one, and then the files that it takes along."""
 
     body: bytes
     fds: list[int]
 
     @property
     def size(self) -> float:
-        """Bytes, when the body is all there is; infinite when a spill file goes with it."""
+        """Bytes, when the body is all there is; infinite when files go with it."""
         return float("inf") if self.fds else len(self.body)
+
+    def discard(self) -> None:
+        """It is not going to be sent."""
+        for fd in self.fds:
+            os.close(fd)
 
 
 class Channel:
@@ -74,8 +79,14 @@ class Channel:
 
     @staticmethod
     def pack(message: Any) -> Packed:
-        """Pickle a message without sending it. Whoever packs must send (a spill file may be open)."""
-        return Packed(*encode(message))
+        """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open).
+
+        A message that names descriptors as its `files` takes them along, as duplicates.
+        """
+        packed = Packed(*encode(message))
+        for file in getattr(message, "files", ()):
+            packed.fds.append(os.dup(file))
+        return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
@@ -147,9 +158,20 @@ class Channel:
         length, count = HEAD.unpack_from(self._inbox)
         if len(self._inbox) < HEAD.size + length or len(self._fds) < count:
             return None
-        body = bytes(self._inbox[HEAD.size : HEAD.size + length])
-        del self._inbox[: HEAD.size + length]
-        return decode(body, [self._fds.popleft() for _ in range(count)])
+        body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
+        try:
+            message = decode(body, fds)
+        except Exception:
+            self._consume(HEAD.size + length, count, body)
+            raise  # what foreign code says; an interrupt (Ctrl-C) of it leaves the message there, to be read again
+        self._consume(HEAD.size + length, count, body)
+        return message
+
+    def _consume(self, nbytes: int, count: int, body: bytes) -> None:
+        fds = [self._fds.popleft() for _ in range(count)]
+        del self._inbox[:nbytes]
+        if _spilt(body):
+            os.close(fds[0])
 
 
 def encode(message: Any) -> tuple[bytes, list[int]]:
@@ -166,30 +188,40 @@ def encode(message: Any) -> tuple[bytes, list[int]]:
         return b"\0" + head, []
     if total <= SPILL:
         return b"\0" + pickle.dumps(message, 5), []
-    fd = _spill([head, *raws], [len(head), *(len(r) for r in raws)])
+    fd = spill([head, *raws], [len(head), *(len(r) for r in raws)])
     return b"\1", [fd]
 
 
 def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
-    """The message and the descriptors that came with it (the spill file is taken out)."""
-    if body[0] == 0:
+    """The message and the descriptors that came with it, without the spill file, which stays open."""
+    if not _spilt(body):
         return pickle.loads(memoryview(body)[1:]), fds
-    spill = fds.pop(0)
-    try:
-        size = os.fstat(spill).st_size
-        view = memoryview(mmap.mmap(spill, size))
-    finally:
-        os.close(spill)
+    first, *fds = fds
+    return unpack(mapped(first)), fds
+
+
+def mapped(file: int, *, private: bool = False) -> memoryview:
+    """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees."""
+    size = os.fstat(file).st_size
+    return memoryview(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
+
+
+def unpack(view: memoryview) -> Any:
+    """The message in a spill file; its arrays lie in the file's memory."""
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
     for nbytes in sizes:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
-    return pickle.loads(parts[0], buffers=parts[1:]), fds
+    return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _spill(parts: list[Any], sizes: list[int]) -> int:
+def _spilt(body: bytes) -> bool:
+    return body[0] == 1
+
+
+def spill(parts: list[Any], sizes: list[int]) -> int:
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
     if hasattr(os, "memfd_create"):
@@ -243,6 +275,9 @@ class LocalPacked:
 
     body: Any
     size: float = float("inf")
+
+    def discard(self) -> None:
+        """Nothing is held."""
 
 
 class LocalChannel:

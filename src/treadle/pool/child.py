@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any
@@ -85,9 +86,13 @@ def _run(channel: Channel) -> int:
         hello = Hello(os.getpid(), failed=(start.spec.slots[0], Raised.of(error, "init")))
         channel.send(hello, block=True)
     if hello.failed:
-        Server(start.spec.slots[: len(programs)], programs).close()
+        _close(start.spec, programs)
         return 1
-    received = channel.recv_wait()
+    try:
+        received = channel.recv_wait()
+    except EOFError:  # the caller has no use for them: another worker has failed, say
+        _close(start.spec, programs)
+        raise
     assert received is not None
     message, fds = received
     ground: Ground = message.ground
@@ -152,13 +157,16 @@ class Control:
     """What a stream may ask between steps."""
 
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
-        self._line, self._tickets, self._id, self._worker = line, tickets, id, worker
-
-    def stopped(self) -> bool:
-        return self._line.stopped(self._id)
+        self._line, self._tickets, self._worker = line, tickets, worker
+        self.stopped = partial(line.stopped, id)  # asked at every step of small environments
 
     def claim(self, wait: bool = True) -> int | None:
-        return self._tickets.claim(self._worker, wait)
+        if not wait:
+            return self._tickets.claim(self._worker, False)
+        self._line.unticketed(True)
+        number = self._tickets.claim(self._worker, True)
+        self._line.unticketed(False)
+        return number
 
 
 def _redirect(out: int, err: int) -> None:
@@ -197,6 +205,12 @@ def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
     except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included
         return programs, Hello(os.getpid(), failed=(slot, Raised.of(error, "init")))
     return programs, hello
+
+
+def _close(spec: WorkerSpec, programs: list[Any]) -> None:
+    """Close what was built, of a worker that never got to work."""
+    if programs:
+        Server(spec.slots[: len(programs)], programs).close()
 
 
 def _leave(code: int, run_atexit: bool) -> None:

@@ -26,7 +26,7 @@ from treadle.pool.ground import Grounding
 from treadle.pool.life import Event, State
 from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent
 from treadle.pool.messages import Op, Request
-from treadle.pool.roster import Roster, partition
+from treadle.pool.roster import FAREWELL, Roster, partition
 from treadle.pool.stderr import StderrReader
 from treadle.pool.tickets import LocalTickets, PipeTickets
 
@@ -56,6 +56,8 @@ def _in_fork() -> None:
         pool._closed = True  # what keeps the fast lane of `step` from being taken
         pool._lock = threading.RLock()
 
+
+Order = tuple[Member, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
 BACKENDS = ("process", "thread", "serial")
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
@@ -104,11 +106,11 @@ class Dispatch:
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
-        reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
+        reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
         try:
             self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
-        except OSError:
+        except BaseException:
             if reader is not None:
                 reader.close()
             raise
@@ -134,7 +136,10 @@ class Dispatch:
                 self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
             self.descriptions = self.roster.start()
         except BaseException:
-            self.close(0.0)
+            try:
+                self.roster.end_building()
+            finally:
+                self.close(min(self.close_timeout, FAREWELL))
             raise
 
     # -- sending and receiving ---------------------------------------------------------------------------------------
@@ -149,21 +154,41 @@ class Dispatch:
     def send(
         self, member: Member, op: Op, payload: Any = None, block: int = -1, slots: Sequence[int] | None = None
     ) -> int:
-        """Send a request; returns its number. Raises ClosedPool or BrokenPool; never waits."""
+        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits."""
+        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block)[0]
+
+    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1) -> list[int]:
+        """Send each of several members a request: all or, when one of them cannot be sent, none."""
         with self._lock:  # against a `close` from another thread
             self.check()
-            if member.state not in life.ALIVE:
-                raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
-            line = member.worker.line
-            if line is not None and len(member.owed) >= line.depth - 2:
-                raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
-            if op is not Op.STEP:
-                member.asides += 1
-            if line is not None and op is Op.STREAM:
-                line.one_to_one = False
-            request = Request(self.next_id(), op, payload, block)
-            member.send(request, tuple(slots or member.slots), None if op is Op.STREAM else self.step_timeout)
-            return request.id
+            packed: list[Any] = []
+            try:
+                for member, payload, _ in orders:
+                    self._check_free(member)
+                    packed.append(member.pack(payload))
+            except BaseException:
+                for each in packed:
+                    if each is not None:
+                        each.discard()
+                raise
+            ids = []
+            for (member, payload, slots), each in zip(orders, packed, strict=True):
+                if op is not Op.STEP:
+                    member.asides += 1
+                if op is Op.STREAM and member.worker.line is not None:
+                    member.worker.line.one_to_one = False
+                request = Request(self.next_id(), op, payload, block)
+                member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
+                ids.append(request.id)
+            return ids
+
+    @staticmethod
+    def _check_free(member: Member) -> None:
+        if member.state not in life.ALIVE:
+            raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
+        line = member.worker.line
+        if line is not None and len(member.owed) >= line.depth - 2:
+            raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
 
     def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
         """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first."""
@@ -193,7 +218,7 @@ class Dispatch:
             owed, began = member.owed[0], member.turn
             while (reply := member.worker.take()) is not None:
                 if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
-                    self._overran(member, owed, monotonic() - began)
+                    self._overran(member, owed, monotonic() - began, owed.limit)
                 if member.settle(reply):
                     events.append(Answered(member, reply))
                 elif reply.last:
@@ -223,10 +248,13 @@ class Dispatch:
         return events
 
     def _overdue(self, member: Member, now: float) -> PoolEvent | None:
-        owed, elapsed = member.owed[0], now - member.turn
-        limit = owed.limit
+        owed = member.owed[0]
+        streams = owed.request.op is Op.STREAM
+        if streams and member.got_on(now):
+            return None
+        elapsed, limit = now - member.turn, self.step_timeout if streams else owed.limit
         if limit is None:
-            if elapsed > STILL_WAITING and owed.request.op is not Op.STREAM and member.warned != owed.request.id:
+            if elapsed > STILL_WAITING and member.warned != owed.request.id:
                 member.warned = owed.request.id
                 where, stack = self.grounding.at_work(member), member.worker.stack()
                 log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
@@ -234,7 +262,13 @@ class Dispatch:
         if elapsed <= limit:
             return None
         if member.worker.in_caller:
-            self._overran(member, owed, elapsed)
+            self._overran(member, owed, elapsed, limit)
+            return None
+        if streams:
+            if member.stalled is None:
+                stack = member.worker.stack()
+                member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
             return None
         if owed.request.id in member.late:
             if elapsed > limit + failure.grace(limit):
@@ -261,7 +295,7 @@ class Dispatch:
         if member.owed:
             member.see(Event.DEADLINE)
 
-    def _overran(self, member: Member, owed: Owed, elapsed: float) -> None:
+    def _overran(self, member: Member, owed: Owed, elapsed: float, limit: float) -> None:
         """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
         if member.overran != owed.request.id:
             member.overran = owed.request.id
@@ -273,7 +307,7 @@ class Dispatch:
                     "results come when they come (`overruns` counts on; this is said once)",
                     where,
                     elapsed,
-                    owed.limit,
+                    limit,
                 )
 
     # -- failure -----------------------------------------------------------------------------------------------------
@@ -281,6 +315,8 @@ class Dispatch:
     def _bury(self, member: Member) -> Failed:
         owed = tuple(o for o in member.owed if o.request.id not in member.late)
         error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+        if member.stalled is not None:
+            error = member.stalled
         failed = member.failed(error, owed)
         for each in member.owed:
             self.grounding.release(each.request.id)
@@ -331,17 +367,18 @@ class Dispatch:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-            _open.discard(self)
-            deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
-            left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
-            for member in self.members:
-                member.see(Event.CLOSE)
-            self.tickets.end()
+            left: list[Member] = []
             try:
+                self._closed = True
+                _open.discard(self)
+                deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
+                left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
+                for member in self.members:
+                    member.see(Event.CLOSE)
+                self.tickets.end()
                 self.roster.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
-                self.roster.end(left, 0.0)
+                self.roster.end(left or self.members, 0.0)
                 raise
             finally:
                 for member in self.members:

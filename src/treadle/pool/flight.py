@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import WorkerError
+from treadle.pool.life import ALIVE, State
 from treadle.pool.member import Answered, Failed, Member
-from treadle.pool.messages import Extras, Op
+from treadle.pool.messages import Extras, Op, Raised
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.dispatch import Dispatch, Order
     from treadle.pool.recover import Recovery
 
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
+
+
+def orders_of(members: Sequence[Member], asked: dict[int, Any]) -> list[Order]:
+    """What each member is sent when slots are asked (slot -> order)."""
+    mine = [(member, {slot: asked[slot] for slot in member.slots if slot in asked}) for member in members]
+    return [(member, orders, tuple(orders)) for member, orders in mine if orders]
+
+
+def step_orders(members: Sequence[Member], loose: Sequence[Sequence[Any]] | None) -> list[Order]:
+    """What each member is sent for a step of all slots; `loose`: columns of n action leaves that go by message."""
+    orders: list[Order] = []
+    for member in members:
+        lo, hi = member.slots[0], member.slots[-1] + 1
+        orders.append((member, None if loose is None else (None, [column[lo:hi] for column in loose]), member.slots))
+    return orders
 
 
 @dataclass
 class Flight:
     """Attributes:
     op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.
+    sent: to all whom it goes to; until then an interrupt leaves some of them a step behind the others.
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
     recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this flight:
@@ -37,6 +54,7 @@ class Flight:
     op: Op
     block: int
     slots: tuple[int, ...]
+    sent: bool = False
     posted: bool = False
     recovery: Recovery | None = None
     extras: list[Extras] = field(default_factory=list)
@@ -51,8 +69,16 @@ class Flight:
     _waiting: dict[tuple[int, int], tuple[Member, tuple[int, ...]]] = field(default_factory=dict)
     _given_up: list[Member] = field(default_factory=list)
     _failures: list[Failed] = field(default_factory=list)
+    _cut_short: set[int] = field(default_factory=set)
     _spoiled: set[int] = field(default_factory=set)
     _last_call: float | None = None
+
+    def launch(self, pool: Dispatch, orders: Sequence[Order], sent_as: Op | None = None) -> None:
+        """Send it, all or nothing. Raises UsageError when one of the requests cannot be sent."""
+        ids = pool.send_all(sent_as or self.op, orders, self.block)
+        for (member, _, slots), id in zip(orders, ids, strict=True):
+            self.expect(member, id, slots)
+        self.sent = True
 
     def expect(self, member: Member, id: int, slots: Iterable[int] | None = None) -> None:
         """An answer is to come: about these slots, None: all of the member's."""
@@ -69,6 +95,11 @@ class Flight:
         self._spoiled.update(slots)
         self._last_call = self._last_call or monotonic() + LAST_CALL
 
+    def advance(self) -> None:
+        """Do what members' deaths ask for, where it goes on after them."""
+        if self.recovery is not None:
+            self.recovery.advance(self)
+
     def collect(self, pool: Dispatch, timeout: float | None = None) -> None:
         """Wait for one answer of each member, and (see `recovery`) for fresh workers in the place of dead ones.
 
@@ -77,8 +108,7 @@ class Flight:
         """
         deadline = None if timeout is None else monotonic() + timeout
         recovery = self.recovery
-        if recovery is not None:
-            recovery.advance(self)
+        self.advance()
         while self._waiting or (recovery is not None and self._last_call is None and recovery.unfinished):
             until = self._last_call if self._last_call is not None else deadline
             events = pool.poll(None if until is None else max(0.0, until - monotonic()))
@@ -89,8 +119,10 @@ class Flight:
             if self._last_call is None and deadline is not None and monotonic() >= deadline:
                 slots = sorted(self.unsent.union(self.cut, *(owed for _, owed in self._waiting.values())))
                 raise TimeoutError(f"no answer from slots {slots} within {timeout:g} s; it is still awaited")
-            if recovery is None or self._last_call is not None or not recovery.await_killed():
+            if self._last_call is not None:
                 break
+            if recovery is None or not recovery.await_killed():
+                self._recollect()
         if self._failures:
             for member in {member.index: member for member, _ in self._waiting.values()}.values():
                 pool.give_up(member)
@@ -103,14 +135,33 @@ class Flight:
 
     def _note(self, event: Any) -> None:
         if isinstance(event, Answered):
-            found = self._waiting.pop((event.member.index, event.reply.id), None)
-            if found is not None and event.reply.extras is not None:
-                self.extras.append(event.reply.extras)
+            key = event.member.index, event.reply.id
+            if key in self._waiting and event.reply.extras is not None:
+                self.extras.append(event.reply.extras)  # before it counts as noted: see `_recollect`
+            self._waiting.pop(key, None)
         elif self.recovery is not None and self._last_call is None:
             self.recovery.advance(self)
         elif isinstance(event, Failed):
             self.forget(event.member)
             self.fail(event)
+
+    def _recollect(self) -> None:
+        """Nobody owes anything any more, and yet something is awaited: an interrupt (Ctrl-C) fell between an event and
+        the note of it, or into the caller's own share. What can still be had is noted, the rest has failed."""
+        if self.recovery is not None:
+            self.recovery.advance(self)  # a death that it was not told of
+            if any(member.owed or member.state is State.STARTING for member, _ in self._waiting.values()):
+                return
+        for (_, id), (member, slots) in list(self._waiting.items()):
+            if member.state not in ALIVE and member.failure is not None:
+                self._note(Failed(member, member.failure, ()))
+            elif (reply := member.recall(id)) is not None:
+                self._note(Answered(member, reply))
+            else:
+                why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), self.op.name.lower())
+                self.extras.append(Extras({}, {}, {}, dict.fromkeys(slots, why)))
+                self._cut_short.update(slots)
+                self._waiting.pop((member.index, id), None)
 
     def raise_told(self) -> None:
         """Raise the error of a worker that died in a call, with the results of the others."""
@@ -125,11 +176,13 @@ class Flight:
         gone = [member.slots for member in self._given_up]
         gone += [o.slots for f in self._failures for o in f.owed if o.request.op in (Op.STEP, Op.RESET)]
         dropped = set() if self.recovery is None else self.recovery.gone
-        return self._spoiled.union(dropped, self.cut, self.unsent, self.void, *gone)
+        return self._spoiled.union(dropped, self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
-    def cut_short(self) -> set[int]:
-        """Slots of the caller's own whose request an interrupt has ended: nobody knows how far they came."""
-        return {slot for member, owed in self._waiting.values() if member.inline for slot in owed}
+    def moved_unseen(self) -> set[int]:
+        """Slots that must be reset when nobody sees the flight's batch, or when it has failed."""
+        if self.op is Op.CALL:
+            return set(self._cut_short)
+        return {slot for each in self.extras for slot in each.raised} if self.sent else set(self.slots)
 
     def results(self) -> dict[int, Any]:
         """slot -> result of a call, as far as they have come."""

@@ -3,7 +3,8 @@
 Why not the standard library's: its preload list is one for the whole program, it imports the caller's `__main__`
 again in every worker, its address is a named socket, and descriptors cannot be given to a worker that is started
 later. Ours is a child on a socket pair: a request carries the worker's channel, the answer its pid and pidfd, and exit
-statuses are reported on demand (only a parent can learn them). Its modules are frozen out of the garbage collector
+statuses are reported on demand (only a parent can learn them). Until then an ended worker stays a zombie, so that its
+number is nobody else's while the caller may still signal its group. Its modules are frozen out of the garbage collector
 (`gc.freeze`), so their pages stay shared.
 
 One server per preload list serves all pools of a process; it starts at the first need, and dies with the caller.
@@ -168,7 +169,7 @@ def serve(fd: int, life: int, preload: tuple[str, ...]) -> None:
     channel = Channel(sock)
     children: dict[int, int] = {}  # pidfd -> pid
     wanted: set[int] = set()
-    done: dict[int, int] = {}
+    done: set[int] = set()
     poll = select.poll()
     poll.register(sock, select.POLLIN | select.POLLHUP)
     while True:
@@ -178,20 +179,21 @@ def serve(fd: int, life: int, preload: tuple[str, ...]) -> None:
                 pid = children.pop(pidfd)
                 poll.unregister(pidfd)
                 os.close(pidfd)
-                done[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if sock.fileno() in ready:
-            try:
-                while (message := channel.recv()) is not None:
-                    order, fds = message
-                    if order == "fork":
-                        _fork(channel, fds[0], children, poll)
-                    else:
-                        wanted.add(order)
-            except EOFError:
-                os._exit(0)
-        for pid in wanted & done.keys():
-            channel.send(("status", (pid, done.pop(pid))), block=True)
-            wanted.discard(pid)
+                done.add(pid)
+        try:
+            while sock.fileno() in ready and (message := channel.recv()) is not None:
+                order, fds = message
+                if order == "fork":
+                    _fork(channel, fds[0], children, poll)
+                else:
+                    wanted.add(order)
+            for pid in wanted & done:
+                wanted.discard(pid)
+                done.discard(pid)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                channel.send(("status", (pid, code)), block=True)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            os._exit(0)  # the caller is gone, or was interrupted while it waited for an answer
 
 
 def _fork(channel: Channel, fd: int, children: dict[int, int], poll: Any) -> None:

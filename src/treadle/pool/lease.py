@@ -32,6 +32,7 @@ class Leases:
         self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
         self._spare = len(fields) - 1
         self._held: list[list[weakref.ref[np.ndarray]]] = [[] for _ in fields]
+        self._shown: list[list[np.ndarray] | None] = [None] * len(fields)  # with `views`
         self._pinned: set[int] = set()
         self._views = views
         self.spared: int | None = None  # with `views`: a block that is not to be written next
@@ -43,6 +44,8 @@ class Leases:
         if self.aimed is not None:
             return self.aimed
         if self._views:
+            if not self._pinned and self.spared is None:
+                return 0
             return next((b for b in range(self._spare) if b not in self._pinned and b != self.spared), self._spare)
         for block, refs in enumerate(self._held[: self._spare]):
             for ref in refs:
@@ -57,8 +60,12 @@ class Leases:
         """The block's arrays, the caller's to keep."""
         if block > self._spare:
             return self._hand_out_beyond(block)
+        if self._views:  # nobody is asked who holds them, so the same arrays do every time
+            if self._shown[block] is None:
+                self._shown[block] = self.peek(block)
+            return list(self._shown[block] or ())
         arrays = [np.ndarray(*recipe) for recipe in self._recipes[block]]
-        if block == self._spare and not self._views:
+        if block == self._spare:
             self.copies += 1
             return [array.copy() for array in arrays]
         self._held[block] = [weakref.ref(array) for array in arrays]

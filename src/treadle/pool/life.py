@@ -84,4 +84,3 @@ def diagram() -> str:
 
 
 ALIVE = frozenset({State.IDLE, State.BUSY, State.LATE})
-TERMINAL = frozenset({State.GONE, State.CLOSED})

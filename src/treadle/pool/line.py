@@ -29,6 +29,8 @@ CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
+BEAT = 4  # word: counts up while a stream gets on
+UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,21 @@ class Line:
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
+        self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
         for words in (self.requests, self.answers, self.words):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
+        self.latest = None
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
-    def post(self, id: int, op: int, block: int = -1, payload: Any = None) -> None:
-        """Hand the worker a request and ring. Never waits."""
-        if payload is not None:
-            self.channel.send(payload)
+    def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
+        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
+        if packed is not None:
+            self.channel.send_packed(packed)
             op += WITH_PAYLOAD
         at = self.posted % self.depth * 4
         self.posted += 1
@@ -144,11 +148,19 @@ class Line:
         except Exception as error:  # noqa: BLE001 - unpickling runs foreign code, and may lack the worker's modules
             why = Raised.of(error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
+        reply = Reply(id, extras, not flags & FLAG_MORE)
+        if self.one_to_one:
+            self.latest = reply
         self.taken = number
         self.words[CREDIT] = number
         if self.words[STARVED]:
             self.bell.release()
-        return Reply(id, extras, not flags & FLAG_MORE)
+        return reply
+
+    def beat(self) -> int | None:
+        """A number that changes while the worker's stream gets on; None while it waits for the caller."""
+        waiting = self.words[STARVED] or self.words[UNTICKETED]
+        return None if waiting else self.words[BEAT]
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
@@ -168,7 +180,9 @@ class Line:
         if op >= WITH_PAYLOAD:
             op -= WITH_PAYLOAD
             try:
-                payload = self.channel.recv_wait()[0]
+                payload, fds = self.channel.recv_wait()
+                if fds:
+                    payload.arrived(fds)  # a `pool.parcel.Shipment`
             except (EOFError, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
@@ -176,8 +190,15 @@ class Line:
         return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
-        """Has the caller asked that the stream of request `id` end?"""
-        return self.words[STOP] >= id
+        """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
+        words = self.words
+        words[BEAT] += 1
+        return words[STOP] >= id
+
+    def unticketed(self, waits: bool) -> None:
+        """A stream begins or ends to wait for a ticket."""
+        self.words[BEAT] += 1  # before the other word: the time that it has waited does not count
+        self.words[UNTICKETED] = waits
 
     def credit(self, id: int) -> bool:
         """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""
@@ -188,8 +209,11 @@ class Line:
                 break
             if self.taken - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
+        getting_on = not self.stopped(
+            id
+        )  # before it is not starved any more: the time that it has waited does not count
         words[STARVED] = 0
-        return not self.stopped(id)
+        return getting_on
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
         """Answer request `id` and ring. Raises what pickling raises, with nothing sent.

@@ -14,6 +14,7 @@ from typing import Any
 from treadle.pool import child
 from treadle.pool.channel import LocalChannel
 from treadle.pool.line import Line
+from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
@@ -48,7 +49,10 @@ class SerialWorker:
     def attach(self, rows: Rows) -> None:
         self.server.attach(rows)
 
-    def send(self, request: Request) -> None:
+    def pack(self, payload: Any) -> None:
+        """Nothing travels."""
+
+    def send(self, request: Request, packed: None) -> None:
         self._requests.append(request)
 
     def take(self) -> Reply | None:
@@ -111,7 +115,7 @@ class _Control:
         return self._worker._tickets.claim(self._worker.spec.index, False)
 
 
-class ThreadWorker:
+class ThreadWorker(Lined):
     """Drives its server from a thread, over a line in ordinary memory."""
 
     in_caller = True
@@ -132,7 +136,11 @@ class ThreadWorker:
         self._thread = threading.Thread(
             target=self._run, args=(factories,), name=f"treadle-worker-{spec.index}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interrupt: nobody will know of it
+            self.ask()
+            raise
 
     def fds(self, *, closing: bool = False) -> list[int]:
         return []
@@ -144,18 +152,12 @@ class ThreadWorker:
         self.line, self._their_line, self._rows, self._tries = line, their_line, rows, tries
         self._ready.set()
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
-        self.line.post(request.id, request.op, request.block, request.payload)
+        self.line.post(request.id, request.op, request.block, packed)
 
     def take(self) -> Reply | None:
-        assert self.line is not None
-        return self.line.take(0.0)
-
-    def stop(self, id: int) -> None:
-        """Ask streams of requests up to `id` to end."""
-        if self.line is not None:
-            self.line.stop(id)
+        return None if self.line is None else self.line.take(0.0)
 
     def ended(self) -> bool:
         return not self._thread.is_alive()
@@ -173,18 +175,6 @@ class ThreadWorker:
             return
         self.line.stop(CLOSING)
         self.line.post(CLOSING, Op.CLOSE)
-
-    def idle(self) -> bool:
-        """Has every request been answered, and every answer been taken?"""
-        return self.line is not None and self.line.idle()
-
-    def last_words(self) -> dict[int, Raised]:
-        """What its slots raised when they were closed."""
-        raised: dict[int, Raised] = {}
-        while self.line is not None and (reply := self.line.take(0.0)) is not None:
-            if reply.id == CLOSING and reply.extras is not None:
-                raised.update(reply.extras.raised)
-        return raised
 
     def kill(self, number: int) -> None:
         """A thread cannot be killed; it is a daemon and ends with the program."""

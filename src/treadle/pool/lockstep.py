@@ -1,9 +1,8 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
-`step` has a fast lane: one closure, bound when the pool is ready, that posts one word a worker, steps the caller's
-own share, waits on the bell and hands out a lease. It leaves the lane for anything out of the ordinary (a payload, a
-death, a deadline, an interrupted earlier step) and goes on by way of `Pool.send` and `Pool.poll`, which do the same
-with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
+`step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
+hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `Pool.send` and `Pool.poll`,
+which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, bad_action
-from treadle.pool.flight import Flight
+from treadle.pool.flight import Flight, orders_of, step_orders
 from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.pool.recover import Recovery
-from treadle.spaces import Mismatch
+from treadle.spaces import BatchWriter, Mismatch
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.dispatch import Dispatch, Order
 
 STEP = int(Op.STEP)
 
@@ -34,9 +33,8 @@ STEP = int(Op.STEP)
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request.
-
-    A worker's death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
+    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request. A worker's
+    death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
     """
 
     def __init__(self, pool: Dispatch) -> None:
@@ -52,7 +50,7 @@ class Lockstep:
         self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
         self._recovery = Recovery(pool, self._batches) if goes_on else None
         arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
-        self._write_actions = self.actions.batch_writer(arrays, pool.n)
+        self._write_actions = self._action_writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
@@ -78,6 +76,9 @@ class Lockstep:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self._recovery is None else self._recovery.missed.copy()
 
+    def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
+        return self.actions.batch_writer(arrays, self.pool.n)
+
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
         self._must_reset = False
@@ -100,8 +101,7 @@ class Lockstep:
         def step(actions: Any) -> Batch:
             """Step every slot with its action; returns when all have. See `Batch`.
 
-            Raises BadAction (nothing was sent), TaskRaised / BadObservation / WorkerDied / WorkerTimeout with the
-            other slots' results in `.partial`, UsageError.
+            Raises UsageError, BadAction (nothing was sent), or a WorkerError with the others' results in `.partial`.
             """
             if pool._closed or not self._plain or self._pending:
                 self._ready_to_step()
@@ -189,7 +189,7 @@ class Lockstep:
 
     def _now_owing(self, lanes: list[Member], id: int, block: int) -> Flight:
         """Put what the fast lane has posted and not yet received into the books, as a flight."""
-        flight = self._new_flight(Op.STEP, block, range(self.pool.n), before=id - 1)
+        flight = self._new_flight(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
         for member in lanes:
             line = member.worker.line
             if line is not None and line.taken < line.posted:
@@ -197,11 +197,11 @@ class Lockstep:
                 flight.expect(member, id)
         return flight
 
-    def _new_flight(self, op: Op, block: int, slots: Iterable[int], posted: bool = False, before: int = -1) -> Flight:
+    def _new_flight(self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False) -> Flight:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self._recovery is not None:
             self._recovery.catch_up(self.pool._last_id if before < 0 else before)
-        return Flight(op, block, tuple(slots), posted, self._recovery)
+        return Flight(op, block, tuple(slots), sent, recovery=self._recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Lockstep:
             loose = self._write_actions(actions)
         except Mismatch as error:
             raise bad_action(error, self.pool.n) from None
-        self._flight = self._step(loose, posted=True)
+        self._step(loose, posted=True)
 
     def post_reset(
         self,
@@ -238,11 +238,11 @@ class Lockstep:
         slots: Sequence[int] | None = None,
     ) -> None:
         """Begin a reset; `wait` returns its batch."""
-        self._flight = self._reset(seeds, options, slots, posted=True)
+        self._reset(seeds, options, slots, posted=True)
 
     def post_call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> None:
         """Begin a call; `wait` returns its results."""
-        self._flight = self._call(name, args, kwargs, slots, posted=True)
+        self._call(name, args, kwargs, slots, posted=True)
 
     @property
     def pending(self) -> Op | None:
@@ -275,10 +275,10 @@ class Lockstep:
         }
         block = self._leases.take()
         self._batches.carry_over(block, set(orders))
-        flight = self._new_flight(Op.RESET, block, chosen, posted)
+        flight = self._new_flight(Op.RESET, block, chosen)
         if self._recovery is not None:
             orders = self._recovery.orders(flight, orders)
-        self._post(flight, orders)
+        self._launch(flight, orders_of(self.pool.in_slot_order(), orders), posted)
         self._stale -= set(chosen)
         self._must_reset = self._must_reset and slots is not None
         return flight
@@ -286,8 +286,9 @@ class Lockstep:
     def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
         self._settle()
         chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
-        flight = self._new_flight(Op.CALL, -1, chosen, posted)
-        self._post(flight, dict.fromkeys(self._reachable(chosen), (name, args, kwargs)))
+        flight = self._new_flight(Op.CALL, -1, chosen)
+        asked = dict.fromkeys(self._reachable(chosen), (name, args, kwargs))
+        self._launch(flight, orders_of(self.pool.in_slot_order(), asked), posted)
         return flight
 
     def _reachable(self, chosen: list[int]) -> set[int]:
@@ -298,23 +299,21 @@ class Lockstep:
 
     def _step(self, loose: list[Sequence[Any]] | None, *, posted: bool = False) -> Flight:
         """A step by way of the books: actions with leaves that go by message, or a worker that still owes something."""
-        flight = self._new_flight(Op.STEP, self._leases.take(), range(self.pool.n), posted)
-        self._plain = False
-        if self._recovery is not None and self._recovery.send_step(flight, loose):
-            return flight
-        for member in self.pool.in_slot_order():
-            lo, hi = member.slots[0], member.slots[-1] + 1
-            payload = None if loose is None else (None, [column[lo:hi] for column in loose])
-            flight.expect(member, self.pool.send(member, Op.STEP, payload, flight.block))
+        flight = self._new_flight(Op.STEP, self._leases.take(), range(self.pool.n))
+        orders = None if self._recovery is None else self._recovery.step_orders(flight, loose)
+        self._launch(flight, step_orders(self.pool.in_slot_order(), loose) if orders is None else orders, posted)
+        flight.advance()
         return flight
 
-    def _post(self, flight: Flight, orders: dict[int, Any]) -> None:
-        """Send every member its part of the orders."""
-        self._plain = False
-        for member in self.pool.in_slot_order():
-            mine = {slot: orders[slot] for slot in member.slots if slot in orders}
-            if mine:
-                flight.expect(member, self.pool.send(member, flight.op, mine, flight.block, tuple(mine)), mine)
+    def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
+        """Send a flight's requests, all or none. An interrupt on the way leaves it open, to be settled."""
+        self._plain, self._flight = False, flight
+        try:
+            flight.launch(self.pool, orders, op)
+        except UsageError:
+            self._flight = None
+            raise
+        flight.posted = posted
 
     def _land(self, flight: Flight, timeout: float | None = None) -> Any:
         """Wait for a flight and make its result. An interrupted one stays open, to be settled or waited for."""
@@ -322,8 +321,7 @@ class Lockstep:
         try:
             flight.collect(self.pool, timeout)
         except WorkerError as error:
-            self._flight = None
-            self._plain = False
+            self._flight, self._plain = None, False
             self._stale.update(flight.stale())
             if flight.op is Op.CALL:
                 error.partial = flight.results()
@@ -331,6 +329,7 @@ class Lockstep:
                 error.partial = self._batches.assemble(flight.block, flight.extras, self._stale, copy=True)
             raise
         self._flight = None
+        self._stale |= flight.moved_unseen()
         if flight.op is not Op.CALL:
             return self._finish(flight.block, flight.extras, flight)
         results = flight.results()
@@ -338,7 +337,7 @@ class Lockstep:
             self._recovery.landed(flight, None)
             flight.raise_told()
             results.update(dict.fromkeys(self._recovery.unasked(flight)))
-        self._raise_first(flight.extras, None)
+        self._raise_first(flight.extras, results, moved=False)
         return [results[slot] for slot in flight.slots]
 
     def _settle(self) -> None:
@@ -363,28 +362,33 @@ class Lockstep:
         assert self._pending is not None
         self._plain = False  # until it is settled, also when this is interrupted in its turn
         id, block = self._pending
-        lanes, extras = [], []
+        lanes = []
         for member in self.pool.members:
             if member.inline:
-                cut, told = member.worker.server.resume(id, block)
-                self._stale.update(() if cut is None else (cut,))
-                extras += [told] if told is not None else []
+                self._stale |= member.worker.server.resume(id, block)
             elif member.worker.line is not None:
                 member.worker.line.repost(id, STEP, block)
                 lanes.append(member)
-        self._stale.update(slot for each in extras for slot in each.raised)
-        self._flight, self._pending = self._now_owing(lanes, id, block), None
+        flight = self._now_owing(lanes, id, block)
+        flight.extras += [
+            reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
+        ]
+        self._flight, self._pending = flight, None
         self._finish_flight()
 
     def _finish_flight(self) -> None:
         """Wait for an interrupted flight and drop what it brings."""
         assert self._flight is not None
         flight = self._flight
-        flight.collect(self.pool)
+        try:
+            flight.collect(self.pool)
+        except WorkerError:
+            self._flight = None
+            self._stale |= flight.stale()
+            raise
         if self._recovery is not None:
             self._recovery.dropped(flight)
-        self._stale.update(flight.cut_short())
-        self._stale.update(slot for each in flight.extras for slot in each.raised)
+        self._stale |= flight.moved_unseen()
         self._flight = None
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -403,14 +407,14 @@ class Lockstep:
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 
-    def _raise_first(self, extras: list[Extras], partial: Any) -> None:
+    def _raise_first(self, extras: list[Extras], partial: Any, moved: bool = True) -> None:
         raised = {slot: why for each in extras for slot, why in each.raised.items()}
         if not raised:
             return
-        if partial is not None:
+        if moved:
             self._stale.update(raised)
             self._plain = False
         raise failure.first_of(raised, self.pool.members, partial)
 
 
-__all__ = ["Batch", "Lockstep", "bad_action"]
+__all__ = ["Batch", "Lockstep"]

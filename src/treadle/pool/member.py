@@ -59,6 +59,8 @@ class Member:
     warned: int = 0  # the request that a "still waiting" warning was given for
     overran: int = 0  # the request that was last counted as overrunning
     asides: int = 0  # requests since it started that were not steps
+    beat: int | None = None  # of its stream, when it was last looked at
+    stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property
@@ -83,21 +85,41 @@ class Member:
             self.failure = error
         return Failed(self, error, owed)
 
-    def send(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
+    def pack(self, payload: Any) -> Any:
+        """A payload as `send` takes it. Raises UsageError when it cannot travel."""
+        try:
+            return self.worker.pack(payload)
+        except Exception as error:  # pickling runs foreign code
+            raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
+
+    def send(self, request: Request, packed: Any, slots: tuple[int, ...], limit: float | None) -> None:
         before = self.state
         self.owe(request, slots, limit)
         try:
-            self.worker.send(request)
-        except Exception as error:  # pickling runs foreign code; nothing was sent
+            self.worker.send(request, packed)
+        except Exception:
             self.owed.pop()
             self.state = before
-            raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
+            raise
+
+    def recall(self, id: int) -> Reply | None:
+        """The answer to request `id`, if it is the last that was taken."""
+        latest = self.worker.line.latest if self.worker.line is not None else None
+        return latest if latest is not None and latest.id == id else None
 
     def owe(self, request: Request, slots: tuple[int, ...], limit: float | None) -> None:
         if not self.owed:
             self.turn = monotonic()
         self.owed.append(Owed(request, slots, limit))
         self.see(Event.SEND)
+
+    def got_on(self, now: float) -> bool:
+        """Has its stream got on since it was last asked, or does it wait for the caller?"""
+        before, self.beat = self.beat, self.worker.line.beat() if self.worker.line is not None else None
+        if self.beat is None or self.beat != before:
+            self.turn = now
+            return True
+        return False
 
     def forget_if(self, idle: bool) -> None:
         """An idle worker owes nothing: an interrupt fell between its last answer and the note of it."""

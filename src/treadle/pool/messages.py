@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -191,6 +191,8 @@ def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
             items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             items = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif is_dataclass(value):
+            items = [(f"{path}.{name}", item) for name, item in vars(value).items()]
         for inner, item in items:
             if (found := _unpicklable(item, inner)) is not None:
                 return found

@@ -28,8 +28,9 @@ class Pool(Dispatch):
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports beforehand; () for the usual ones.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
-        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). For slots in
-            the caller's own process (serial, inline, thread) it is measured and not enforced: see `overruns`.
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
+            streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
+            inline, thread) it is measured and not enforced: see `overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes.

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import current_process
 from typing import Any
 
@@ -24,8 +24,10 @@ from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
+from treadle.pool.interrupts import undisturbed
 from treadle.pool.line import Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.lined import Lined
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -41,7 +43,7 @@ class Child:
     reap: Callable[[float], int | None]
 
 
-class ProcessWorker:
+class ProcessWorker(Lined):
     """One worker process. Not for two threads at once."""
 
     in_caller = False
@@ -53,6 +55,8 @@ class ProcessWorker:
         self._forced = False
         self._unreachable = False
         self._ended = False
+        self._reaped = False
+        self._made_by = os.getpid()
         self._reader = reader
         self._tail: Tail | None = None
         self._crash = -1
@@ -60,8 +64,10 @@ class ProcessWorker:
         self.channel, theirs = Channel.pair()
         try:
             self._crash = _crash_file()
-            with theirs:
+            if start_method == "fork":  # by the thread that is to go on in the child
                 self._child = _launch(theirs, start_method, preload)
+            else:
+                self._child = undisturbed(lambda: _launch(theirs, start_method, preload), _discard)
             self._greet()
         except BaseException:  # no more descriptors, or Ctrl-C: nothing of it stays behind
             self._abandon()
@@ -91,8 +97,9 @@ class ProcessWorker:
             self.bury()
             return
         self.channel.close()
-        if self._crash >= 0:
-            os.close(self._crash)
+        crash, self._crash = self._crash, -1
+        if crash >= 0:
+            os.close(crash)
 
     def fds(self, *, closing: bool = False) -> list[int]:
         """What to poll while it starts, or while it is to end (an end of file on the channel says nothing then)."""
@@ -114,10 +121,10 @@ class ProcessWorker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(ground, fds)
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
-            self.line.post(request.id, request.op, request.block, request.payload)
+            self.line.post(request.id, request.op, request.block, packed)
         except (BrokenPipeError, ConnectionResetError):
             self._unreachable = True
             self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
@@ -131,20 +138,7 @@ class ProcessWorker:
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken?"""
-        return self.line is not None and not self._unreachable and self.line.idle()
-
-    def last_words(self) -> dict[int, Raised]:
-        """What its slots raised when they were closed."""
-        raised: dict[int, Raised] = {}
-        while (reply := self.take()) is not None:
-            if reply.id == CLOSING and reply.extras is not None:
-                raised.update(reply.extras.raised)
-        return raised
-
-    def stop(self, id: int) -> None:
-        """Ask streams of requests up to `id` to end."""
-        if self.line is not None:
-            self.line.stop(id)
+        return not self._unreachable and super().idle()
 
     def ended(self) -> bool:
         """Has the process ended? Asks the kernel, at once."""
@@ -187,6 +181,8 @@ class ProcessWorker:
 
     def kill(self, number: int) -> None:
         """Signal its whole group."""
+        if self._reaped or not self._has_its_number():
+            return
         self._forced = True
         try:
             os.killpg(self._child.pid, number)
@@ -194,30 +190,49 @@ class ProcessWorker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)  # so young that it does not lead a group yet
 
+    def _has_its_number(self) -> bool:
+        """Is it still there, if only as a zombie? When somebody else has reaped it (because its fork server died, say)
+        its number may be another's by now, and must not be signalled."""
+        if self._child.pidfd < 0:
+            return True
+        try:
+            signal.pidfd_send_signal(self._child.pidfd, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     def bury(self, timeout: float = 1.0) -> ExitReport:
         """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
         if self._crash < 0:
             return self.report
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
-        status = self._child.reap(timeout)
-        lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
-        stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
-        self.report = ExitReport(
-            status if status is not None and status >= 0 else None,
-            signal_name(-status) if status is not None and status < 0 else None,
-            lines,
-            _fatal(stack),
-            self._forced,
-        )
-        if self._child.pidfd >= 0:
-            os.close(self._child.pidfd)
-        self.channel.close()
-        os.close(self._crash)
-        self._crash = -1
-        self._ended = True
+        if not self._reaped:
+            if self._has_its_number():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
+            status = self._child.reap(timeout)
+            lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
+            stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
+            self.report = ExitReport(
+                status if status is not None and status >= 0 else None,
+                signal_name(-status) if status is not None and status < 0 else None,
+                lines,
+                _fatal(stack),
+                self._forced,
+            )
+            self._ended = self._reaped = True
+        # noted as closed before they are: when an interrupt comes between, this is called again
         self.line = None
+        self.channel.close()
+        pidfd, self._child = self._child.pidfd, replace(self._child, pidfd=-1)
+        if pidfd >= 0:
+            os.close(pidfd)
+        crash, self._crash = self._crash, -1
+        os.close(crash)
         return self.report
+
+    def __del__(self) -> None:
+        if getattr(self, "_crash", -1) >= 0 and self._made_by == os.getpid():
+            self._abandon()  # an interrupt came before anybody knew of it
 
 
 def _fatal(text: str) -> str:
@@ -269,9 +284,31 @@ def default_start_method() -> str:
 
 
 def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+    """A new process on `sock`, which is taken over."""
+    with sock:
+        return _started(sock, start_method, preload)
+
+
+def _discard(child: Child) -> None:
+    """It was started for nobody."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGKILL)
+    child.reap(1.0)
+    if child.pidfd >= 0:
+        os.close(child.pidfd)
+
+
+def _started(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     if start_method == "forkserver":
-        server = forkserver.server(tuple(preload) or forkserver.PRELOAD)
-        pid, pidfd = server.fork(sock)
+        preload = tuple(preload) or forkserver.PRELOAD
+        server = forkserver.server(preload)
+        try:
+            pid, pidfd = server.fork(sock)
+        except OSError:
+            if server.running():
+                raise
+            server = forkserver.server(preload)  # somebody has killed it just now: a new one
+            pid, pidfd = server.fork(sock)
         return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
     if start_method == "spawn":
         process = subprocess.Popen(
@@ -284,6 +321,7 @@ def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
+        _after_fork()
         _only(sock.fileno())
         child.main(sock.fileno(), forked=True)
     return Child(pid, _pidfd(pid), _fork_reaper(pid))
@@ -322,6 +360,13 @@ def _fork_reaper(pid: int) -> Callable[[float], int | None]:
         return status[0]
 
     return reap
+
+
+def _after_fork() -> None:
+    """In a forked child: what multiprocessing does in its own, so that a manager's proxies connect anew."""
+    from multiprocessing import util
+
+    util._run_after_forkers()  # type: ignore[attr-defined]  # before descriptors are closed: it closes connections
 
 
 def _only(keep: int) -> None:

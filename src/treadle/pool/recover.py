@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.dispatch import Dispatch, Order
 
 log = logging.getLogger("treadle")
 
@@ -58,6 +59,7 @@ class Recovery:
     due: slot -> what stands out, for the few that have something.
     gone: slots that were dropped, and told so.
     missed: int64[n], rows of steps that were neither transitions nor resets.
+    fresh_options: see `Lockstep.tell_fresh`.
     """
 
     def __init__(self, pool: Dispatch, batches: Batches) -> None:
@@ -68,6 +70,7 @@ class Recovery:
         self.due: dict[int, Due] = {}
         self.gone: set[int] = set()
         self.missed = np.zeros(pool.n, np.int64)
+        self.fresh_options: Callable[[int, Any], Any] | None = None
         self._root: int | None = None
         self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
@@ -124,10 +127,12 @@ class Recovery:
         flight.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def send_step(self, flight: Flight, loose: list[Any] | None) -> bool:
-        """A step where not all slots can simply be stepped: send each what stands out for it. False: they all can."""
+    def step_orders(self, flight: Flight, loose: list[Any] | None) -> list[Order] | None:
+        """A step where not all slots can simply be stepped: the requests for those that can; what stands out for the
+        others is noted in the flight. None: they all can."""
         if not self.due and not self.gone:
-            return False
+            return None
+        orders: list[Order] = []
         for slot, due in self.due.items():
             if due is Due.ABORT:
                 flight.cut.add(slot)
@@ -143,9 +148,8 @@ class Recovery:
             columns = None if loose is None else [column[lo:hi] for column in loose]
             whole = len(stepped) == len(member.slots)
             payload = (None if whole else stepped, columns) if columns is not None or not whole else None
-            flight.expect(member, self._pool.send(member, Op.STEP, payload, flight.block, stepped), stepped)
-        self.advance(flight)
-        return True
+            orders.append((member, payload, tuple(stepped)))
+        return orders
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 
@@ -242,6 +246,8 @@ class Recovery:
         seed, options = asked
         if seed is None and slot in self._fresh and self._root is not None:
             seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+        if slot in self._fresh and self.fresh_options is not None:
+            options = self.fresh_options(slot, options)
         return seed, options
 
     def _is_gone(self, slot: int) -> bool:

@@ -41,8 +41,7 @@ class RolloutLeases(Leases):
         reel = self._latest
         if reel is None or block not in reel.fields:
             reel = self._latest = self.reel_of(block)
-        t = block - reel.fields.first
-        arrays = [np.ndarray(s, d, memory, start + t * stride) for s, d, memory, start, stride in reel.recipes]
+        arrays = self._rows(reel, block)
         if not self._views:
             reel.held += map(weakref.ref, arrays)
         return arrays

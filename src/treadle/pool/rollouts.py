@@ -123,10 +123,10 @@ class Rollouts:
         lockstep = self._lockstep
         pool = lockstep.pool
         flight = lockstep._new_flight(Op.CALL, -1, range(pool.n))
-        lockstep._plain, lockstep._flight = False, flight
-        for member in pool.in_slot_order():
-            if member.state in life.ALIVE:  # one that starts anew gets the whole ground, and a dropped one nothing
-                flight.expect(member, pool.send(member, Op.MAP, dict.fromkeys(member.slots, order)))
+        # one that starts anew gets the whole ground, and a dropped one nothing
+        alive = [member for member in pool.in_slot_order() if member.state in life.ALIVE]
+        orders = [(member, dict.fromkeys(member.slots, order), member.slots) for member in alive]
+        lockstep._launch(flight, orders, op=Op.MAP)
         try:
             flight.collect(pool)
         except WorkerError:

@@ -17,7 +17,8 @@ from treadle.pool import failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
-from treadle.pool.life import Event
+from treadle.pool.interrupts import Missed
+from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
@@ -26,6 +27,7 @@ from treadle.pool.stderr import StderrReader
 log = logging.getLogger("treadle")
 
 TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
+FAREWELL = 1.0  # seconds that workers get to close their slots when the pool cannot be started
 
 
 class Roster:
@@ -40,7 +42,7 @@ class Roster:
         worker_tries: int,
         start_timeout: float,
     ) -> None:
-        self._start_timeout = start_timeout
+        self.start_timeout = start_timeout
         self._backend, self._start_method, self._preload = backend, start_method, preload
         self._reader, self._tickets, self._grounding, self._tries = reader, tickets, grounding, worker_tries
         self.members: list[Member] = []
@@ -71,23 +73,27 @@ class Roster:
 
         Raises StartupFailed with all that went wrong.
         """
-        limit = self._start_timeout
+        with Missed() as missed:
+            return self._start(missed)
+
+    def _start(self, missed: Missed) -> list[Any]:
+        limit = self.start_timeout
         deadline = monotonic() + limit
         hellos: dict[int, Hello] = {}
         failures: list[WorkerError] = []
         waiting = list(self.members)
         while waiting:
+            missed.check()
             for member in list(waiting):
                 hello = member.worker.hello()
                 if hello is not None:
                     waiting.remove(member)
-                    if hello.failed:
+                    member.see(Event.HELLO)
+                    if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
                         failures.append(failure.task_error(raised, slot, member.shown, hello.pid or None))
-                        member.worker.bury()
                     else:
                         hellos[member.index] = hello
-                        member.see(Event.HELLO)
                 elif member.worker.ended() and member.worker.hello() is None:
                     waiting.remove(member)
                     failures.append(self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init")))
@@ -124,7 +130,7 @@ class Roster:
         member.restart_at = None
         member.restarts.append(monotonic())
         member.asides = 0
-        member.failure = None
+        member.failure = member.stalled = member.beat = None
         self.restarts += 1
         member.see(Event.RESTART)
         member.worker = self._worker(member.spec, member.factories, member.inline)
@@ -140,13 +146,14 @@ class Roster:
             return [failed]
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
-            if elapsed > self._start_timeout and member.failure is None:  # once: it takes a moment to die
-                member.failure = failure.late(where, elapsed, self._start_timeout, "", killed=True)
+            if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
+                member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
                 log.warning("%s", member.failure)
                 member.worker.kill(signal.SIGKILL)
             return []
         if hello.failed:
             slot, raised = hello.failed
+            self._await_ends([member], monotonic() + FAREWELL)  # it closes what it has built
             member.worker.bury()
             failed = member.failed(failure.task_error(raised, slot, member.shown, hello.pid))
             member.see(Event.DIED)
@@ -154,6 +161,12 @@ class Roster:
         member.see(Event.HELLO)
         self._grounding.give(member, self._tries, self._tickets)
         return [Started(member)]
+
+    def end_building(self) -> None:
+        """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""
+        for member in self.members:
+            if member.state is State.STARTING:
+                member.worker.kill(signal.SIGTERM)
 
     def end(self, left: list[Member], deadline: float) -> None:
         """Climb the ladder with the members that still run, then bury all."""

@@ -307,7 +307,10 @@ class Rows:
         self.episode = view(arena.array(fields.episode))[lo:hi]
         self.seed = view(arena.array(fields.seed))[lo:hi]
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
-        self.read_actions = actions.batch_reader(arrays, lo, hi)
+        read = self.read_actions = actions.batch_reader(arrays, lo, hi)
+        if actions.loose:  # a request may come without any: then they are all None
+            nothing = [[None] * (hi - lo)] * len(actions.loose)
+            self.read_actions = lambda loose=(): read(loose or nothing)
         self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:

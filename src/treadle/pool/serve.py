@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,9 @@ class Server:
             self._reset, self._call = rows_at_once.reset, rows_at_once.call  # type: ignore[method-assign]
         self._steps: list[Any] = [getattr(p, "step", None) for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
+        self._latest = 0  # the request that was last counted there
+        self._resumed = 0  # the request that was last finished after an interrupt
+        self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
         self._episode: Any = [-1] * k
@@ -102,6 +105,7 @@ class Server:
         steps, writes = self._steps, view.writes
         if chosen is None:
             self._ticks += 1
+            self._latest = id
             todo: Iterator[Any] = zip(self._all, steps, actions, writes)
             view.fresh()
         else:
@@ -135,6 +139,7 @@ class Server:
                 break
             except self._catch as error:
                 raised[i] = self._raised(i, error, self._phase, action)
+                self.note_failed(id, [self.slots[i]])
                 self._phase = "step"
                 done[i] = id
         if view.staged:
@@ -218,18 +223,34 @@ class Server:
             rows.done[i] = id  # type: ignore[union-attr]
         return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
 
-    def resume(self, id: int, block: int) -> tuple[int | None, Extras | None]:
-        """Finish a step of all slots that an interrupt cut short (in the caller's own share).
+    def resume(self, id: int, block: int) -> set[int]:
+        """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
 
-        Returns the slot that was at work then, about whose step nothing is known (None: all had stepped), and what
-        the slots after it say.
+        Returns the slots that must be reset: the one that was at work then, about whose step nothing is known, and
+        those that have raised.
         """
         self._phase = "step"
-        done = self._rows.done  # type: ignore[union-attr]
-        left = [slot for i, slot in enumerate(self.slots) if done[i] != id]
-        if not left:
-            return None, None
-        return left[0], self.step(id, block, left[1:]) if left[1:] else None
+        cut: list[int] = []
+        if self._latest != id:  # it had not begun
+            self.step(id, block)
+        else:
+            done = self._rows.done  # type: ignore[union-attr]
+            left = [slot for i, slot in enumerate(self.slots) if done[i] != id]
+            again, self._resumed = self._resumed == id, id
+            cut = left if again else left[:1]  # again: somewhere among them this was interrupted, too
+            if left[len(cut) :]:
+                for slot in left[len(cut) :]:
+                    self._own[slot - self.slots[0]] -= 1  # all slots have been counted
+                self.step(id, block, left[len(cut) :])
+        return {*cut, *self.failed_in(id)}
+
+    def note_failed(self, id: int, slots: Iterable[int]) -> None:
+        """These slots have raised in request `id`: kept for `resume`, as an interrupt may lose the answer."""
+        self._failed = id, self.failed_in(id).union(slots)
+
+    def failed_in(self, id: int) -> set[int]:
+        """The slots that have raised in request `id`, if that was the last in which any did."""
+        return self._failed[1] if self._failed[0] == id else set()
 
     def _map(self, orders: dict[int, Any]) -> Extras | None:
         try:

@@ -5,6 +5,7 @@ One thread of the caller reads all of a pool's pipes, so that a worker can never
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import sys
@@ -21,7 +22,7 @@ class StderrReader:
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = self._closed = False
         self._thread: threading.Thread | None = None
 
     def add(self, fd: int, prefix: str) -> Tail:
@@ -45,15 +46,19 @@ class StderrReader:
         return tail.lines()
 
     def close(self) -> None:
-        """Stop the thread and close everything. Idempotent."""
+        """Stop the thread and close everything. Idempotent, and good to call again after an interrupt."""
         with self._lock:
-            if self._closing:
+            if self._closed:
                 return
             self._closing = True
-        os.write(self._wake_write, b"!")
+            os.write(self._wake_write, b"!")
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            with contextlib.suppress(RuntimeError):  # an interrupt came before it began: it will find nothing to do
+                self._thread.join()
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.data, Tail):
                     self._drain(key.data)

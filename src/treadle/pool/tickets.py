@@ -20,7 +20,18 @@ WINDOW = 8192  # tickets that may be outstanding at once; the pipe's 64 KiB hold
 END = -1
 
 
-class PipeTickets:
+class _Owned:
+    """Tickets whose claimers sign for them in `owners`."""
+
+    owners: Any
+
+    def owner(self, number: int) -> int | None:
+        """Which worker has claimed an outstanding ticket; None: nobody has signed for it."""
+        signed = int(self.owners[number % WINDOW])
+        return None if signed == 0 else signed - 1
+
+
+class PipeTickets(_Owned):
     """The caller's end (no `fd`), or a worker's."""
 
     def __init__(self, fd: int | None = None, owners: Any = None) -> None:
@@ -60,11 +71,6 @@ class PipeTickets:
         fcntl.ioctl(self.read, termios.FIONREAD, count)
         return count[0] // 8
 
-    def owner(self, number: int) -> int | None:
-        """Which worker has claimed an outstanding ticket; None: nobody has signed for it."""
-        signed = int(self.owners[number % WINDOW])
-        return None if signed == 0 else signed - 1
-
     def end(self) -> None:
         """No more tickets for anybody: whoever waits for one wakes up."""
         if self._write >= 0:
@@ -78,7 +84,7 @@ class PipeTickets:
             self.read = -1
 
 
-class LocalTickets:
+class LocalTickets(_Owned):
     """Tickets within one process."""
 
     def __init__(self) -> None:
@@ -103,10 +109,6 @@ class LocalTickets:
 
     def waiting(self) -> int:
         return self._queue.qsize()
-
-    def owner(self, number: int) -> int | None:
-        signed = int(self.owners[number % WINDOW])
-        return None if signed == 0 else signed - 1
 
     def end(self) -> None:
         self._queue.put(END)

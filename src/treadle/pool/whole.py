@@ -85,6 +85,7 @@ class Whole:
             return self._all_raised(error, "step", [slot - server.slots[0] for slot in chosen])
         view, done = rows.whole(block), self._words(rows)
         server._ticks += 1
+        server._latest = id
         try:
             result = self._program.step(rows.batch_of_actions())
             last = self._write(view, rows.layout, result.observations)
@@ -93,6 +94,7 @@ class Whole:
             _flags(view.truncated, result.truncated, "truncated")
             finals = self._finals(view, rows.layout, result.finals) if result.finals else None
         except server._catch as error:
+            server.note_failed(id, server.slots)
             done[...] = id
             return self._all_raised(error, "step", range(self._k))
         self._last = last
@@ -149,15 +151,13 @@ class Whole:
                 raised.update(dict.fromkeys(rows, server._raised(rows[0], error, "call")))
         return server._extras(results, {}, {}, raised)
 
-    def resume(self, id: int, block: int) -> tuple[int | None, Extras | None]:
+    def resume(self, id: int, block: int) -> set[int]:
         """As `Server.resume`: when the one step was cut short, nothing is known of any row."""
         server = self._server
+        if server._latest != id:
+            self.step(id, block)
         rows: Any = server._rows
-        if all(number == id for number in rows.done):
-            return None, None
-        cut = Raised.of(UsageError("an interrupt cut the step short"), "step")
-        rest = server.slots[1:]
-        return server.slots[0], Extras({}, {}, {}, dict.fromkeys(rest, cut)) if rest else None
+        return server.failed_in(id) if all(number == id for number in rows.done) else set(server.slots)
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -79,7 +80,7 @@ def import_package(env_id: str) -> None:
 
 
 class GymEnv(Program):
-    """Runs one `gymnasium.Env`.
+    """Runs one `gymnasium.Env`, or anything that has its `reset`, `step` and two spaces.
 
     Args:
         recipe: how to build it.
@@ -93,13 +94,18 @@ class GymEnv(Program):
         self._options: dict[str, Any] | None = None
 
     def describe(self) -> Description:
-        env = self.env
+        env: Any = self.env
+        about = {
+            "metadata": dict(getattr(env, "metadata", None) or {}),
+            "render_mode": getattr(env, "render_mode", None),
+            "spec": portable_spec(env),
+        }
         return Description(
             env.observation_space,
             env.action_space,
             finals=self.on_end is OnEnd.SAME_STEP,
             begins_next=self.on_end is not OnEnd.HOLD,
-            metadata={"metadata": dict(env.metadata), "render_mode": env.render_mode, "spec": portable_spec(env)},
+            metadata=about,
         )
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -116,11 +122,11 @@ class GymEnv(Program):
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An attribute of the environment (looked up through its wrappers); called when it can be."""
-        attribute = self.env.get_wrapper_attr(name)
+        attribute = getattr(self.env, "get_wrapper_attr", partial(getattr, self.env))(name)
         return attribute(*args, **kwargs) if callable(attribute) else attribute
 
     def close(self) -> None:
-        self.env.close()
+        close_env(self.env)
 
     def _held(self, action: Any) -> Any:
         raise UsageError("this episode has ended and nothing moves on by itself here: reset the slot first")
@@ -139,9 +145,15 @@ def gym_env(
     return lambda: GymEnv(recipe, on_end)
 
 
+def close_env(env: Any) -> None:
+    """Close an environment that can be closed."""
+    if hasattr(env, "close"):
+        env.close()
+
+
 def portable_spec(env: gym.Env) -> str | None:
     """The environment's spec as JSON, None when it has none or one that JSON cannot hold."""
-    spec = env.spec
+    spec = getattr(env, "spec", None)
     if spec is None:
         return None
     try:

@@ -16,6 +16,7 @@ list of str.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -75,7 +76,7 @@ def _load_file(path: str) -> Any:
     full = os.path.abspath(path)
     if not os.path.exists(full):
         raise UsageError(f"there is no file {path}")
-    name = "treadle_user_" + os.path.basename(full)[:-3].replace("-", "_") + f"_{abs(hash(full)):x}"
+    name = "treadle_user_" + os.path.basename(full)[:-3].replace("-", "_") + f"_{_digest(full)}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, full)
@@ -90,6 +91,11 @@ def _load_file(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
+
+
+def _digest(path: str) -> str:
+    """The same in every process, other than `hash`: what a worker pickles names its module."""
+    return hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
 
 
 def policy_name(policy: Any) -> str:

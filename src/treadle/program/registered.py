@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -31,9 +32,13 @@ def register_missing(pickled: bytes | None) -> None:
     if pickled is None:
         return
     pid, specs = pickle.loads(pickled)
-    for spec in specs if pid != os.getpid() else ():  # the caller's own slots have its registry already
+    if pid == os.getpid():
+        return  # the caller's own slots have its registry already
+    for spec in specs:
         if registry.get(spec.id) != spec:
             registry[spec.id] = spec
+    # a package that registers them once more when it is imported here does no wrong: hundreds of lines for ale_py
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
 
 
 def _pickles(spec: Any) -> bool:

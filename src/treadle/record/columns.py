@@ -7,7 +7,6 @@ greatest length, padded with zeros (dtype `S<n>`).
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.record.infos import pack_infos
+from treadle.record.packing import hasher
 from treadle.sample.episode import Episode
 
 POLICY_INFOS = "policy_infos"
@@ -110,8 +110,9 @@ def text_array(texts: Sequence[Any], path: tuple[str, ...]) -> np.ndarray:
 
 
 def digester() -> Callable[[Sequence[Column]], bytes]:
-    """A function that gives the blake2b-128 digest of columns: over paths, dtypes, shapes and bytes, in order."""
+    """A function that gives the XXH3-128 digest of columns: over paths, dtypes, shapes and bytes, in order."""
     known: dict[tuple, bytes] = {}
+    new = hasher()
 
     def digest(columns: Sequence[Column]) -> bytes:
         key = tuple([(c.path, c.array.dtype.str, c.array.shape[1:]) for c in columns])
@@ -120,10 +121,11 @@ def digester() -> Callable[[Sequence[Column]], bytes]:
             if len(known) >= 256:
                 known.clear()
             description = known[key] = repr(key).encode()
-        state = hashlib.blake2b(description, digest_size=16)
+        state = new(description)
         state.update(struct.pack(f"<{len(columns)}Q", *[len(c.array) for c in columns]))
         for column in columns:
             state.update(column.array.data)
-        return state.digest()
+        found: bytes = state.digest()
+        return found
 
     return digest

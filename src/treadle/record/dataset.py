@@ -30,7 +30,6 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
-from treadle.record.progress import Standing, throttled
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
@@ -38,6 +37,7 @@ from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name, env_of, reference_of
+from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 
@@ -139,8 +139,7 @@ def collect_dataset(
     check_seed(seed)
     check_options(pool_options)
     env = env_of(env)
-    if format == "hdf5":
-        _require_minari()
+    _require_packages(format)
     arguments = {
         "env": reference_of(env),
         "policy": reference_of(policy) or "random",
@@ -198,11 +197,13 @@ def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
     return None
 
 
-def _require_minari() -> None:
-    for package in ("minari", "h5py"):
+def _require_packages(format: Format) -> None:
+    """Before any worker starts: what a dataset of this format needs."""
+    for package in ("isal", "xxhash", *(("minari", "h5py") if format == "hdf5" else ())):
         if importlib.util.find_spec(package) is None:
+            instead = ", or use the format npz" if package in ("minari", "h5py") else ""
             raise MissingExtra(
-                f"a dataset in hdf5 needs the package {package}: pip install 'treadle[data]', or use the format npz"
+                f"a dataset in {format} needs the package {package}: pip install 'treadle[data]'{instead}"
             )
 
 

@@ -11,7 +11,6 @@ time. Most small episodes of a run differ only in length and data, so the header
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +20,10 @@ import numpy as np
 
 from treadle.record import hdf5_format as form
 from treadle.record.columns import Column
+from treadle.record.packing import LEVEL, deflater
 
 COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
-GZIP_LEVEL = 1
 # The id is the first attribute of the first object, so that merging can set it without reading anything else.
 ID_OFFSET = 64
 
@@ -200,7 +199,7 @@ def _add_data(prepared: _Prepared, column: Column, slots: dict) -> int:
     before = start + 16 + len(space) + len(kind) + len(form.fill_value())
     if chunks:
         layout = form.chunked_layout((chunk_rows, *array.shape[1:]), array.itemsize)
-        filters = [form.gzip_filter(GZIP_LEVEL)]
+        filters = [form.gzip_filter(LEVEL)]
         slot = _Slot(start + 32, before + 11, 0, chunk_rows, chunks)
     else:
         layout, filters = form.contiguous_layout(), []
@@ -227,9 +226,10 @@ def _compress(array: np.ndarray, slot: _Slot, start: int, head: bytearray) -> tu
     raw = array.reshape(-1).view(np.uint8).data
     size = slot.chunk_rows * (array.nbytes // len(array))
     pieces, addresses, sizes = list[bytes](), list[int](), list[int]()
+    compress = deflater()
     for i in range(slot.chunks):
         chunk = raw[i * size : (i + 1) * size]
-        packed = zlib.compress(chunk if len(chunk) == size else bytes(chunk).ljust(size, b"\0"), GZIP_LEVEL)
+        packed = compress(chunk if len(chunk) == size else bytes(chunk).ljust(size, b"\0"))
         addresses.append(start)
         sizes.append(len(packed))
         pieces.append(form.pad8(packed))

@@ -42,7 +42,7 @@ class EpisodeNote:
         terminated: whether its last step terminated it.
         truncated: whether its last step truncated it.
         nbytes: bytes of its arrays before compression.
-        digest: blake2b-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
+        digest: XXH3-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
         left_out: info keys that could not be stored.
     """
 

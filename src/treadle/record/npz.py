@@ -23,6 +23,7 @@ import numpy as np
 from treadle.record.columns import POLICY_INFOS, Column
 from treadle.record.hdf5 import Blob
 from treadle.record.journal import EpisodeNote, Record
+from treadle.record.packing import deflater
 
 _COMPRESS_FROM = 1 << 16
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever the file is written
@@ -36,7 +37,7 @@ class NpzEncoder:
         table, pieces = list[list[Any]](), list[bytes]()
         for path, array in columns:
             raw = array.tobytes()
-            packed = zlib.compress(raw, 1) if len(raw) >= _COMPRESS_FROM else raw
+            packed = deflater()(raw) if len(raw) >= _COMPRESS_FROM else raw
             table.append(["/".join(path), array.dtype.str, array.shape, len(packed), packed is not raw])
             pieces.append(packed)
         return Blob(b"", json.dumps(table).encode(), pieces)

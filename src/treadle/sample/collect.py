@@ -309,11 +309,13 @@ def collect(
         infos: keep step infos?
         fresh_env: build a new environment for every episode (for those that carry something over).
         backend: "process", "serial" (in this thread) or "thread".
-        pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout.
+        pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout. With
+            step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
+            action of the policy) is killed and its episode made again by another.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
-            raises, or three workers die on one episode.
+            raises, or three workers die or are killed on one episode.
     """
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),

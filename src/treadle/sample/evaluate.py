@@ -21,7 +21,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
-from treadle.sample.arguments import check_amounts
+from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection
 from treadle.sample.episode import Episode
 from treadle.sample.named import env_of
@@ -139,11 +139,14 @@ def evaluate(
         episodes: how many.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         watch: called with each score, in order of arrival.
+        pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
 
     Raises:
         UsageError, StartupFailed, CollectionFailed: as `collect`.
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
+    check_seed(seed)
+    check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,
@@ -161,7 +164,7 @@ def evaluate(
             if watch is not None:
                 watch(score)
         run.warn()
-    return _evaluation(policy_name(policy), [scores[index] for index in range(episodes)], seed)
+    return evaluation_of(policy_name(policy), [scores[index] for index in range(episodes)], seed)
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
@@ -199,7 +202,8 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _evaluation(policy: str, scores: list[Score], seed: int) -> Evaluation:
+def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
+    """The result of a policy's scores, by index; `seed`: of the bootstrap."""
     returns = np.array([score.total_reward for score in scores], np.float64)
     low, high = bootstrap(returns, seed)
     return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from treadle import seeding
-from treadle.errors import BadObservation, RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError
+from treadle.errors import BadObservation, RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -36,7 +36,8 @@ def raised(error: WorkerError, finished: int) -> CollectionFailed:
 
 
 def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
-    """The end of a run because workers died: `deaths` of them on episode `index` (None: nobody knows which)."""
+    """The end of a run because workers died or were killed: `deaths` of them on episode `index` (None: nobody knows
+    which)."""
     where, reason = error.where, reason_of(error)
     if index is None:
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
@@ -67,6 +68,10 @@ def _place(where: Where) -> str:
 def reason_of(error: WorkerError) -> str:
     """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
     the worker ended."""
+    if isinstance(error, WorkerTimeout):
+        place = user_frame(error.stack, innermost_first=True)
+        reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s)"
+        return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
         if error.signal:
             reason = f"the worker was ended by {error.signal}"
@@ -88,9 +93,10 @@ def reason_of(error: WorkerError) -> str:
     return f"{text} ({place})" if place else text
 
 
-def user_frame(traceback: str) -> str:
+def user_frame(traceback: str, *, innermost_first: bool = False) -> str:
     """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none."""
-    for match in reversed(list(_FRAME.finditer(traceback))):
+    frames = list(_FRAME.finditer(traceback))
+    for match in frames if innermost_first else reversed(frames):
         file = match["file"]
         if not file.startswith((_HERE, "<")) and "site-packages" not in file and f"{os.sep}lib{os.sep}py" not in file:
             return f"{os.path.basename(file)}:{match['line']}"

@@ -20,7 +20,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, import_package, portable_spec
+from treadle.program.gym_env import EnvRecipe, close_env, import_package, portable_spec
 from treadle.program.policies import build_actor
 from treadle.sample.buffer import EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
@@ -253,7 +253,7 @@ class RolloutSlot(Program):
         buffer.index, buffer.seed, buffer.length = index, seed, 0
         try:
             if self._recipe.fresh_env:
-                self._envs[row].close()
+                close_env(self._envs[row])
                 self._envs[row] = self._recipe.env.build()
             if self._globals is not Globals.LEAVE:
                 seeding.seed_globals(policy_seed)
@@ -294,7 +294,7 @@ class RolloutSlot(Program):
 
     def _endless(self) -> int:
         """After how many steps a warning is due: never for an environment that has a limit of its own."""
-        spec = self._envs[0].spec
+        spec = getattr(self._envs[0], "spec", None)
         return LONG if spec is None or spec.max_episode_steps is None else 1 << 62
 
     def _remark_endless(self, buffer: EpisodeBuffer) -> tuple[int, int, Remark]:
@@ -309,7 +309,7 @@ class RolloutSlot(Program):
             self._sink.close()
         self._actor.close()
         for env in self._envs:
-            env.close()
+            close_env(env)
 
 
 def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:

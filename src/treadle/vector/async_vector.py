@@ -30,8 +30,8 @@ class AsyncVectorEnv(VectorEnv):
         worker: must be None: there is no pipe for a worker of your own to speak on.
         observation_mode, autoreset_mode: as in Gymnasium.
         max_concurrency: at most so many environments at work at once: the number of workers.
-        workers: how many, where `max_concurrency` is None; "auto": one a core. Give len(env_fns) for environments
-            that wait rather than compute.
+        workers: how many, where `max_concurrency` is None; "auto": one a core for environments that compute, one a
+            slot for those that wait; see `VectorEnv`.
         **options: see `VectorEnv`.
 
     Raises:

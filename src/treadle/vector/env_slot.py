@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -88,7 +89,7 @@ class EnvSlot(GymEnv):
         self._over = False
         self.begins_next_now: bool | None = None
         self._keeper: Keeper | None = None
-        if AleState.fits(self.env.unwrapped):  # it is listened to from the beginning
+        if AleState.fits(getattr(self.env, "unwrapped", self.env)):  # it is listened to from the beginning
             self._keeper = Keeper(self.env)
 
     def begin(self, seed: int | None = None, options: Any = _BY_ITSELF) -> tuple[Any, dict[str, Any]]:
@@ -114,7 +115,8 @@ class EnvSlot(GymEnv):
             return super().call(attribute, args, kwargs)
         if name == Ask.SET_ATTR:
             attribute, value = args
-            self.env.set_wrapper_attr(attribute, value.values[self._slot] if isinstance(value, OwnValue) else value)
+            own = value.values[self._slot] if isinstance(value, OwnValue) else value
+            getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, own)
             self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
             return None
         if name == Ask.OVER:

@@ -31,9 +31,10 @@ from treadle.vector.infos import InfoStyle, batcher
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.owned import OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialFace
+from treadle.vector.probe import measure_waiting, tell
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import RolloutFace
-from treadle.vector.shares import choose_shares
+from treadle.vector.shares import choose_shares, matters
 from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
@@ -53,10 +54,13 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
             `OwnedVectors` and `num_envs`: each worker has one vectorised environment for all its slots; the autoreset
             mode is theirs, and `kwargs`, `wrappers` and `imports` are given there.
         num_envs: how many, when `envs` is a single one.
-        workers: how many, the caller not counted; "auto": one a core, the caller's own share counted.
+        workers: how many, the caller not counted; "auto": one a core, the caller's own share counted, for environments
+            that compute, and one a slot for environments that wait (a socket, a simulator in its own process). Which
+            they are is measured, see `treadle.vector.probe`, and said through the `treadle` logger (INFO).
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
             equal share, where there are at least two cores and processes, and none when `step_timeout` or
-            `on_failure` is given. An environment that crashes or hangs there takes the caller with it.
+            `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the
+            caller with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         copy: True: every batch is the caller's to keep. False: all batches lie in the same memory.
         infos: "gymnasium", "legacy" or "list"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
@@ -104,10 +108,12 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
-        guarded = step_timeout is not None or on_failure is not None
+        guarded, cores = step_timeout is not None or on_failure is not None, bell.cores()
+        starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
+        starting["start_timeout"] = start_timeout
 
-        def shares(n: int) -> tuple[int | None, int]:
-            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=bell.cores())
+        def shares(n: int, waits: bool = False) -> tuple[int | None, int]:
+            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits)
 
         if isinstance(envs, OwnedVectors):
             envs.check(kwargs or wrappers or imports, on_failure)
@@ -117,20 +123,23 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
                 envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
             )
         self.num_envs = n = len(slots)
-        workers, inline = shares(n)
+        found = None
+        asked = not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores)
+        if asked:
+            found = measure_waiting(slots[0], **starting)
+        workers, inline = shares(n, found is not None and found.waits)
+        if asked:
+            tell(found, n, workers, inline)
         self._pool = _start(
             slots,
+            **starting,
             backend=backend,
             workers=workers,
             inline=inline,
-            start_method=start_method,
-            preload=preload,
-            start_timeout=start_timeout,
             step_timeout=step_timeout,
             close_timeout=close_timeout,
             on_failure=on_failure or "raise",
             max_restarts=max_restarts,
-            worker_output=worker_output,
             copy=copy,
             blocks=blocks,
         )
@@ -303,6 +312,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
     @property
     def valid(self) -> np.ndarray:
         """bool[n]: which rows of the last batch are transitions. False after a reset, NEXT_STEP's own included."""
+        self._turns.check_open()
         if not (self._calls or self._resets.any()):
             return np.zeros(self.num_envs, np.bool_)
         return self._lockstep.valid

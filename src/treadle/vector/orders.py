@@ -44,8 +44,9 @@ def orders_of_some(slots: list[int], seed: Seeds, options: Options | None) -> Or
 def chosen_slots(slots: int | Sequence[int], n: int) -> list[int]:
     """Slot numbers as a list. Raises UsageError unless they are distinct and in 0..n-1."""
     chosen = [slots] if isinstance(slots, int | np.integer) else list(slots)
-    if not chosen or len(set(chosen)) != len(chosen) or any(not 0 <= slot < n for slot in chosen):
-        raise UsageError(f"slots must be distinct and in 0..{n - 1}, got {chosen}")
+    whole = all(isinstance(slot, int | np.integer) and not isinstance(slot, bool) for slot in chosen)
+    if not chosen or not whole or len(set(chosen)) != len(chosen) or any(not 0 <= slot < n for slot in chosen):
+        raise UsageError(f"slots must be distinct integers in 0..{n - 1}, at least one, got {chosen}")
     return [operator.index(slot) for slot in chosen]
 
 

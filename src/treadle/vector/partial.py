@@ -21,14 +21,15 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
+from treadle.pool.failure import bad_action
 from treadle.pool.line import BUSY_NS
-from treadle.pool.lockstep import Lockstep, bad_action
+from treadle.pool.lockstep import Lockstep
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
 from treadle.spaces import Mismatch
 from treadle.vector.infos import gymnasium_infos
-from treadle.vector.orders import orders_of_all
+from treadle.vector.orders import chosen_slots, orders_of_all
 from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.vector.turns import IDLE
 
@@ -84,7 +85,8 @@ class PartialBatches:
 
     def send(self, actions: Any, slots: Sequence[int] | None = None) -> None:
         """Ask for steps of free slots (None: all). Raises UsageError or BadAction; then nothing was sent."""
-        chosen = list(range(self._pool.n)) if slots is None else [int(slot) for slot in np.asarray(slots).ravel()]
+        n = self._pool.n
+        chosen = list(range(n)) if slots is None else chosen_slots(np.asarray(slots).ravel().tolist(), n)
         self._check(chosen, "step", {FREE})
         write, staged = self._writer(len(chosen))
         try:
@@ -133,8 +135,6 @@ class PartialBatches:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _check(self, slots: Sequence[int], what: str, allowed: set[int]) -> None:
-        if len(set(slots)) != len(slots) or not all(0 <= slot < self._pool.n for slot in slots):
-            raise UsageError(f"slots must be distinct and in 0..{self._pool.n - 1}, got {list(slots)}")
         why = {FREE: "", OUT: "in flight", READY: "ready to be received", STALE: "in need of a reset"}
         bad = [(slot, why[int(self._state[slot])]) for slot in slots if int(self._state[slot]) not in allowed]
         if bad:
@@ -243,7 +243,7 @@ class PartialFace:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
         orders = orders_of_all(self.num_envs, seed, options)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
-        self._opened().reset(orders.seeds, orders.options, slots)
+        self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()
 
     def send(self, actions: Any, env_id: Any = None) -> None:
@@ -252,7 +252,7 @@ class PartialFace:
         Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
         nothing was sent.
         """
-        self._opened().send(actions, env_id)
+        self._opened("send").send(actions, env_id)
         self._settle_turn()
 
     def recv(
@@ -272,10 +272,9 @@ class PartialFace:
         Raises:
             NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
         """
+        partial = self._opened("recv")
         try:
-            index, observations, rewards, terminated, truncated, infos, finals, valid = self._opened().recv(
-                min, max, timeout
-            )
+            index, observations, rewards, terminated, truncated, infos, finals, valid = partial.recv(min, max, timeout)
         finally:
             self._settle_turn()
         columns = gymnasium_infos(len(index), infos, finals)
@@ -285,17 +284,18 @@ class PartialFace:
     @property
     def batch_size(self) -> int:
         """How many slots `recv` waits for unless told otherwise; half of all, at least one, until it is set."""
-        return self._opened().batch_size
+        return self._opened("batch_size").batch_size
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
         if not 1 <= size <= self.num_envs:
             raise UsageError(f"batch_size must be in 1..{self.num_envs}, got {size}")
-        self._opened().batch_size = size
+        self._opened("batch_size").batch_size = size
 
-    def _opened(self) -> PartialBatches:
+    def _opened(self, name: str) -> PartialBatches:
+        """For the method `name`. Raises ClosedVector, AlreadyPending; then what is pending stays so."""
         if self._turns.state is not Partly.OPEN:
-            self._turns.check_free("send")
+            self._turns.check_free(name)
         if self._pool.policy is not failure.Policy.RAISE:
             raise UsageError("send() and recv() raise on a worker's death: they work with on_failure='raise' only")
         if self._partial is None:

@@ -132,8 +132,8 @@ class RolloutFace:
             used for partial batches.
         """
         self._turns.check_free("rollout")
-        if steps < 1:
-            raise UsageError(f"a rollout has at least one step, got steps={steps}")
+        if not isinstance(steps, int | np.integer) or steps < 1:
+            raise UsageError(f"a rollout has a whole number of steps, at least one, got steps={steps!r}")
         if self._partial is not None:
             raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
         if not (self._calls or self._resets.any()):

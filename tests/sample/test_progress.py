@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from treadle.record.progress import Progress, Standing, duration, line, print_table
+from treadle.sample.progress import Progress, Standing, duration, line, print_table
 
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:

@@ -1,0 +1,102 @@
+"""Parcels: what goes to several workers is pickled once, into one memory file that all of them map.
+
+A request's payload that holds parcels is a `Shipment`; the descriptors of their files go along with it. Each receiver
+maps the file privately: arrays lie in the file's memory, without a copy, and what one worker writes into its own no
+other one sees. Small values travel inside the request.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import cloudpickle
+
+from treadle.pool.channel import SPILL, mapped, spill, unpack
+
+
+class Parcel:
+    """One value. In the process that made it, `open` returns the very object.
+
+    Args:
+        value: anything cloudpickle takes.
+        note: something small that is to be known of it without opening it.
+    """
+
+    def __init__(self, value: Any, note: Any = None) -> None:
+        self._value, self.note = value, note
+        self._here = True
+        self._body: bytes | None = None
+        self._view: memoryview | None = None
+        self.file = -1
+        self.number = -1
+
+    def pack(self) -> None:
+        """Pickle it, once; from then on changes of the value do not matter. Raises whatever pickling raises."""
+        if self._body is not None or self.file >= 0:
+            return
+        buffers: list[Any] = []
+        head = cloudpickle.dumps(self._value, 5, buffer_callback=buffers.append)
+        raws = [buffer.raw() for buffer in buffers]
+        if len(head) + sum(map(len, raws)) <= SPILL:
+            self._body = cloudpickle.dumps(self._value, 5)
+        else:
+            self.file = spill([head, *raws], [len(head), *map(len, raws)])
+        self._value = None
+        self._here = False
+
+    def open(self) -> Any:
+        """The value."""
+        if self._here:
+            return self._value
+        if self._view is not None:
+            return unpack(self._view)
+        assert self._body is not None
+        return cloudpickle.loads(self._body)
+
+    def arrived(self, fds: list[int]) -> None:
+        """Take its file from the descriptors that came with the shipment."""
+        if self.number >= 0:
+            self._view = mapped(fds[self.number], private=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        here = {"_value": None, "_here": False, "_view": None, "file": -1}
+        return {**here, "_body": self._body, "note": self.note, "number": self.number}
+
+    def __del__(self) -> None:
+        if getattr(self, "file", -1) >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+class Shipment(dict[int, Any]):
+    """A request's payload, slot -> order, and the parcels that its orders hold.
+
+    Attributes:
+        files: descriptors that go along.
+    """
+
+    def __init__(self, orders: dict[int, Any], parcels: list[Parcel]) -> None:
+        """Packs the parcels."""
+        super().__init__(orders)
+        self.parcels = parcels
+        self.files: tuple[int, ...] = ()
+        for parcel in parcels:
+            parcel.pack()
+            parcel.number = -1
+            if parcel.file >= 0:
+                if parcel.file not in self.files:
+                    self.files += (parcel.file,)
+                parcel.number = self.files.index(parcel.file)
+
+    def arrived(self, fds: list[int]) -> None:
+        """The files are here; each is mapped and its descriptor closed."""
+        try:
+            for parcel in self.parcels:
+                parcel.arrived(fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+__all__ = ["Parcel", "Shipment"]

@@ -1,0 +1,147 @@
+"""Agents at the door. An agent has `get_action(observation) -> (action, info)` or
+`get_actions(observations) -> (actions, infos)`, may have `reset(do_resets)`, and `get_param_values` and
+`set_param_values` if its parameters are to be updated. A plain callable is taken as for `treadle.collect`: a batch of
+observations in, a batch of actions out, and its episode's own generator if it takes `rng`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from treadle.sample.padding import row_of, stacked
+
+
+class FunctionAgent:
+    """A callable, or an object with `predict`, with an agent's interface. Also `set_param_values`, if it has that.
+
+    Its generators (for `rng`: one, or one a row) are made anew at every reset, from the worker's own randomness.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        predict = getattr(policy, "predict", None)
+        self._function: Callable[..., Any] = policy
+        if callable(predict):
+            self._function = lambda observations: predict(observations, deterministic=False)[0]
+        self._takes_rng = not callable(predict) and _takes(policy, "rng")
+        self._rngs: list[np.random.Generator] = []
+
+    def reset(self, do_resets: Sequence[bool] | None = None) -> None:
+        """Begin new episodes in the rows that say so; None: there is one row."""
+        rows = [True] if do_resets is None else list(do_resets)
+        if self._takes_rng:
+            fresh = len(self._rngs) != len(rows)
+            old = [None] * len(rows) if fresh else self._rngs
+            self._rngs = [
+                _generator() if fresh or again else rng  # type: ignore[misc]
+                for again, rng in zip(rows, old, strict=True)
+            ]
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """(action, {}) for one observation."""
+        actions = self._ask(stacked([observation]), 1)
+        return row_of(actions, 0), {}
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        """(actions, {}) for a batch."""
+        return self._ask(observations, _rows(observations)), {}
+
+    def _ask(self, observations: Any, rows: int) -> Any:
+        if not self._takes_rng:
+            return self._function(observations)
+        if len(self._rngs) != rows:
+            self.reset([True] * rows)
+        return self._function(observations, rng=self._rngs[0] if rows == 1 else self._rngs)
+
+    def get_param_values(self) -> Any:
+        return self.policy.get_param_values()
+
+    def set_param_values(self, values: Any) -> None:
+        self.policy.set_param_values(values)
+
+
+def _generator() -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(random.getrandbits(63)))
+
+
+def _takes(function: Any, name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins have none
+        return False
+
+
+def _rows(observations: Any) -> int:
+    if isinstance(observations, dict):
+        return _rows(next(iter(observations.values())))
+    return _rows(observations[0]) if isinstance(observations, tuple) else len(observations)
+
+
+def as_agent(agent: Any) -> Any:
+    """The agent: itself, or a `FunctionAgent` around a callable. Raises TypeError for what is neither."""
+    if any(callable(getattr(agent, name, None)) for name in ("get_action", "get_actions")):
+        return agent
+    if callable(agent) or callable(getattr(agent, "predict", None)):
+        return FunctionAgent(agent)
+    if callable(getattr(agent, "reset", None)):
+        return agent  # what it lacks is told when it is missed
+    raise TypeError(
+        f"a {type(agent).__name__} is no agent: it has neither get_action nor get_actions and cannot be called"
+    )
+
+
+def is_parameters(update: Any) -> bool:
+    """Is an update new parameters for an agent, and no agent?"""
+    return isinstance(update, dict | tuple | np.ndarray)
+
+
+def action_of(agent: Any, observation: Any) -> tuple[Any, dict[str, Any]]:
+    """(action, info) for one observation, also of an agent that has only `get_actions`.
+
+    Raises TypeError when it has neither.
+    """
+    one = getattr(agent, "get_action", None)
+    if one is not None:
+        return one(observation)
+    actions, infos = _method(agent, "get_actions")(stacked([observation]))
+    return row_of(actions, 0), {key: value[0] for key, value in infos.items()}
+
+
+def actions_of(agent: Any, observations: list[Any]) -> tuple[Any, dict[str, Any]]:
+    """(actions, infos of batched values) for a list of observations, also of an agent that has only `get_action`.
+
+    Raises TypeError when it has neither.
+    """
+    many = getattr(agent, "get_actions", None)
+    if many is not None:
+        return many(stacked(observations))
+    pairs = [_method(agent, "get_action")(observation) for observation in observations]
+    keys = pairs[0][1]
+    return [action for action, _ in pairs], {key: [info[key] for _, info in pairs] for key in keys}
+
+
+def reset_agent(agent: Any, *do_resets: Sequence[bool]) -> None:
+    """Call its `reset`, if it has one."""
+    reset = getattr(agent, "reset", None)
+    if reset is not None:
+        reset(*do_resets)
+
+
+def set_parameters(agent: Any, values: Any) -> None:
+    """Give it new parameters. Raises TypeError when it takes none, or when there is no agent yet."""
+    if agent is None:
+        raise TypeError("parameters came before there was an agent to set them in")
+    _method(agent, "set_param_values")(values)
+
+
+def _method(agent: Any, name: str) -> Any:
+    found = getattr(agent, name, None)
+    if found is None:
+        what = "neither get_action nor get_actions" if name.startswith("get_action") else f"no {name}"
+        raise TypeError(f"the agent, a {type(agent).__name__}, has {what}")
+    return found

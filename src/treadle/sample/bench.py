@@ -1,0 +1,113 @@
+"""Where a worker makes its rollouts, and where they lie until they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.haul import Haul, haul_of
+from treadle.sample.tight import TightLoop, tight_loop
+
+BATCH, BATCH_SECONDS, BATCH_BYTES = 16, 0.05, 1 << 20  # small rollouts travel together, but none waits long
+
+
+class Interrupted(BaseException):
+    """Raised between two steps when the caller has stopped the stream. No `except Exception` of a worker's takes it."""
+
+
+class Bench:
+    """One worker at work.
+
+    Args:
+        worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
+
+    Attributes:
+        made: rollouts that lie here.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+        self._step = getattr(worker, "step_episode", None)
+        self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
+        self._tight: TightLoop | None = None
+        self._batches: list[EpisodeBatch] = []
+        self._steps = self.made = 0
+        self._since = perf_counter()
+
+    def guard(self, stopped: Callable[[], bool]) -> None:
+        """Let `stopped` in between any two steps, also in a `rollout` that a user has written."""
+        self._stopped = stopped
+        step = self._step
+        if step is None or not self._interruptible:
+            return
+
+        def step_episode() -> bool:
+            if stopped():
+                raise Interrupted
+            return step()
+
+        self.worker.step_episode = step_episode
+
+    def play(self) -> bool:
+        """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""
+        try:
+            tight = self._tight_loop()
+            result: Any = self.worker.rollout() if tight is None else tight.play(self._stopped)
+        except Interrupted:
+            self.worker.discard_episode()
+            return False
+        except BaseException:
+            if self._interruptible:  # else only the worker itself knows how to begin anew
+                self.worker.discard_episode()
+            raise
+        if result is False:
+            return False
+        if not self.made:
+            self._since = perf_counter()
+        self.made += 1
+        if result is True:
+            assert tight is not None
+            self._steps += tight.latest
+        else:
+            if not isinstance(result, EpisodeBatch):
+                raise TypeError(f"a worker's rollout returns an EpisodeBatch, this one's a {type(result).__name__}")
+            self._batches.append(result)
+            self._steps += len(result)
+        return True
+
+    def _tight_loop(self) -> TightLoop | None:
+        tight, env = self._tight, getattr(self.worker, "env", None)
+        if tight is not None and tight.env is env:
+            return tight if tight.env.plain else None
+        if self.made:  # what lies here is sent first
+            return None
+        self._tight = tight_loop(self.worker)
+        return self._tight
+
+    def due(self, steps: int) -> bool:
+        """Is what lies here worth a message, if so many steps are?"""
+        tight = self._tight
+        return (
+            self._steps >= steps
+            or self.made >= BATCH
+            or perf_counter() - self._since > BATCH_SECONDS
+            or (tight is not None and tight.nbytes > BATCH_BYTES)
+        )
+
+    def hauls(self, *, copy: bool) -> list[Haul]:
+        """All that lies here, in order. Without `copy` the arrays are good until `clear`."""
+        hauls = []
+        if self._tight is not None and self._tight.episodes:
+            hauls.append(self._tight.haul(copy=copy))
+        if self._batches:
+            hauls.append(haul_of(self._batches))
+        return hauls
+
+    def clear(self) -> None:
+        """The hauls are on their way."""
+        self._batches = []
+        self._steps = self.made = 0
+        if self._tight is not None:
+            self._tight.clear()

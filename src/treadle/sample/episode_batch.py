@@ -1,0 +1,320 @@
+"""A batch of whole episodes (or of fragments of them), one after the other in arrays with time first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle import trees
+from treadle.sample.batch_checks import check_episodes, check_steps
+from treadle.sample.episode import Episode
+from treadle.sample.info_columns import columns_of, join_columns
+from treadle.sample.padding import joined, pad_batch_array, row_of, rows_of
+from treadle.sample.step_type import StepType, codes_of, types_of
+from treadle.sample.steps import EnvSpec
+from treadle.sample.time_step_batch import Infos, TimeStepBatch
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class EpisodeBatch(TimeStepBatch):
+    """N episodes, T steps in all. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
+
+    Args:
+        env_spec: of the environment.
+        episode_infos: what holds for a whole episode: arrays [N, ...] (kept as `episode_infos_by_episode`).
+        observations: [T, ...]; what the actions were chosen from.
+        last_observations: [N, ...]; what each episode's last action led to.
+        actions: [T, ...].
+        rewards: [T].
+        env_infos: arrays [T, ...], or dicts of them.
+        agent_infos: arrays [T, ...], or dicts of them.
+        step_types: `StepType` objects [T].
+        lengths: integers [N], steps of each episode.
+
+    Raises:
+        ValueError: columns of different lengths or wrong types, or whose first row does not fit its space. A first
+            observation that is only out of bounds warns.
+    """
+
+    episode_infos_by_episode: Infos
+    last_observations: Any
+    lengths: np.ndarray
+
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        episode_infos: Infos,
+        observations: Any,
+        last_observations: Any,
+        actions: Any,
+        rewards: np.ndarray,
+        env_infos: Infos,
+        agent_infos: Infos,
+        step_types: np.ndarray,
+        lengths: np.ndarray,
+    ) -> None:
+        check_episodes(env_spec, episode_infos, last_observations, lengths)
+        self.__dict__.update(
+            env_spec=env_spec,
+            episode_infos_by_episode=episode_infos,
+            observations=observations,
+            last_observations=last_observations,
+            actions=actions,
+            rewards=rewards,
+            env_infos=env_infos,
+            agent_infos=agent_infos,
+            step_types=step_types,
+            lengths=lengths,
+        )
+        check_steps(self, next_observations=False)
+        if lengths.sum() != len(rewards):
+            raise ValueError(f"rewards has batch size {len(rewards)}, but the lengths add up to {int(lengths.sum())}")
+
+    @classmethod
+    def trusted(cls, **columns: Any) -> EpisodeBatch:
+        """As the constructor (by keyword), without its checks: for columns that are right by construction."""
+        batch = object.__new__(cls)
+        columns["episode_infos_by_episode"] = columns.pop("episode_infos")
+        batch.__dict__.update(columns)
+        return batch
+
+    def __reduce__(self) -> Any:
+        columns = {**self.__dict__, "episode_infos": self.episode_infos_by_episode}
+        del columns["episode_infos_by_episode"]
+        columns["step_types"] = codes_of(self.step_types)
+        return _rebuilt, (type(self), columns)
+
+    # -- many and one ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def concatenate(cls, *batches: Any) -> EpisodeBatch:
+        """The batches one after the other, in one pass over their arrays.
+
+        Keys that some lack are filled in `env_infos` and `episode_infos` (zeros or None, and a column `_<key>` that
+        says which rows have them). Raises ValueError for no batch, and for different keys in `agent_infos`.
+        """
+        if not batches:
+            raise ValueError("Please provide at least one EpisodeBatch to concatenate")
+        rows = [len(batch.rewards) for batch in batches]
+        episodes = [len(batch.lengths) for batch in batches]
+        return cls(
+            env_spec=batches[0].env_spec,
+            episode_infos=join_columns([b.episode_infos_by_episode for b in batches], episodes),
+            observations=joined([b.observations for b in batches]),
+            last_observations=joined([b.last_observations for b in batches]),
+            actions=joined([b.actions for b in batches]),
+            rewards=joined([b.rewards for b in batches]),
+            env_infos=join_columns([b.env_infos for b in batches], rows),
+            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
+            step_types=joined([b.step_types for b in batches]),
+            lengths=joined([b.lengths for b in batches]),
+        )
+
+    def split(self) -> list[Any]:
+        """One batch an episode, in order: the inverse of `concatenate`. Arrays are views."""
+        return [self._piece(i, i + 1, *rows) for i, rows in enumerate(self._ranges())]
+
+    def episodes(self, start: int, stop: int) -> EpisodeBatch:
+        """Episodes start to stop-1 as a batch of their own. Arrays are views."""
+        ranges = self._ranges()[start:stop]
+        return self._piece(start, stop, ranges[0][0], ranges[-1][1])
+
+    def _piece(self, start: int, stop: int, first: int, last: int) -> EpisodeBatch:
+        return type(self).trusted(
+            env_spec=self.env_spec,
+            episode_infos=rows_of(self.episode_infos_by_episode, start, stop),
+            observations=rows_of(self.observations, first, last),
+            last_observations=rows_of(self.last_observations, start, stop),
+            actions=rows_of(self.actions, first, last),
+            rewards=self.rewards[first:last],
+            env_infos=rows_of(self.env_infos, first, last),
+            agent_infos=rows_of(self.agent_infos, first, last),
+            step_types=self.step_types[first:last],
+            lengths=self.lengths[start:stop],
+        )
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """One dict an episode of T steps: observations, next_observations, actions, rewards, step_types [T, ...],
+        env_infos and agent_infos (dicts of [T, ...]), and episode_infos (dict of this episode's values)."""
+        following = self.next_observations
+        episodes = []
+        for i, (start, stop) in enumerate(self._ranges()):
+            episodes.append(
+                {
+                    "episode_infos": row_of(self.episode_infos_by_episode, i),
+                    "observations": rows_of(self.observations, start, stop),
+                    "next_observations": rows_of(following, start, stop),
+                    "actions": rows_of(self.actions, start, stop),
+                    "rewards": self.rewards[start:stop],
+                    "env_infos": rows_of(self.env_infos, start, stop),
+                    "agent_infos": rows_of(self.agent_infos, start, stop),
+                    "step_types": self.step_types[start:stop],
+                }
+            )
+        return episodes
+
+    @classmethod
+    def from_list(cls, env_spec: EnvSpec, paths: Sequence[dict[str, Any]]) -> EpisodeBatch:
+        """The batch of which `to_list` made these dicts.
+
+        Observations may be [T + 1, ...], the last one included. If they are [T, ...] and there are no
+        `next_observations`, the last one is lost and is taken to be like the one before it. `dones` (bool[T]) may stand
+        in for `step_types`. Raises ValueError for no dict, and what building a batch raises.
+        """
+        if not paths:
+            raise ValueError("Please provide at least one dict")
+        lengths = np.array([len(path["rewards"]) for path in paths], np.int64)
+        sizes = [len(trees.leaves(path["observations"])[0]) for path in paths]
+        if all(size == length + 1 for size, length in zip(sizes, lengths, strict=True)):
+            last = [rows_of(path["observations"], -1, None) for path in paths]
+            observations = joined([rows_of(path["observations"], 0, -1) for path in paths])
+        else:
+            name = "observations" if paths[0].get("next_observations") is None else "next_observations"
+            last = [rows_of(path[name], -1, None) for path in paths]
+            observations = joined([path["observations"] for path in paths])
+        infos = [path.get("episode_infos") or {} for path in paths]
+        return cls(
+            env_spec=env_spec,
+            episode_infos=join_columns(
+                [{k: np.asarray([v]) for k, v in info.items()} for info in infos], [1] * len(paths)
+            ),
+            observations=observations,
+            last_observations=joined(last),
+            actions=joined([path["actions"] for path in paths]),
+            rewards=joined([path["rewards"] for path in paths]),
+            env_infos=join_columns([path["env_infos"] for path in paths], lengths.tolist()),
+            agent_infos=join_columns([path["agent_infos"] for path in paths], lengths.tolist(), strict="agent_infos"),
+            step_types=joined([_types_in(path) for path in paths]),
+            lengths=lengths,
+        )
+
+    @classmethod
+    def from_episodes(cls, env_spec: EnvSpec, episodes: Iterable[Episode]) -> EpisodeBatch:
+        """Episodes that `treadle.collect` yields, as a batch: the same arrays, one after the other.
+
+        An episode's `infos` become `env_infos` (those of its steps) and `episode_infos` (the reset's), its
+        `policy_infos` become `agent_infos`. A step that is both terminated and truncated is a TIMEOUT.
+        """
+        batches = []
+        for episode in episodes:
+            steps = len(episode)
+            codes = np.ones(steps, np.uint8)
+            codes[0] = StepType.FIRST
+            codes[episode.terminated] = StepType.TERMINAL
+            codes[episode.truncated] = StepType.TIMEOUT
+            batches.append(
+                cls.trusted(
+                    env_spec=env_spec,
+                    episode_infos=columns_of(episode.infos[:1]),
+                    observations=rows_of(episode.observations, 0, steps),
+                    last_observations=rows_of(episode.observations, steps, steps + 1),
+                    actions=episode.actions,
+                    rewards=episode.rewards,
+                    env_infos=columns_of(episode.infos[1:]),
+                    agent_infos=columns_of(episode.policy_infos),
+                    step_types=types_of(codes),
+                    lengths=np.array([steps], np.int64),
+                )
+            )
+        return cls.concatenate(*batches)
+
+    # -- other views of the same -------------------------------------------------------------------------------------
+
+    @property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.lengths)
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """(first row, the row after the last) of each episode."""
+        ends = self._ends.tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    @property  # type: ignore[misc]
+    def next_observations(self) -> Any:
+        """[T, ...]: what each action led to. Made anew at each use."""
+        last_rows = self._ends - 1
+
+        def shifted(observations: Any, last: Any) -> Any:
+            if isinstance(observations, list):
+                following = [*observations[1:], None]
+                for row, value in zip(last_rows.tolist(), last, strict=True):
+                    following[row] = value
+                return following
+            following = np.empty_like(observations)
+            following[:-1] = observations[1:]
+            following[last_rows] = last
+            return following
+
+        return trees.map(shifted, self.observations, self.last_observations)
+
+    @property  # type: ignore[misc]
+    def episode_infos(self) -> Infos:
+        """Arrays [T, ...]: each episode's infos, once a step. Made anew at each use."""
+        return {key: np.repeat(value, self.lengths, axis=0) for key, value in self.episode_infos_by_episode.items()}
+
+    @property
+    def observations_list(self) -> list[Any]:
+        """Each episode's observations; views."""
+        return [rows_of(self.observations, start, stop) for start, stop in self._ranges()]
+
+    @property
+    def actions_list(self) -> list[Any]:
+        """Each episode's actions; views."""
+        return [rows_of(self.actions, start, stop) for start, stop in self._ranges()]
+
+    def _padded(self, values: Any) -> Any:
+        limit = self.env_spec.max_episode_length
+        return pad_batch_array(values, self.lengths, None if limit is None or limit == np.inf else int(limit))
+
+    @property
+    def padded_observations(self) -> Any:
+        """[N, max_episode_length, ...], zeros where an episode has ended; without a limit as long as the longest."""
+        return self._padded(self.observations)
+
+    @property
+    def padded_next_observations(self) -> Any:
+        """As `padded_observations`."""
+        return self._padded(self.next_observations)
+
+    @property
+    def padded_actions(self) -> Any:
+        """As `padded_observations`."""
+        return self._padded(self.actions)
+
+    @property
+    def padded_rewards(self) -> np.ndarray:
+        """As `padded_observations`."""
+        return self._padded(self.rewards)
+
+    @property
+    def padded_step_types(self) -> np.ndarray:
+        """As `padded_observations`; zeros are FIRST, so ask `valids` what is padding."""
+        return self._padded(self.step_types)
+
+    @property
+    def padded_agent_infos(self) -> Infos:
+        """As `padded_observations`, by key."""
+        return {key: self._padded(values) for key, values in self.agent_infos.items()}
+
+    @property
+    def padded_env_infos(self) -> Infos:
+        """As `padded_observations`, by key."""
+        return {key: self._padded(values) for key, values in self.env_infos.items()}
+
+    @property
+    def valids(self) -> np.ndarray:
+        """[N, max_episode_length] of the rewards' dtype: one where there is a step, zero where there is padding."""
+        return self._padded(np.ones_like(self.rewards))
+
+
+def _rebuilt(cls: type[EpisodeBatch], columns: dict[str, Any]) -> EpisodeBatch:
+    return cls.trusted(**{**columns, "step_types": types_of(columns["step_types"])})
+
+
+def _types_in(path: dict[str, Any]) -> np.ndarray:
+    if "step_types" in path:
+        return path["step_types"]
+    return types_of(np.where(np.asarray(path["dones"], bool), int(StepType.TERMINAL), int(StepType.MID)))

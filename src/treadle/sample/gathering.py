@@ -1,0 +1,205 @@
+"""One sampling: orders go out, hauls come in, until a stop rule has enough. The same for every backend and rule."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import WorkerError
+from treadle.pool.member import Answered, Failed, Started
+from treadle.sample import workers_lost
+from treadle.sample.crew import Crew
+from treadle.sample.failed import reason_of
+from treadle.sample.haul import Haul
+from treadle.sample.sampler_slot import Mishap, Order
+from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+
+log = logging.getLogger("treadle")
+
+AHEAD = 2  # orders by index that a worker has at a time
+VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played
+
+
+class Versions:
+    """Which sampling each request belonged to: what comes late is told apart by the request that it answers.
+
+    Attributes:
+        now: the number of the present sampling, from 1.
+        keep: are late episodes handed out, with their version, instead of being dropped?
+    """
+
+    def __init__(self, keep: bool) -> None:
+        self.now, self.keep = 0, keep
+        self._of: dict[int, int] = {}
+        self._specs: dict[int, Any] = {}
+
+    def begin(self) -> None:
+        self.now += 1
+
+    def note(self, request: int) -> None:
+        self._of[request] = self.now
+
+    def of(self, request: int) -> int:
+        return self._of[request]
+
+    def over(self, request: int) -> None:
+        """No more answers come."""
+        self._of.pop(request, None)
+        self._specs.pop(request, None)
+
+    def completed(self, request: int, haul: Haul) -> Haul:
+        """The haul with its spaces, which travel once a request, and with its version if that is wanted."""
+        if haul.env_spec is None:
+            haul.env_spec = self._specs[request]
+        self._specs[request] = haul.env_spec
+        if self.keep:
+            infos = haul.columns["episode_infos"]
+            version = np.full(len(haul.lengths), self._of[request], np.int64)
+            haul.columns["episode_infos"] = {**infos, VERSION: version}
+        return haul
+
+
+class Gathering:
+    """Args:
+    crew: the workers.
+    versions: of this and earlier samplings.
+    rule: when it is enough.
+    first: worker -> its first order: with this sampling's updates, or for one of `crew.strangers` with all of them.
+    watch: called with every haul that is taken.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        versions: Versions,
+        rule: StopRule,
+        first: Callable[[int], Order],
+        watch: Callable[[Haul], None],
+    ) -> None:
+        self._crew, self._versions, self._rule, self._watch = crew, versions, rule, watch
+        self._first = first
+        self._open: dict[int, dict[int, Order]] = {}  # request -> worker -> order, of those that are not over
+        self._fresh = set(crew.ready())  # workers that have no order of this sampling yet
+
+    def run(self) -> None:
+        """Until there is enough. Raises what workers raise (see `Crew`), and WorkersLost.
+
+        Late episodes are left behind: workers are stopped, unless they are kept.
+        """
+        crew, rule = self._crew, self._rule
+        crew.pool.check()
+        crew.pool.stop_streams()
+        if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
+            raise self._cannot()
+        try:
+            self._send()
+            while not rule.done:
+                events = crew.pool.poll(None)
+                if not events and not self._open:
+                    raise self._cannot()
+                for event in events:
+                    if isinstance(event, Answered):
+                        self._answered(event)
+                    elif isinstance(event, Failed):
+                        self._died(event)
+                    elif isinstance(event, Started):
+                        self._fresh.update(event.member.slots)
+                if not rule.done:
+                    self._send()
+        finally:
+            if not self._versions.keep and not crew.pool.closed:
+                crew.pool.stop_streams()
+
+    def _cannot(self) -> WorkerError:
+        lost, count = self._crew.lost, self._crew.count
+        return workers_lost.nobody_left(lost) if len(lost) == count else workers_lost.too_few_left(lost)
+
+    def _send(self) -> None:
+        """Give orders to those who have none (or, by index, too few)."""
+        rule = self._rule
+        if not isinstance(rule, ByIndex):
+            if self._fresh:
+                self._note({worker: self._ordered(worker, rule) for worker in self._fresh})
+            return
+        for ahead in range(AHEAD):
+            for worker in self._crew.ready():
+                if self._had(worker) <= ahead and (chunk := rule.chunk()):
+                    order = self._first(worker)
+                    if worker not in self._fresh:
+                        order = replace(order, agent=(), env=())
+                    self._note({worker: replace(order, indices=chunk)})
+
+    def _ordered(self, worker: int, rule: AtLeast | Exactly) -> Order:
+        order = self._first(worker)
+        return replace(order, most=rule.each - rule.have[worker]) if isinstance(rule, Exactly) else order
+
+    def _had(self, worker: int) -> int:
+        return sum(worker in orders for orders in self._open.values())
+
+    def _note(self, orders: dict[int, Order]) -> None:
+        for request, workers in self._crew.send(orders).items():
+            self._open[request] = {worker: orders[worker] for worker in workers}
+            self._versions.note(request)
+        self._fresh -= orders.keys()
+
+    def _answered(self, event: Answered) -> None:
+        reply = event.reply
+        extras = reply.extras
+        ours = self._open.get(reply.id)
+        if extras is not None:
+            for worker, result in extras.infos.items():
+                if isinstance(result, Mishap):
+                    log.warning("worker %d raised and is replaced: %s", worker, result.text)
+                    continue
+                haul = self._versions.completed(reply.id, result)
+                if ours is None and not (self._versions.keep and isinstance(self._rule, AtLeast)):
+                    continue
+                taken = self._rule.take(worker, haul)
+                if taken is not None:
+                    self._watch(taken)
+            for worker, raised in sorted(extras.raised.items()):
+                error = self._crew.raised(worker, raised)
+                if ours is None:
+                    log.warning("worker %d raised after it was told to stop, and goes on: %s", worker, reason_of(error))
+                elif worker in ours:
+                    self._raised(worker, reply.id, error)
+        if reply.last:
+            self._open.pop(reply.id, None)
+            self._versions.over(reply.id)
+
+    def _raised(self, worker: int, request: int, error: WorkerError) -> None:
+        order = self._open[request].pop(worker)
+        if error.where.phase == "update":  # the caller's own mistake, not the worker's
+            if self._crew.incarnation(worker):
+                self._crew.strangers.add(worker)  # it may not have heard the rest
+            raise error
+        self._give_back(worker, order)
+        self._crew.lose(worker, error)
+        self._missed()
+
+    def _died(self, event: Failed) -> None:
+        for request, orders in list(self._open.items()):
+            for worker in event.member.slots:
+                if (order := orders.pop(worker, None)) is not None:
+                    self._give_back(worker, order)
+            if not orders:
+                del self._open[request]
+                self._versions.over(request)
+        self._fresh -= set(event.member.slots)
+        if not self._crew.died(event):
+            self._missed()
+
+    def _give_back(self, worker: int, order: Order) -> None:
+        """What a failed worker was to make by index is for others now; so is what it would have made after that."""
+        rule = self._rule
+        if isinstance(rule, ByIndex):
+            rule.lose(order.indices or ())
+
+    def _missed(self) -> None:
+        """A worker is gone for good: can this still be done?"""
+        if self._rule.needs_all or len(self._crew.lost) == self._crew.count:
+            raise self._cannot()

@@ -1,0 +1,89 @@
+"""An episode that is being played, step by step, in lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.serve import snapshot
+from treadle.sample.adapt import as_environment, spec_of
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.info_columns import columns_of, kept
+from treadle.sample.padding import array_of, stacked
+from treadle.sample.step_type import StepType
+
+
+class InProgressEpisode:
+    """One episode, or a fragment of one, in the making. What is observed is copied: environments reuse their arrays.
+
+    Args:
+        env: the environment; a `gymnasium.Env` is adapted.
+        initial_observation: what the first action is chosen from; None: the environment is reset.
+        episode_info: what holds for the whole episode; given with `initial_observation`, and only then.
+
+    Attributes:
+        observations: one more than there are steps.
+        actions, rewards, step_types: one a step.
+        agent_infos, env_infos: dicts, one a step.
+
+    Raises:
+        ValueError: one of the two is given without the other.
+    """
+
+    def __init__(self, env: Any, initial_observation: Any = None, episode_info: dict[str, Any] | None = None) -> None:
+        if (initial_observation is None) != (episode_info is None):
+            only = "episode info" if initial_observation is None else "initial observation"
+            raise ValueError(
+                f"Initial observation and episode info must be both or neither provided, but only {only} was passed in"
+            )
+        self.env = as_environment(env)
+        if initial_observation is None:
+            initial_observation, episode_info = self.env.reset()
+        self.episode_info: dict[str, Any] = kept(episode_info or {})
+        self.observations = [snapshot(initial_observation)]
+        self.actions: list[Any] = []
+        self.rewards: list[Any] = []
+        self.step_types: list[StepType] = []
+        self.agent_infos: list[dict[str, Any]] = []
+        self.env_infos: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def step(self, action: Any, agent_info: dict[str, Any]) -> Any:
+        """Do it; the observation it led to."""
+        step = self.env.step(action)
+        self.observations.append(snapshot(step.observation))
+        self.actions.append(snapshot(step.action))
+        self.rewards.append(step.reward)
+        self.step_types.append(step.step_type)
+        self.agent_infos.append(dict(agent_info))
+        self.env_infos.append(kept(step.env_info))
+        return step.observation
+
+    def to_batch(self) -> EpisodeBatch:
+        """What there is so far, as a batch of one. Raises AssertionError when there is no step."""
+        assert self.rewards, "an episode without steps is no batch"
+        return EpisodeBatch(
+            env_spec=spec_of(self.env),
+            episode_infos={key: array_of([value]) for key, value in self.episode_info.items()},
+            observations=stacked(self.observations[:-1]),
+            last_observations=stacked([self.last_obs]),
+            actions=stacked(self.actions),
+            rewards=np.asarray(self.rewards),
+            env_infos=columns_of(self.env_infos),
+            agent_infos=columns_of(self.agent_infos),
+            step_types=np.array(self.step_types, object),
+            lengths=np.array([len(self.rewards)], np.int64),
+        )
+
+    @property
+    def last_obs(self) -> Any:
+        """The latest observation."""
+        return self.observations[-1]
+
+    @property
+    def ended(self) -> bool:
+        """Has the environment ended it, in either way?"""
+        return bool(self.step_types) and self.step_types[-1] in (StepType.TERMINAL, StepType.TIMEOUT)

@@ -1,0 +1,103 @@
+"""A sampler whose workers are processes of their own, and the older systems' worker loop over two queues."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+from typing import Any
+
+from treadle.sample.pool_sampler import PoolSampler
+
+
+class MultiprocessingSampler(PoolSampler):
+    """Streams episodes from worker processes.
+
+    Workers play on while the caller takes what is there, and stop at their next step when it has enough. Episodes come
+    through shared memory; an update of the agents is pickled once and mapped by all workers.
+
+    May be called as `(agents, envs, ...)` or `(worker_factory, agents, envs)`.
+
+    Args:
+        agents: an agent for all workers, or a list with one for each; see `treadle.sample.agents`.
+        envs: an environment (or an `EnvUpdate` that makes one) for all workers, or a list with one for each. Each
+            worker has a copy of its own. A `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and
+            `step(action) -> EnvStep`.
+        worker_factory: how to make workers. Or the arguments of one, by keyword: max_episode_length, seed, n_workers,
+            worker_class, worker_args; see `WorkerFactory`.
+        schedule: "arrival": episodes count in the order in which they are ready, which favours short ones and fast
+            workers. "deterministic": they count by index, episode i is played from (seed, i) alone, and so the result
+            is the same for any number of workers.
+        allow_stale: hand out episodes of earlier samplings that had no time to arrive, too. Then
+            `episode_infos["agent_version"]` says which sampling's agent (1, 2, ...) played each episode, and workers
+            play on between two samplings.
+        on_failure: what becomes of a worker that dies or raises. "drop" (default): a warning names it, the others go
+            on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
+        max_restarts: of one worker, in ten minutes.
+        progress: show it on stderr? None: on a terminal, where rich is installed.
+        pool_options: start_method, preload, start_timeout, close_timeout, worker_output; see `treadle.pool.pool.Pool`.
+
+    Raises:
+        TypeError: neither a factory nor max_episode_length, or no agents or envs.
+        ValueError: a list of another length than there are workers, or an option that makes no sense.
+        StartupFailed: a worker could not be made; nothing is left running.
+    """
+
+    backend = "process"
+    default_on_failure = "drop"
+
+
+def run_worker(factory: Any, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any) -> None:
+    """Run a worker over two queues, for samplers of one's own.
+
+    It does not stream at first. "start" (with an agent update, an environment update and a version) and "continue" make
+    it stream: it puts ("episode", (batch, version, worker_number)) into `to_sampler` after every rollout. "stop", or a
+    full queue, ends that; "exit" ends the worker. It never blocks on sending.
+
+    Args:
+        factory: makes the worker.
+        to_worker: queue of (tag, contents).
+        to_sampler: queue for episodes.
+        worker_number: the worker's.
+        agent, env: for its first updates. These and updates may be pickled (bytes).
+
+    Raises:
+        AssertionError: an unknown tag.
+    """
+    worker = factory(worker_number)
+    worker.update_agent(_unpickled(agent))
+    worker.update_env(_unpickled(env))
+    version, streaming = 0, False
+    while True:
+        tag, contents = _next(to_worker, wait=not streaming)
+        if tag == "exit":
+            worker.shutdown()
+            return
+        if tag == "stop":
+            streaming = False
+            continue
+        if tag == "start":
+            agent_update, env_update, version = contents
+            worker.update_agent(_unpickled(agent_update))
+            worker.update_env(_unpickled(env_update))
+        elif tag != "continue":
+            raise AssertionError(f"Unknown tag {tag} with contents {contents}")
+        batch = worker.rollout()
+        try:
+            to_sampler.put_nowait(("episode", (batch, version, worker_number)))
+            streaming = True
+        except queue.Full:
+            streaming = False
+
+
+def _next(to_worker: Any, wait: bool) -> tuple[str, Any]:
+    """The next message; while streaming, nothing new means "continue"."""
+    if wait:
+        return to_worker.get()
+    try:
+        return to_worker.get_nowait()
+    except queue.Empty:
+        return "continue", None
+
+
+def _unpickled(value: Any) -> Any:
+    return pickle.loads(value) if isinstance(value, bytes) else value

@@ -1,0 +1,326 @@
+"""What all samplers on a pool of workers are: the constructor and the calls. The loop is in `gathering.py`."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import secrets
+from typing import Any, Self
+
+import cloudpickle
+
+from treadle.errors import ClosedPool, UsageError, WorkerError
+from treadle.pool.parcel import Parcel
+from treadle.program.policies import policy_name
+from treadle.program.registered import own_registrations
+from treadle.sample.agents import is_parameters
+from treadle.sample.arguments import check_seed
+from treadle.sample.crew import Crew
+from treadle.sample.default_worker import DefaultWorker
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.evaluate import Evaluation
+from treadle.sample.gathering import Gathering, Versions
+from treadle.sample.haul import batch_of
+from treadle.sample.sampler import Sampler
+from treadle.sample.sampler_slot import Order, SlotRecipe, latest
+from treadle.sample.schedule import Schedule
+from treadle.sample.scores import evaluated
+from treadle.sample.shelf import Shelf
+from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.watch import Watch
+from treadle.sample.worker_factory import WorkerFactory
+
+SCHEDULES = ("arrival", "deterministic")
+POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "close_timeout", "worker_output"})
+MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
+
+Parcels = tuple[Parcel, ...]
+
+
+class PoolSampler(Sampler):
+    """See `LocalSampler` and `MultiprocessingSampler`, which differ in where their workers are."""
+
+    backend = ""
+    default_on_failure = ""
+
+    def __init__(
+        self,
+        *args: Any,
+        agents: Any = None,
+        envs: Any = None,
+        worker_factory: WorkerFactory | None = None,
+        max_episode_length: int | float | None = None,
+        is_tf_worker: bool = False,
+        seed: int | None = None,
+        n_workers: int | None = None,
+        worker_class: Any = DefaultWorker,
+        worker_args: dict[str, Any] | None = None,
+        schedule: str = "arrival",
+        allow_stale: bool = False,
+        on_failure: str | None = None,
+        max_restarts: int = 3,
+        progress: bool | None = None,
+        **pool_options: Any,
+    ) -> None:
+        agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
+        if worker_factory is None:
+            if max_episode_length is None:
+                raise TypeError(
+                    "Must construct a sampler from WorkerFactory or parameters (at least max_episode_length)"
+                )
+            worker_factory = WorkerFactory(
+                max_episode_length=max_episode_length,
+                is_tf_worker=is_tf_worker,
+                seed=seed,
+                n_workers=n_workers,
+                worker_class=worker_class,
+                worker_args=worker_args,
+            )
+        if unknown := sorted(pool_options.keys() - POOL_OPTIONS):
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
+        if schedule not in SCHEDULES:
+            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        self._options = {
+            "schedule": schedule,
+            "allow_stale": allow_stale,
+            "on_failure": self.default_on_failure if on_failure is None else on_failure,
+            "max_restarts": max_restarts,
+            "progress": progress,
+            **pool_options,
+        }
+        self._factory = worker_factory
+        self._agents = worker_factory.prepare_worker_messages(agents)
+        self._envs = worker_factory.prepare_worker_messages(envs)
+        self._schedule, self._progress = schedule, progress
+        for what, given in (("agents", agents), ("envs", envs)):
+            self._check_alike(what, given)
+        own_seed = getattr(worker_factory, "_seed", None)
+        self._root = secrets.randbits(62) if own_seed is None else int(own_seed) % 2**63
+        self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
+        self._versions, self._shelf = Versions(allow_stale), Shelf()
+        self.total_env_steps = 0
+        registrations = None if self.backend == "serial" else own_registrations()
+        drawn = self._root if own_seed is None else None
+        recipes = [
+            SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
+            for agent, env in zip(self._agents, self._envs, strict=True)
+        ]
+        self._rebuilds = max_restarts if self._options["on_failure"] == "restart" else 0
+        self._told_agent: list[Parcels] = [()] * len(recipes)  # since the beginning, for workers that are replaced
+        self._told_env: list[Parcels] = [()] * len(recipes)
+        self._crew = Crew(
+            recipes,
+            backend=self.backend,
+            on_failure=self._options["on_failure"],
+            max_restarts=max_restarts,
+            **pool_options,
+        )
+
+    def _own_copy(self, env: Any) -> Any:
+        """What a worker gets of an environment (or of an update) that the caller has."""
+        return env
+
+    # -- sampling ----------------------------------------------------------------------------------------------------
+
+    def obtain_samples(
+        self, itr: int | None, num_samples: int, agent_update: Any, env_update: Any = None
+    ) -> EpisodeBatch:
+        """Play whole episodes until there are enough steps.
+
+        Args:
+            itr: ignored; there for older programs.
+            num_samples: steps wanted. The last episode is not cut, so there may be more.
+            agent_update: None: the agents stay as they are. Parameters (a dict, tuple or array) for the agents'
+                `set_param_values`, or a new agent. A list: one for each worker.
+            env_update: None, an environment or an `EnvUpdate`, or a list of these: one for each worker.
+
+        Returns:
+            The episodes in order of arrival, or with schedule="deterministic" in order of index. None was played with
+            an older agent (with allow_stale=True some may be: `episode_infos["agent_version"]` tells).
+
+        Raises:
+            ValueError: a list of another length than there are workers, or less than one step.
+            TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
+            WorkersLost: nobody is left to sample.
+        """
+        if not num_samples >= 1:
+            raise UsageError(f"num_samples must be at least 1, got {num_samples!r}")
+        wanted = math.ceil(num_samples)
+        rule: StopRule = AtLeast(wanted)
+        if self._schedule == "deterministic":
+            rule = ByIndex(Schedule(steps=wanted), self._base)
+        with Watch(self._progress, of_steps=wanted) as watch:
+            return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._crew.count)))
+
+    def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Play so many episodes in each worker.
+
+        Args:
+            n_eps_per_worker: how many.
+            agent_update, env_update: as for `obtain_samples`.
+
+        Returns:
+            The episodes in worker order: all of worker 0, then all of worker 1, and so on. With
+            schedule="deterministic" as many, in order of index.
+
+        Raises:
+            As `obtain_samples`; WorkersLost as soon as one worker is gone.
+        """
+        if not n_eps_per_worker >= 1:
+            raise UsageError(f"n_eps_per_worker must be at least 1, got {n_eps_per_worker!r}")
+        wanted = int(n_eps_per_worker) * self._crew.count
+        rule: StopRule = Exactly(int(n_eps_per_worker), self._crew.count)
+        if self._schedule == "deterministic":
+            rule = ByIndex(Schedule(episodes=wanted), self._base)
+        with Watch(self._progress, of_episodes=wanted) as watch:
+            return self._sampled(rule, agent_update, env_update, watch)
+
+    def evaluate(
+        self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
+    ) -> Evaluation:
+        """Play whole episodes and return how they went, for example between two samplings.
+
+        Episode i is played from (seed, i) alone, so the result is the same for any number of workers, and two agents
+        meet the same episodes: see `treadle.compare`. What is sampled afterwards is not touched by it, and
+        `total_env_steps` does not count it.
+
+        Args:
+            episodes: how many.
+            agent_update, env_update: as for `obtain_samples`, but no lists; they stay.
+            seed: of the episodes.
+
+        Raises:
+            As `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker, FragmentWorker).
+        """
+        if not episodes >= 1:
+            raise UsageError(f"episodes must be at least 1, got {episodes!r}")
+        check_seed(seed)
+        rule = ByIndex(Schedule(episodes=int(episodes)))
+        with Watch(self._progress, of_episodes=episodes) as watch:
+            self._gather(rule, agent_update, env_update, watch, root=seed, aside=True)
+        return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
+
+    def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
+        self._gather(rule, agent_update, env_update, watch, root=self._root, steps=steps)
+        if isinstance(rule, ByIndex):
+            assert rule.schedule.end is not None
+            self._base += rule.schedule.end
+        batch = batch_of(rule.hauls(), self._shelf.array)
+        self.total_env_steps += len(batch)
+        return batch
+
+    def _gather(
+        self,
+        rule: StopRule,
+        agent_update: Any,
+        env_update: Any,
+        watch: Any,
+        *,
+        root: int,
+        steps: int = 1 << 40,
+        aside: bool = False,
+    ) -> None:
+        by_index = isinstance(rule, ByIndex)
+        if by_index:
+            for what, given in (("agent_update", agent_update), ("env_update", env_update)):
+                self._check_alike(what, given, by_index)
+        if self._crew.pool.closed:
+            raise ClosedPool("the sampler is shut down")
+        agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
+        before = list(self._told_agent), list(self._told_env)
+        for worker in range(self._crew.count):
+            self._told_agent[worker] = latest(self._told_agent[worker], agents[worker])
+            self._told_env[worker] = envs[worker] or self._told_env[worker]
+        self._versions.begin()
+
+        def order(worker: int) -> Order:
+            incarnation = self._crew.incarnation(worker)
+            new = worker in self._crew.strangers
+            return Order(
+                self._told_agent[worker] if new else agents[worker],
+                self._told_env[worker] if new else envs[worker],
+                steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
+                root=root,
+                aside=aside,
+                incarnation=incarnation,
+                rebuilds=self._rebuilds,
+            )
+
+        try:
+            Gathering(self._crew, self._versions, rule, order, watch).run()
+        except WorkerError as error:
+            if error.where.phase == "update":  # what cannot be applied is not told to workers that come later, either
+                self._told_agent, self._told_env = before
+            raise
+
+    def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
+        """One tuple of parcels a worker. Workers in processes share one parcel where they get the same."""
+        values = self._factory.prepare_worker_messages(update)
+        if update is None:
+            return [()] * len(values)
+        if isinstance(update, list) or (copied and self._crew.shared):
+            parcels: list[Parcels] = [
+                () if value is None else (Parcel(self._own_copy(value) if copied else value, is_parameters(value)),)
+                for value in values
+            ]
+        else:
+            parcels = [(Parcel(update, is_parameters(update)),)] * len(values)
+        if not self._crew.shared:
+            for (parcel,) in filter(None, parcels):
+                try:
+                    parcel.pack()
+                except Exception as error:  # pickling runs foreign code
+                    raise UsageError(f"an update cannot be sent: {type(error).__name__}: {error}") from error
+        return parcels
+
+    def _check_alike(self, what: str, given: Any, by_index: bool | None = None) -> None:
+        """By index, workers must be alike: which of them plays an episode must not matter."""
+        by_index = self._schedule == "deterministic" if by_index is None else by_index
+        if by_index and isinstance(given, list) and any(each is not given[0] for each in given):
+            raise UsageError(
+                f"{what} is a list of different things, one a worker; episodes by index (schedule='deterministic', "
+                "evaluate) must not depend on who plays them: give one for all"
+            )
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def shutdown_worker(self) -> None:
+        """End the workers, who close their environments. A second call does nothing."""
+        self._crew.close()
+        self._shelf.clear()
+        self._told_agent = [()] * self._crew.count
+        self._told_env = [()] * self._crew.count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown_worker()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The factory, the original agents and environments, and the options; not what workers were told since."""
+        made_of = (self._factory, self._agents, self._envs, self._options)
+        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps, "root": self._root}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Starts new workers."""
+        factory, agents, envs, options = pickle.loads(state["made_of"])
+        self.__init__(agents, envs, worker_factory=factory, **options)  # type: ignore[misc]
+        self.total_env_steps = state["total_env_steps"]
+
+
+def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> tuple[Any, Any, Any]:
+    """(agents, envs, factory) of both orders of arguments: (agents, envs) and (worker_factory, agents, envs)."""
+    older = bool(args) and callable(getattr(args[0], "prepare_worker_messages", None))
+    names = ("worker_factory", "agents", "envs") if older else ("agents", "envs")
+    if len(args) > len(names):
+        raise TypeError(f"at most {len(names)} arguments go by position ({', '.join(names)}), got {len(args)}")
+    found = {"agents": agents, "envs": envs, "worker_factory": factory}
+    for name, value in zip(names, args, strict=False):
+        if found[name] is not None:
+            raise TypeError(f"{name} was given twice")
+        found[name] = value
+    for name in ("agents", "envs"):
+        if found[name] is None:
+            raise TypeError(f"a sampler needs {name}")
+    return found["agents"], found["envs"], found["worker_factory"]

@@ -1,0 +1,53 @@
+"""One episode, here and now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from treadle.sample.adapt import as_environment
+from treadle.sample.agents import action_of, as_agent, reset_agent
+from treadle.sample.in_progress import InProgressEpisode
+
+
+def rollout(
+    env: Any,
+    agent: Any,
+    *,
+    max_episode_length: int | float = np.inf,
+    animated: bool = False,
+    pause_per_frame: float | None = None,
+    deterministic: bool = False,
+) -> dict[str, Any]:
+    """Play one episode in the caller.
+
+    Args:
+        env: with the sampler's interface, or a `gymnasium.Env`. It is not closed.
+        agent: an agent or a callable, see `treadle.sample.agents`.
+        max_episode_length: steps after which the episode is cut.
+        animated: call the environment's `visualize` (or, if it has none, `render`) at each step.
+        pause_per_frame: seconds to wait after each step of an animation; None: a 20th.
+        deterministic: do what the agent's info calls the mean action, where it does.
+
+    Returns:
+        observations, next_observations, actions, rewards, step_types [T, ...], dones (bool[T]: is it TERMINAL?),
+        agent_infos and env_infos (dicts of [T, ...]), and episode_infos (dict).
+    """
+    env, agent = as_environment(env), as_agent(agent)
+    episode = InProgressEpisode(env)
+    reset_agent(agent)
+    show = getattr(env, "visualize", getattr(env, "render", None)) if animated else None
+    if show is not None:
+        show()
+    while len(episode) < max_episode_length and not episode.ended:
+        action, info = action_of(agent, episode.last_obs)
+        episode.step(info["mean"] if deterministic and "mean" in info else action, info)
+        if show is not None:
+            if not hasattr(env, "visualize"):
+                show()
+            time.sleep(0.05 if pause_per_frame is None else pause_per_frame)
+    batch = episode.to_batch()
+    (path,) = batch.to_list()
+    return {**path, "dones": batch.terminals}

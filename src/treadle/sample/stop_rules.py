@@ -1,0 +1,156 @@
+"""When a sampling has enough, and what of it is taken, in which order: pure decisions, no processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.sample.haul import Haul
+from treadle.sample.schedule import Schedule
+
+
+class AtLeast:
+    """Whole rollouts, in order of arrival, until there are so many steps.
+
+    Args:
+        steps: how many, at least 1.
+    """
+
+    needs_all = False  # can it be kept when a worker is gone?
+
+    def __init__(self, steps: int) -> None:
+        self.wanted = steps
+        self.steps = self.episodes = 0
+        self._hauls: list[Haul] = []
+
+    @property
+    def done(self) -> bool:
+        """Is there enough?"""
+        return self.steps >= self.wanted
+
+    def take(self, worker: int, haul: Haul) -> Haul | None:
+        """What of the haul is taken; None: nothing."""
+        if self.done:
+            return None
+        count = 0
+        for steps in haul.steps.tolist():
+            count += 1
+            self.steps += steps
+            if self.done:
+                break
+        taken = haul.part(0, count)
+        self.episodes += len(taken.lengths)
+        self._hauls.append(taken)
+        return taken
+
+    def hauls(self) -> list[Haul]:
+        """All that was taken, in the order of the result."""
+        return self._hauls
+
+
+class Exactly:
+    """So many episodes of each worker, in worker order.
+
+    Args:
+        episodes: of each worker, at least 1.
+        workers: how many workers there are.
+    """
+
+    needs_all = True
+
+    def __init__(self, episodes: int, workers: int) -> None:
+        self.each = episodes
+        self.wanted = episodes * workers
+        self.have = [0] * workers
+        self.steps = 0
+        self._hauls: list[list[Haul]] = [[] for _ in range(workers)]
+
+    @property
+    def episodes(self) -> int:
+        return sum(self.have)
+
+    @property
+    def done(self) -> bool:
+        """Is there enough?"""
+        return self.episodes >= self.wanted
+
+    def take(self, worker: int, haul: Haul) -> Haul | None:
+        """What of the haul is taken; None: nothing."""
+        count = min(len(haul.lengths), self.each - self.have[worker])
+        if count <= 0:
+            return None
+        taken = haul if count == len(haul.lengths) else haul.first_episodes(count)
+        self.have[worker] += count
+        self.steps += int(taken.lengths.sum())
+        self._hauls[worker].append(taken)
+        return taken
+
+    def hauls(self) -> list[Haul]:
+        """All that was taken, in the order of the result."""
+        return [haul for hauls in self._hauls for haul in hauls]
+
+
+class ByIndex:
+    """The rollouts of a schedule, in order of index.
+
+    Args:
+        schedule: which. Its indices are 0, 1, 2, ...
+        base: what is added to an index where rollouts are made: an earlier sampling has used those below.
+    """
+
+    needs_all = False
+
+    def __init__(self, schedule: Schedule, base: int = 0) -> None:
+        self.schedule, self.base = schedule, base
+        self.steps = self.episodes = 0
+        self._hauls: dict[int, Haul] = {}  # index of its first rollout -> haul of consecutive ones
+
+    @property
+    def done(self) -> bool:
+        """Is there enough?"""
+        return self.schedule.complete
+
+    def take(self, worker: int, haul: Haul) -> Haul | None:
+        """What of the haul is taken; None: nothing."""
+        indices = [index - self.base for index in haul.indices]
+        steps = haul.steps.tolist()
+        new = [self.schedule.finish(index, length) for index, length in zip(indices, steps, strict=True)]
+        if not any(new):
+            return None
+        if all(new) and indices == list(range(indices[0], indices[0] + len(indices))):
+            self._hauls[indices[0]] = haul
+        else:  # some were made twice, because their worker seemed to be gone
+            for i, index in enumerate(indices):
+                if new[i]:
+                    self._hauls[index] = haul.part(i, i + 1)
+        self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
+        self.episodes += int(haul.rollouts[new].sum())
+        return haul
+
+    def chunk(self) -> tuple[int, ...]:
+        """Indices for one worker to make; small rollouts go in larger chunks. Empty: nothing more is needed."""
+        lengths = self.schedule.lengths
+        count = 1 if not lengths else max(1, min(MOST_IN_CHUNK, STEPS_IN_CHUNK * len(lengths) // max(1, self.steps)))
+        found: list[int] = []
+        while len(found) < count and (index := self.schedule.take()) is not None:
+            found.append(index + self.base)
+        return tuple(found)
+
+    def lose(self, indices: Any) -> None:
+        """A worker that was to make these is gone: they are made again."""
+        for index in indices:
+            self.schedule.lose(index - self.base)
+
+    def hauls(self) -> list[Haul]:
+        """All that belongs to the schedule, in the order of the result."""
+        end, index, found = self.schedule.end, 0, []
+        assert end is not None
+        while index < end:
+            haul = self._hauls[index]
+            found.append(haul.part(0, min(len(haul.rollouts), end - index)))
+            index += len(haul.rollouts)
+        return found
+
+
+STEPS_IN_CHUNK, MOST_IN_CHUNK = 400, 16
+
+StopRule = AtLeast | Exactly | ByIndex

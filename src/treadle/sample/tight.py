@@ -1,0 +1,221 @@
+"""The tight loop: episodes of a `gymnasium.Env` straight into arrays.
+
+A `DefaultWorker` of which nothing is overridden, with an environment whose observations have fixed shapes, does the
+same whichever way it is driven. So it is driven in the cheapest: no `EnvStep` objects, observations written to rows
+that are used again, several episodes one after the other in the same rows. An observation that does not fit its space
+exactly sends the worker back to its ordinary ways, in the middle of an episode if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from treadle import trees
+from treadle.pool.serve import snapshot
+from treadle.sample.adapt import GymnasiumEnv, type_of
+from treadle.sample.agents import action_of, reset_agent
+from treadle.sample.buffer import TreeColumn
+from treadle.sample.contract import BadStep, flag, numbers
+from treadle.sample.default_worker import DefaultWorker
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.haul import Haul
+from treadle.sample.info_columns import columns_of, kept
+from treadle.sample.padding import array_of, stacked
+from treadle.sample.step_type import StepType
+from treadle.sample.steps import EnvStep
+from treadle.spaces import Layout, Mismatch
+
+NOTHING: dict[str, Any] = {}
+ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")
+
+
+class TightLoop:
+    """Plays for one worker and one environment; see `tight_loop`.
+
+    Attributes:
+        env: the environment.
+        episodes, rows: what was played since `clear`; rows are steps.
+        latest: steps of the latest episode.
+    """
+
+    def __init__(self, worker: DefaultWorker) -> None:
+        self._worker = worker
+        self.env: GymnasiumEnv = worker.env
+        layout = Layout.of(self.env.observation_space)
+        self._column, self._row_bytes = TreeColumn(layout), layout.row_nbytes
+        self.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the observations since `clear`."""
+        return self.rows * self._row_bytes
+
+    def clear(self) -> None:
+        """Forget what was played; its arrays are written again from now on."""
+        self.rows = self.episodes = self.latest = 0
+        self._lengths: list[int] = []
+        self._ends: list[int] = []
+        self._lasts: list[Any] = []
+        self._actions: list[Any] = []
+        self._rewards: list[Any] = []
+        self._env_infos: list[dict[str, Any]] = []  # empty until the environment says something; so with the agent's
+        self._agent_infos: list[dict[str, Any]] = []
+        self._episode_infos: list[dict[str, Any]] = []
+
+    def play(self, stopped: Callable[[], bool]) -> bool | EpisodeBatch:
+        """One episode. True: it is among what `haul` returns. False: it was stopped, and is forgotten.
+
+        A batch: the episode, when it could not be played here; nor can any further one (`env.plain` says so).
+        Raises what environment and agent raise; then it is forgotten, too.
+        """
+        worker, env, column, agent = self._worker, self.env, self._column, self._worker.agent
+        observation, episode_info = env.reset()
+        row = base = self.rows
+        try:
+            self._room(base + 1)
+            column.writes[base](observation)
+        except Mismatch:
+            env.plain = False
+            env.hold(observation, episode_info)
+            return worker.rollout()
+        if episode_info:
+            episode_info = kept(episode_info)
+        reset_agent(agent)
+        get_action = getattr(agent, "get_action", None) or partial(action_of, agent)
+        step, writes = env.env.step, column.writes
+        room, end = len(writes), base + worker._max_episode_length
+        actions: list[Any] = []
+        rewards: list[Any] = []
+        env_infos: list[dict[str, Any]] = []
+        agent_infos: list[dict[str, Any]] = []
+        while True:  # what stands here is paid at every step
+            if stopped():
+                return False
+            action, agent_info = get_action(observation)
+            if type(action) is not int:  # before the environment has it: some change what they are given
+                action = snapshot(action)
+            try:
+                observation, reward, terminated, truncated, info = step(action)
+            except (TypeError, ValueError) as error:
+                raise _misshapen(error) from None
+            row += 1
+            if row >= room:
+                self._room(row + 1)
+                room = len(writes)
+            actions.append(action)
+            rewards.append(reward)
+            if info or agent_info:  # most say nothing, and nothing is kept of it
+                silent = [NOTHING] * (row - base - 1 - len(env_infos))
+                env_infos += [*silent, kept(info)]
+                agent_infos += [*silent, dict(agent_info)]
+            try:
+                writes[row](observation)
+            except Mismatch:
+                silent = [NOTHING] * (row - base - len(env_infos))
+                steps = actions, rewards, [*env_infos, *silent], [*agent_infos, *silent]
+                ends = flag("terminated", terminated, row - base), flag("truncated", truncated, row - base)
+                return self._in_the_ordinary_way(base, row, observation, episode_info, steps, ends)
+            if terminated or truncated or row >= end:
+                break
+        length = row - base
+        kind = type_of(length, flag("terminated", terminated, length), flag("truncated", truncated, length))
+        self._lengths.append(length)
+        self._ends.append(kind)
+        self._lasts.append(snapshot(observation))
+        self._actions += actions
+        self._rewards += rewards
+        if env_infos or self._env_infos:
+            before, after = [NOTHING] * (self.rows - len(self._env_infos)), [NOTHING] * (length - len(env_infos))
+            self._env_infos += [*before, *env_infos, *after]
+            self._agent_infos += [*before, *agent_infos, *after]
+        self._episode_infos.append(episode_info)
+        self.rows, self.episodes, self.latest = row, self.episodes + 1, length
+        return True
+
+    def haul(self, *, copy: bool) -> Haul:
+        """What was played since `clear`. Without `copy` its arrays are good until then.
+
+        Raises `BadStep` for a reward that is no real number, ValueError for agents' infos whose keys come and go.
+        """
+        lengths = np.array(self._lengths, np.int64)
+        ends = np.cumsum(lengths)
+        codes = np.full(self.rows, int(StepType.MID), np.uint8)
+        codes[ends - lengths] = StepType.FIRST
+        codes[ends - 1] = self._ends
+        columns = {
+            "episode_infos": columns_of(self._episode_infos),
+            "observations": self._column.tree(self.rows, copy),
+            "last_observations": stacked(self._lasts),
+            "actions": stacked(self._actions),
+            "rewards": numbers(self._rewards),
+            "env_infos": columns_of(self._env_infos),
+            "agent_infos": _strict(self._agent_infos),
+            "lengths": lengths,
+        }
+        return Haul(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
+
+    def _room(self, rows: int) -> None:
+        while len(self._column.writes) < rows:
+            self._column.more()
+
+    def _in_the_ordinary_way(
+        self, base: int, row: int, observation: Any, episode_info: dict[str, Any], steps: Any, ends: tuple[bool, bool]
+    ) -> EpisodeBatch:
+        """The latest observation did not fit: give the worker what there is of the episode, and let it go on."""
+        worker, spec = self._worker, self.env.spec
+        self.env.plain = False
+        self.env._steps = row - base
+        rows = self._column.tree(row, copy=False)
+        seen = [trees.map(lambda leaf, i=i: np.copy(leaf[i]), rows) for i in range(base, row)]
+        following = [*seen[1:], snapshot(observation)]
+        actions, rewards, env_infos, agent_infos = steps
+        worker._observations = seen
+        worker._env_steps = [
+            EnvStep(spec, action, float(reward), after, info, type_of(i, *(ends if i == len(seen) else (False, False))))
+            for i, (action, reward, after, info) in enumerate(
+                zip(actions, rewards, following, env_infos, strict=True), 1
+            )
+        ]
+        for info in agent_infos:
+            for key, value in info.items():
+                worker._agent_infos[key].append(value)
+        for key, value in episode_info.items():
+            worker._episode_infos[key].append(value)
+        worker._eps_length, worker._prev_obs = row - base, following[-1]
+        if any(ends) or worker._eps_length >= worker._max_episode_length:
+            worker._lengths.append(worker._eps_length)
+        else:
+            while not worker.step_episode():
+                pass
+        return worker.collect_episode()
+
+
+def tight_loop(worker: Any) -> TightLoop | None:
+    """The tight loop of a worker, None where it would not do the same as the worker does by itself."""
+    kind, env = type(worker), worker.env
+    if not isinstance(worker, DefaultWorker) or not isinstance(env, GymnasiumEnv) or not env.plain:
+        return None
+    if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
+        return None
+    try:
+        return TightLoop(worker) if not Layout.of(env.observation_space).loose else None
+    except (TypeError, ValueError):  # a space of the user's own
+        return None
+
+
+def _misshapen(error: Exception) -> Exception:
+    """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
+    inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    return error if inside else BadStep(f"step must return five values: {error}")
+
+
+def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:
+    """As the worker stacks its agent's infos: every step has every key."""
+    keys = infos[0].keys() if infos else {}.keys()
+    if any(info.keys() != keys for info in infos):
+        raise ValueError("the agent's infos have different keys on different steps")
+    return {key: array_of([info[key] for info in infos]) for key in keys}

@@ -1,0 +1,120 @@
+"""A batch of single steps, which need not belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.sample.batch_checks import check_steps
+from treadle.sample.info_columns import join_columns
+from treadle.sample.padding import joined, rows_of
+from treadle.sample.step_type import StepType, codes_of
+from treadle.sample.steps import EnvSpec
+
+Infos = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class TimeStepBatch:
+    """T steps as columns. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
+
+    Attributes:
+        env_spec: of the environment.
+        episode_infos: what holds for the whole episode of each step: arrays [T, ...].
+        observations: [T, ...]; what the actions were chosen from.
+        actions: [T, ...].
+        rewards: [T].
+        next_observations: [T, ...]; what the actions led to.
+        agent_infos: arrays [T, ...], or dicts of them.
+        env_infos: arrays [T, ...], or dicts of them.
+        step_types: `StepType` objects [T].
+
+    Raises:
+        ValueError: columns of different lengths or wrong types, or whose first row does not fit its space.
+    """
+
+    env_spec: EnvSpec
+    episode_infos: Infos
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    next_observations: Any
+    agent_infos: Infos
+    env_infos: Infos
+    step_types: np.ndarray
+
+    def __post_init__(self) -> None:
+        check_steps(self, next_observations=True)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @classmethod
+    def concatenate(cls, *batches: TimeStepBatch) -> TimeStepBatch:
+        """The batches one after the other, in one pass over their arrays.
+
+        Keys that some lack are filled in `env_infos` and `episode_infos` (zeros, and a column `_<key>` that says which
+        rows have them). Raises ValueError for no batch, and for different keys in `agent_infos`.
+        """
+        if not batches:
+            raise ValueError("Please provide at least one TimeStepBatch to concatenate")
+        rows = [len(batch.rewards) for batch in batches]
+        return TimeStepBatch(
+            env_spec=batches[0].env_spec,
+            episode_infos=join_columns([b.episode_infos for b in batches], rows),
+            observations=joined([b.observations for b in batches]),
+            actions=joined([b.actions for b in batches]),
+            rewards=joined([b.rewards for b in batches]),
+            next_observations=joined([b.next_observations for b in batches]),
+            env_infos=join_columns([b.env_infos for b in batches], rows),
+            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
+            step_types=joined([b.step_types for b in batches]),
+        )
+
+    def split(self) -> list[Any]:
+        """One batch a step, in order: the inverse of `concatenate`. Arrays are views."""
+        return [TimeStepBatch(env_spec=self.env_spec, **row) for row in self.to_time_step_list()]
+
+    def to_time_step_list(self) -> list[dict[str, Any]]:
+        """One dict a step, whose columns have one row."""
+        names = ("observations", "actions", "rewards", "next_observations", "step_types")
+        infos = ("episode_infos", "env_infos", "agent_infos")
+        columns = {name: getattr(self, name) for name in (*infos, *names)}
+        return [{name: rows_of(values, i, i + 1) for name, values in columns.items()} for i in range(len(self))]
+
+    @classmethod
+    def from_time_step_list(cls, env_spec: EnvSpec, ts_samples: Sequence[dict[str, Any]]) -> TimeStepBatch:
+        """The batch of which `to_time_step_list` made these; each may have any number of rows.
+
+        Raises ValueError for no dict, and what building a batch raises.
+        """
+        if len(ts_samples) < 1:
+            raise ValueError("Please provide at least one dict")
+        names = ("observations", "actions", "rewards", "next_observations", "step_types")
+        infos = ("episode_infos", "env_infos", "agent_infos")
+        return TimeStepBatch.concatenate(
+            *(TimeStepBatch(env_spec, **{name: sample[name] for name in (*infos, *names)}) for sample in ts_samples)
+        )
+
+    @classmethod
+    def from_episode_batch(cls, batch: Any) -> TimeStepBatch:
+        """The steps of an `EpisodeBatch`, with next observations and episode infos as columns."""
+        return TimeStepBatch(
+            env_spec=batch.env_spec,
+            episode_infos=batch.episode_infos,
+            observations=batch.observations,
+            actions=batch.actions,
+            rewards=batch.rewards,
+            next_observations=batch.next_observations,
+            agent_infos=batch.agent_infos,
+            env_infos=batch.env_infos,
+            step_types=batch.step_types,
+        )
+
+    @property
+    def terminals(self) -> np.ndarray:
+        """bool[T]: which steps are TERMINAL."""
+        return codes_of(self.step_types) == StepType.TERMINAL

@@ -1,0 +1,141 @@
+"""Updates of environments: small things to send, each of which turns a worker's old environment into its new one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+
+class EnvUpdate:
+    """Called with the old environment (or None), returns the one to use from then on. This one changes nothing.
+
+    Since no old environment is needed, an update can also make the first one.
+    """
+
+    def __call__(self, old_env: Any = None) -> Any:
+        return old_env
+
+
+class NewEnvUpdate(EnvUpdate):
+    """Closes the old environment and makes a new one.
+
+    Args:
+        env_constructor: called without arguments, in the worker.
+    """
+
+    def __init__(self, env_constructor: Callable[[], Any]) -> None:
+        self._env_constructor = env_constructor
+
+    def __call__(self, old_env: Any = None) -> Any:
+        if old_env is not None:
+            old_env.close()
+        return self._env_constructor()
+
+
+class SetTaskUpdate(EnvUpdate):
+    """Calls the old environment's `set_task`; makes a new one where the old is of another type.
+
+    Args:
+        env_type: the class of the environment; a subclass's instance counts as another type.
+        task: what `set_task` is given.
+        wrapper_constructor: None, or called with a new environment and the task; returns it wrapped.
+
+    Raises:
+        ValueError: `env_type` is no class.
+    """
+
+    def __init__(self, env_type: type, task: Any, wrapper_constructor: Callable[[Any, Any], Any] | None = None) -> None:
+        if not isinstance(env_type, type):
+            raise ValueError(f"env_type should be a type, not {type(env_type)!r}")
+        self._env_type, self._task, self._wrapper_constructor = env_type, task, wrapper_constructor
+
+    def __call__(self, old_env: Any = None) -> Any:
+        if old_env is not None and type(getattr(old_env, "unwrapped", old_env)) is self._env_type:
+            _with_method(old_env, "set_task").set_task(self._task)
+            return old_env
+        if old_env is not None:
+            warnings.warn(
+                "SetTaskUpdate closes an environment of another type; where that happens often, sampling is slow",
+                stacklevel=2,
+            )
+            old_env.close()
+        env = self._env_type()
+        env.set_task(self._task)
+        return env if self._wrapper_constructor is None else self._wrapper_constructor(env, self._task)
+
+
+class ExistingEnvUpdate(EnvUpdate):
+    """Carries an environment that exists already. The old one is not closed.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __call__(self, old_env: Any = None) -> Any:
+        return self._env
+
+    def __getstate__(self) -> dict[str, Any]:
+        warnings.warn(
+            "ExistingEnvUpdate sends a whole environment to another process; NewEnvUpdate or SetTaskUpdate send less",
+            stacklevel=2,
+        )
+        return self.__dict__
+
+
+def is_environment(thing: Any) -> bool:
+    """Does it have what every environment has? Strings, classes and functions have not."""
+    if isinstance(thing, gym.Env):
+        return True
+    return (
+        not isinstance(thing, type)
+        and callable(getattr(thing, "reset", None))
+        and callable(getattr(thing, "step", None))
+    )
+
+
+def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
+    """The environment to use after an update, and whether there was one.
+
+    Args:
+        old_env: None, or what was used so far.
+        env_update: None: keep it. An `EnvUpdate` is called with it. An environment replaces it (and it is closed).
+
+    Raises:
+        TypeError: the update is something else, or returned something else.
+    """
+    if env_update is None:
+        return old_env, False
+    if isinstance(env_update, EnvUpdate):
+        new = env_update(old_env)
+        if not is_environment(new):
+            raise TypeError(f"{type(env_update).__name__} returned a {type(new).__name__}, which is no environment")
+        return new, True
+    if is_environment(env_update):
+        if old_env is not None and old_env is not env_update:
+            old_env.close()
+        return env_update, True
+    raise TypeError(
+        f"Unknown environment update type. It is a {type(env_update).__name__}; give None, an EnvUpdate, or an "
+        "environment (in a list: one a worker)"
+    )
+
+
+def _with_method(env: Any, name: str) -> Any:
+    """The environment itself where it has the method (its wrappers may forward it), else what is inside it."""
+    return env if hasattr(env, name) else env.unwrapped
+
+
+__all__ = [
+    "EnvUpdate",
+    "ExistingEnvUpdate",
+    "NewEnvUpdate",
+    "SetTaskUpdate",
+    "apply_env_update",
+    "is_environment",
+]

@@ -1,0 +1,142 @@
+"""One agent, several environments: the agent is asked with batches."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from treadle.sample.agents import actions_of, reset_agent
+from treadle.sample.default_worker import DefaultWorker
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.in_progress import InProgressEpisode
+
+
+class ManyEnvs(DefaultWorker):
+    """What workers with several environments have in common.
+
+    Args:
+        seed, max_episode_length, worker_number: see `Worker`.
+        n_envs: how many.
+    """
+
+    DEFAULT_N_ENVS = 8
+    by_index = False
+
+    def __init__(
+        self,
+        *,
+        seed: int | None,
+        max_episode_length: int | float,
+        worker_number: int,
+        n_envs: int = DEFAULT_N_ENVS,
+    ) -> None:
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+        if n_envs < 1:
+            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        self._n_envs = n_envs
+        self._envs: list[Any] = [None] * n_envs
+        self._episodes: list[InProgressEpisode | None] = [None] * n_envs
+        self._completed: list[EpisodeBatch] = []
+        self._needs_env_reset = True
+
+    def update_env(self, env_update: Any) -> None:
+        """One environment or `EnvUpdate` for all (copied), or a list with one for each; None: no change.
+
+        Raises TypeError for an update of another type, ValueError for a list of another length.
+        """
+        if env_update is None:
+            return
+        if isinstance(env_update, list):
+            if len(env_update) != self._n_envs:
+                raise ValueError(
+                    "If separate environments are passed for each worker, there must be exactly n_envs "
+                    f"({self._n_envs}) environments, but received {len(env_update)} environments."
+                )
+            updates = env_update
+        else:
+            updates = [copy.deepcopy(env_update) for _ in range(self._n_envs)]
+        for i, update in enumerate(updates):
+            self._envs[i], updated = self.adopt(self._envs[i], update)
+            self._needs_env_reset |= updated
+
+    def _step_all(self) -> list[bool]:
+        """One step in every environment; which of their episodes are over."""
+        episodes = self._episodes
+        actions, infos = actions_of(self.agent, [episode.last_obs for episode in episodes if episode is not None])
+        over = []
+        for i, (episode, action) in enumerate(zip(episodes, actions, strict=True)):
+            assert episode is not None
+            episode.step(action, {key: values[i] for key, values in infos.items()})
+            over.append(episode.ended or self._length(i) >= self._max_episode_length)
+        return over
+
+    def _length(self, i: int) -> int:
+        """Steps of the episode that environment i plays."""
+        episode = self._episodes[i]
+        return 0 if episode is None else len(episode)
+
+    def shutdown(self) -> None:
+        """Close the environments."""
+        for env in self._envs:
+            if env is not None:
+                env.close()
+
+
+class VecWorker(ManyEnvs):
+    """Steps all its environments at a time; a rollout ends when at least one of their episodes does.
+
+    Episodes that are not over then go on in the next rollout, unless the agent or an environment was updated.
+
+    Args:
+        seed, max_episode_length, worker_number: see `Worker`.
+        n_envs: how many environments.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int | None,
+        max_episode_length: int | float,
+        worker_number: int,
+        n_envs: int = ManyEnvs.DEFAULT_N_ENVS,
+    ) -> None:
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number, n_envs=n_envs)
+        self._needs_agent_reset = True
+
+    def update_agent(self, agent_update: Any) -> None:
+        """As `DefaultWorker.update_agent`; all episodes begin anew, as no episode is to have two policies."""
+        super().update_agent(agent_update)
+        self._needs_agent_reset = True
+
+    def start_episode(self) -> None:
+        """After an update: begin an episode in every environment that is not at the beginning of one already."""
+        if not (self._needs_agent_reset or self._needs_env_reset):
+            return
+        reset_agent(self.agent, [True] * self._n_envs)
+        for i, env in enumerate(self._envs):
+            if self._needs_env_reset or self._length(i) or self._episodes[i] is None:
+                self._episodes[i] = InProgressEpisode(env)
+        self._completed = []
+        self._needs_agent_reset = self._needs_env_reset = False
+
+    def step_episode(self) -> bool:
+        """One step in every environment. True: at least one episode is over."""
+        over = self._step_all()
+        for i, ended in enumerate(over):
+            if ended:
+                episode = self._episodes[i]
+                assert episode is not None
+                self._completed.append(episode.to_batch())
+                self._episodes[i] = InProgressEpisode(self._envs[i])
+        if any(over):
+            reset_agent(self.agent, over)
+        return any(over)
+
+    def collect_episode(self) -> EpisodeBatch:
+        """The episodes that are over since the last call."""
+        completed, self._completed = self._completed, []
+        return completed[0] if len(completed) == 1 else EpisodeBatch.concatenate(*completed)
+
+    def discard_episode(self) -> None:
+        """Nothing is half done between two steps."""
+        self._completed = []

@@ -1,0 +1,78 @@
+"""How to make workers, wherever they are to work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from treadle.errors import UsageError
+from treadle.pool import bell
+from treadle.sample.default_worker import DefaultWorker
+from treadle.sample.worker import Worker
+
+
+def identity_function(value: Any) -> Any:
+    """The value."""
+    return value
+
+
+class WorkerFactory:
+    """Makes the workers of a sampler; called with a worker's number.
+
+    Args:
+        max_episode_length: steps after which an episode is cut; may be infinite.
+        is_tf_worker: refused: put the session into a worker class of your own.
+        seed: see `Worker`.
+        n_workers: how many; None: as many as this process may use cores, asked when the factory is made.
+        worker_class: called with seed, max_episode_length, worker_number and `worker_args`, all by keyword.
+        worker_args: more arguments for the class.
+
+    Raises:
+        UsageError: a number of workers that makes no sense, or `is_tf_worker`.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_episode_length: int | float,
+        is_tf_worker: bool = False,
+        seed: int | None = None,
+        n_workers: int | None = None,
+        worker_class: Callable[..., Worker] = DefaultWorker,
+        worker_args: dict[str, Any] | None = None,
+    ) -> None:
+        if is_tf_worker:
+            raise UsageError("is_tf_worker is not supported: open the TensorFlow session in a worker_class of your own")
+        if n_workers is not None and (isinstance(n_workers, bool) or int(n_workers) != n_workers or n_workers < 1):
+            raise UsageError(f"n_workers must be at least 1, got {n_workers!r}")
+        if not max_episode_length >= 1:
+            raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
+        self.n_workers = bell.cores() if n_workers is None else int(n_workers)
+        self._seed = seed
+        self._max_episode_length = max_episode_length
+        self._worker_class = worker_class
+        self._worker_args = dict(worker_args or {})
+
+    def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = identity_function) -> list[Any]:
+        """One thing for each worker: those of a list, or the same for all; each passed through `preprocess`.
+
+        Raises ValueError for a list of another length.
+        """
+        if isinstance(objs, list):
+            if len(objs) != self.n_workers:
+                raise ValueError(
+                    f"Length of list doesn't match number of workers: {len(objs)} against {self.n_workers}"
+                )
+            return [preprocess(each) for each in objs]
+        return [preprocess(objs) for _ in range(self.n_workers)]
+
+    def __call__(self, worker_number: int) -> Worker:
+        """The worker of that number. Raises ValueError when there are not so many."""
+        if worker_number >= self.n_workers:
+            raise ValueError("Worker number is too big")
+        return self._worker_class(
+            worker_number=worker_number,
+            seed=self._seed,
+            max_episode_length=self._max_episode_length,
+            **self._worker_args,
+        )

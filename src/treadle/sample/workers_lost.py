@@ -1,0 +1,46 @@
+"""Workers that will not come back, and what a sampler says of it."""
+
+from __future__ import annotations
+
+from treadle.errors import WorkerError
+from treadle.pool import failure
+from treadle.sample.failed import reason_of
+
+
+class WorkersLost(WorkerError, EOFError):
+    """A sampler cannot go on: all its workers are gone, or one of which an exact number of episodes was due.
+
+    Attributes:
+        failures: worker number -> what it failed of.
+    """
+
+    failures: dict[int, WorkerError]
+
+
+def nobody_left(failures: dict[int, WorkerError]) -> WorkersLost:
+    """All workers are gone."""
+    return _made("all workers are gone", failures)
+
+
+def too_few_left(failures: dict[int, WorkerError]) -> WorkersLost:
+    """One is gone whose episodes were asked for."""
+    return _made(
+        "an exact number of episodes of every worker cannot be had (on_failure='restart' replaces workers)", failures
+    )
+
+
+def why(error: WorkerError) -> str:
+    """What happened, in a line."""
+    if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
+        return failure.reason(error).removesuffix(". Traceback in .remote_traceback")
+    return reason_of(error)
+
+
+def _made(what: str, failures: dict[int, WorkerError]) -> WorkersLost:
+    reasons = "; ".join(f"worker {worker}: {why(error)}" for worker, error in sorted(failures.items()))
+    first = failures[min(failures)]
+    error = WorkersLost(
+        f"{what}: {reasons}", where=first.where, remote_traceback=first.remote_traceback, failures=dict(failures)
+    )
+    error.__cause__ = first
+    return error

@@ -1,0 +1,294 @@
+"""Between tasks and Gymnasium: any environment as a stream of tasks, and any stream of tasks as an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.errors import UsageError
+from treadle.program.gym_env import EnvRecipe
+from treadle.task.core import METRICS_KEY, RLStepResult, Task, TaskSampler, ends_of
+from treadle.task.sensors import Sensor, SensorSuite
+
+NO_LIMIT = 2**31 - 1  # max_steps of a task whose environment sets its own limit
+
+
+class GymObservation(Sensor[gym.Env]):
+    """Shows what the environment itself returned last.
+
+    Args:
+        space: of the environment, or of the part that is shown.
+        key: of a Dict observation, the part to show; None: all of it.
+        uuid: its name.
+    """
+
+    def __init__(self, space: gym.Space[Any], key: str | None = None, uuid: str = "observation") -> None:
+        super().__init__(uuid, space)
+        self._key = key
+
+    def get_observation(self, env: gym.Env, task: Any, *args: Any, **kwargs: Any) -> Any:
+        return task.observation if self._key is None else task.observation[self._key]
+
+
+class GymTask(Task[gym.Env]):
+    """One episode of a Gymnasium environment.
+
+    Args:
+        env: the environment, just reset.
+        sensors: what the agent sees. None: what the environment returns: a Dict observation space is shown key by
+            key, any other under the name "observation".
+        task_info: see `Task`.
+        max_steps: steps after which the task is over, besides the environment's own limit; None: no other.
+        observation, info: what the reset returned.
+
+    Attributes:
+        observation: what the environment returned last; for sensors.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        sensors: SensorSuite[gym.Env] | Sequence[Sensor[gym.Env]] | None = None,
+        task_info: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        *,
+        observation: Any = None,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        suite = sensors_of(env) if sensors is None else sensors
+        super().__init__(
+            env, suite, {} if task_info is None else task_info, NO_LIMIT if max_steps is None else max_steps
+        )
+        self.observation, self.info = observation, {} if info is None else info
+        self._terminated = self._truncated = False
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        return self.env.action_space
+
+    def _step(self, action: Any) -> RLStepResult:
+        self.observation, reward, self._terminated, self._truncated, self.info = self.env.step(action)
+        info = {**self.info, "truncated": True} if self._truncated else dict(self.info)
+        return RLStepResult(self.get_observations(), float(reward), self._terminated or self._truncated, info)
+
+    def reached_terminal_state(self) -> bool:
+        return bool(self._terminated)
+
+    def is_done(self) -> bool:
+        """Over for the environment, or for the limit of steps."""
+        return bool(self._truncated) or super().is_done()
+
+    def render(self, mode: str = "rgb", *args: Any, **kwargs: Any) -> np.ndarray:
+        """What the environment renders. Raises UsageError unless it was made with a render_mode."""
+        picture: Any = self.env.render()
+        if picture is None:
+            raise UsageError("the environment renders nothing: make it with render_mode='rgb_array'")
+        return picture
+
+    @classmethod
+    def class_action_names(cls, **kwargs: Any) -> tuple[str, ...]:
+        """Actions of a Gymnasium environment have no names before there is one: see `action_names`."""
+        raise UsageError("the actions of a GymTask depend on its environment: ask a task for action_names()")
+
+    def action_names(self) -> tuple[str, ...]:
+        """Names by the environment's `actions` enum where it has one (MiniGrid), else "0", "1", ...
+
+        Raises UsageError where actions are not numbered.
+        """
+        space = self.action_space
+        if not isinstance(space, gym.spaces.Discrete):
+            raise UsageError(f"only actions of a Discrete space have names, not those of {space}")
+        named = getattr(self.env.unwrapped, "actions", None)
+        try:
+            names = tuple(action.name for action in named)  # type: ignore[union-attr]  # whatever is none is caught
+        except (TypeError, AttributeError):
+            names = ()
+        return names if len(names) == space.n else tuple(str(i) for i in range(int(space.n)))
+
+    def close(self) -> None:
+        """The environment is its sampler's, which closes it."""
+
+
+def sensors_of(env: gym.Env) -> SensorSuite[gym.Env]:
+    """Sensors that show what the environment returns."""
+    space = env.observation_space
+    if isinstance(space, gym.spaces.Dict):
+        return SensorSuite([GymObservation(part, key, str(key)) for key, part in space.spaces.items()])
+    return SensorSuite([GymObservation(space)])
+
+
+class GymTaskSampler(TaskSampler):
+    """Episodes of one Gymnasium environment, as tasks.
+
+    Args:
+        env: an id, an EnvSpec or a callable that returns an environment; built at once.
+        sensors: see `GymTask`; made once for all tasks. A callable gets the environment and returns them.
+        max_steps: see `GymTask`.
+        seeds: one task for each of them, in this order, each reset with its seed; None: tasks without end.
+        seed: where tasks without end begin: the first one's reset gets it, the others go on from there.
+        options: for every reset.
+        task_info: for every task; "seed" is added where it is known.
+        kwargs, wrappers, imports: for building the environment, as `VectorEnv` takes them.
+        mp_ctx: taken and not used, so that the class itself can be the `make_sampler_fn` of a vector.
+    """
+
+    def __init__(
+        self,
+        env: str | EnvSpec | Callable[..., gym.Env],
+        sensors: SensorSuite[gym.Env] | Sequence[Sensor[gym.Env]] | Callable[[gym.Env], Any] | None = None,
+        *,
+        max_steps: int | None = None,
+        seeds: Sequence[int] | None = None,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        task_info: dict[str, Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
+        imports: Sequence[str] = (),
+        mp_ctx: Any = None,
+    ) -> None:
+        self.env = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports)).build()
+        made = sensors(self.env) if callable(sensors) else sensors
+        made = sensors_of(self.env) if made is None else made
+        self._suite = made if isinstance(made, SensorSuite) else SensorSuite(made)
+        self._max_steps, self._options, self._info = max_steps, options, dict(task_info or {})
+        self._seeds = None if seeds is None else list(seeds)
+        self._seed, self._unused_seed = seed, seed
+        self._next = 0
+        self._last: GymTask | None = None
+
+    @property
+    def length(self) -> int | float:
+        return float("inf") if self._seeds is None else len(self._seeds) - self._next
+
+    @property
+    def total_unique(self) -> int | float | None:
+        return float("inf") if self._seeds is None else len(set(self._seeds))
+
+    @property
+    def last_sampled_task(self) -> GymTask | None:
+        return self._last
+
+    @property
+    def all_observation_spaces_equal(self) -> bool:
+        return True
+
+    def next_task(self, force_advance_scene: bool = False) -> GymTask | None:
+        """The next episode; there are no scenes to be advanced."""
+        if self._seeds is None:
+            seed, self._unused_seed = self._unused_seed, None
+        elif self._next >= len(self._seeds):
+            return None
+        else:
+            seed = self._seeds[self._next]
+        self._next += 1
+        observation, info = self.env.reset(seed=seed, options=self._options)
+        task_info = dict(self._info) if seed is None else {**self._info, "seed": seed}
+        self._last = GymTask(self.env, self._suite, task_info, self._max_steps, observation=observation, info=info)
+        return self._last
+
+    def reset(self) -> None:
+        """Back to the first seed; a stream without end begins again with the seed it was given, if any."""
+        self._next, self._unused_seed, self._last = 0, self._seed, None
+
+    def set_seed(self, seed: int) -> None:
+        """The next task of a stream without end is reset with it. Tasks with `seeds` of their own keep those."""
+        self._seed = self._unused_seed = int(seed)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class TaskEnv(gym.Env[Any, Any]):
+    """A stream of tasks as a Gymnasium environment: every reset takes the next task.
+
+    On the step that ends a task, its metrics are in the info under "__AFTER_TASK_METRICS__".
+
+    Args:
+        sampler: the stream, or a callable that returns it. Its first task is taken at once, to know the spaces, and
+            is the one that the first reset begins (unless that reset brings a seed).
+        on_exhausted: "reset": the stream begins again; "raise": a reset raises UsageError when there is no task.
+        render_mode: "rgb_array", or None for an environment that is never rendered.
+
+    Raises:
+        UsageError: the stream has no task at all.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}  # type: ignore[misc]  # as Gymnasium's own
+
+    def __init__(
+        self,
+        sampler: TaskSampler | Callable[[], TaskSampler],
+        on_exhausted: str = "reset",
+        render_mode: str | None = None,
+    ) -> None:
+        if on_exhausted not in ("reset", "raise"):
+            raise UsageError(f"on_exhausted must be 'reset' or 'raise', got {on_exhausted!r}")
+        if render_mode not in (None, "rgb_array"):
+            raise UsageError(f"render_mode must be 'rgb_array' or None, got {render_mode!r}")
+        self.render_mode = render_mode
+        self.sampler: TaskSampler = sampler() if callable(sampler) else sampler
+        self._on_exhausted = on_exhausted
+        self._task = self._waiting = self.sampler.next_task()
+        if self._task is None:
+            raise UsageError("the sampler has no first task")
+        self.observation_space = self._task.observation_space
+        self.action_space = self._task.action_space
+
+    @property
+    def task(self) -> Task[Any]:
+        """The task under way, or the one that was last."""
+        assert self._task is not None
+        return self._task
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin the next task; a `seed` is given to the sampler first. `options` go to the sampler's `next_task`."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.sampler.set_seed(seed)
+            self._waiting = None
+        task, self._waiting = self._waiting, None
+        if task is None:
+            task = self.sampler.next_task(**(options or {}))
+        if task is None and self._on_exhausted == "reset":
+            self.sampler.reset()
+            task = self.sampler.next_task()
+        if task is None:
+            raise UsageError("the sampler is exhausted")
+        self._task = task
+        return task.get_observations(), {"task_info": task.task_info}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step of the task. With several agents the reward is the mean of theirs, and all are in info["rewards"].
+
+        terminated: the task's `reached_terminal_state`; truncated: the limit of steps, or what the task itself put
+        into its info.
+        """
+        task = self.task
+        result = task.step(action)
+        info = dict(result.info or {})
+        over = task.is_done()
+        terminated, truncated = ends_of(task, info, over or bool(result.done))
+        if (over or result.done) and not (terminated or truncated):
+            truncated = True  # a task that is over in a way of its own: an environment knows no third way
+        reward: Any = result.reward
+        if np.ndim(reward):
+            info["rewards"] = reward
+            reward = float(np.mean(reward))
+        if over:
+            info[METRICS_KEY] = task.metrics()
+        return result.observation, float(reward), terminated, truncated, info
+
+    def render(self) -> Any:
+        """A picture of the task (render_mode "rgb_array"), else None."""
+        return self.task.render("rgb") if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self.sampler.close()
+
+
+__all__ = ["GymObservation", "GymTask", "GymTaskSampler", "TaskEnv", "sensors_of"]

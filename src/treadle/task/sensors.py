@@ -1,0 +1,82 @@
+"""Sensors: what an agent is shown of an environment and a task. A suite of them makes a task's observations."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import gymnasium as gym
+
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.task.core import Task
+
+EnvType = TypeVar("EnvType")
+
+
+class Sensor(Generic[EnvType]):
+    """One named part of the observations. A subclass overrides `get_observation`.
+
+    Args:
+        uuid: its name, the key of its observations.
+        observation_space: what its observations are in. Observations that are arrays of exactly the space's dtype and
+            shape travel through shared memory; anything else is sent as it is, which costs more.
+        kwargs: for subclasses that pass all their arguments on; not used here.
+    """
+
+    uuid: str
+    observation_space: gym.Space[Any]
+
+    def __init__(self, uuid: str, observation_space: gym.Space[Any], **kwargs: Any) -> None:
+        self.uuid, self.observation_space = uuid, observation_space
+
+    def get_observation(self, env: EnvType, task: Task[EnvType] | None, *args: Any, **kwargs: Any) -> Any:
+        """What the sensor shows now. `task`: None where the environment alone is looked at."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it shows: override get_observation")
+
+
+class SensorSuite(Generic[EnvType]):
+    """Sensors with names of their own.
+
+    Args:
+        sensors: in the order in which they are to be asked.
+
+    Attributes:
+        sensors: uuid -> sensor.
+        observation_spaces: a Dict space with one entry a sensor, in the same order.
+
+    Raises:
+        UsageError: two sensors have the same uuid.
+    """
+
+    sensors: dict[str, Sensor[EnvType]]
+    observation_spaces: gym.spaces.Dict
+
+    def __init__(self, sensors: Sequence[Sensor[EnvType]]) -> None:
+        self.sensors = {}
+        spaces: OrderedDict[str, gym.Space[Any]] = OrderedDict()  # Gymnasium sorts the keys of a plain dict
+        for sensor in sensors:
+            if sensor.uuid in self.sensors:
+                raise UsageError(f"two sensors have the uuid {sensor.uuid!r}")
+            self.sensors[sensor.uuid] = sensor
+            spaces[sensor.uuid] = sensor.observation_space
+        self.observation_spaces = gym.spaces.Dict(spaces)
+
+    def __iter__(self) -> Iterator[Sensor[EnvType]]:
+        return iter(self.sensors.values())
+
+    def __len__(self) -> int:
+        return len(self.sensors)
+
+    def get(self, uuid: str) -> Sensor[EnvType]:
+        """The sensor of that name. Raises KeyError."""
+        return self.sensors[uuid]
+
+    def get_observations(self, env: EnvType, task: Task[EnvType] | None, **kwargs: Any) -> dict[str, Any]:
+        """uuid -> what that sensor shows now. `kwargs` are given to every sensor."""
+        return {uuid: sensor.get_observation(env=env, task=task, **kwargs) for uuid, sensor in self.sensors.items()}
+
+
+__all__ = ["EnvType", "Sensor", "SensorSuite"]

@@ -1,0 +1,136 @@
+"""The arguments of task vectors: those of two generations of AllenAct's constructors, made one set.
+
+Everything after the second is given by name. Older scripts give more by position, and the two generations put
+different things third: a bool there is `auto_resample_when_done` (the older), anything else callback sensors.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.errors import UsageError
+from treadle.task.sensors import SensorSuite
+
+START_METHODS = ("forkserver", "spawn", "fork")
+DEFAULT_METHOD = "forkserver"
+
+OLDER = (
+    "auto_resample_when_done",
+    "multiprocessing_start_method",
+    "mp_ctx",
+    "metrics_out_queue",
+    "should_log",
+    "max_processes",
+)
+NEWER = (
+    "callback_sensors",
+    "auto_resample_when_done",
+    "multiprocessing_start_method",
+    "mp_ctx",
+    "should_log",
+    "max_processes",
+    "read_timeout",
+)
+OLDER_SINGLE = ("auto_resample_when_done", "should_log", "metrics_out_queue")
+NEWER_SINGLE = ("callback_sensor_suite", "auto_resample_when_done", "should_log")
+
+
+def by_position(
+    values: tuple[Any, ...], older: tuple[str, ...], newer: tuple[str, ...], given: dict[str, Any]
+) -> dict[str, Any]:
+    """`given` with what was given by position in it. Raises UsageError (a TypeError too) for too many."""
+    if not values:
+        return given
+    names = older if isinstance(values[0], bool) else newer
+    if len(values) > len(names):
+        raise TooManyArguments(f"{len(values) + 2} arguments by position, at most {len(names) + 2} are known")
+    return {**given, **dict(zip(names, values))}
+
+
+class TooManyArguments(UsageError, TypeError):
+    """More arguments by position than there are."""
+
+
+def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """One dict of keyword arguments a sampler, the caller's own left alone. Raises UsageError for none at all."""
+    if args is None or len(args) == 0:
+        raise UsageError("number of processes to be created should be greater than 0: give one dict for each sampler")
+    for i, each in enumerate(args):
+        if not isinstance(each, dict):
+            raise UsageError(f"sampler {i}: its arguments must be a dict, got {type(each).__name__}")
+    return [dict(each) for each in args]
+
+
+@dataclass(frozen=True)
+class Starting:
+    """How processes are started.
+
+    Attributes:
+        context: the multiprocessing context, for `vector.mp_ctx`; the pool starts its workers itself.
+        method: "forkserver", "spawn" or "fork".
+    """
+
+    context: Any
+    method: str
+
+
+def starting(method: str | None, context: Any) -> Starting:
+    """From the two arguments that say it. Raises UsageError where they contradict each other, or say nothing."""
+    if context is None and method is None:
+        raise UsageError("Exactly one of `multiprocessing_start_method`, and `mp_ctx` must be not None.")
+    if context is not None:
+        own = context.get_start_method()
+        if method not in (None, DEFAULT_METHOD, own):
+            raise UsageError(f"mp_ctx starts processes by {own!r}, multiprocessing_start_method says {method!r}")
+        return Starting(context, own)
+    if method not in START_METHODS:
+        raise UsageError(f"multiprocessing_start_method must be one of {set(START_METHODS)}. Got '{method}'")
+    return Starting(multiprocessing.get_context(method), method)
+
+
+def worker_count(max_processes: int | None, n: int) -> int:
+    """How many workers n samplers get. Raises UsageError for a number below 1."""
+    if max_processes is None:
+        return n
+    if isinstance(max_processes, bool) or not isinstance(max_processes, int) or max_processes < 1:
+        raise UsageError(f"max_processes must be at least 1, got {max_processes!r}")
+    return min(max_processes, n)
+
+
+def start_limit(start_timeout: float, read_timeout: float | None) -> float:
+    """Seconds for all samplers together to be made."""
+    return start_timeout if read_timeout is None else max(start_timeout, 5 * read_timeout)
+
+
+def callback_suite(sensors: Any) -> SensorSuite[Any] | None:
+    """A suite of callback sensors; a suite of another make is taken as it is."""
+    if sensors is None or hasattr(sensors, "get_observations"):
+        return sensors
+    sensors = list(sensors)
+    return SensorSuite(sensors) if sensors else None
+
+
+def check_make(make: Callable[..., Any]) -> None:
+    """Raises UsageError for what cannot make a sampler."""
+    if not callable(make):
+        raise UsageError(f"make_sampler_fn must be callable, got {type(make).__name__}")
+
+
+__all__ = [
+    "DEFAULT_METHOD",
+    "NEWER",
+    "NEWER_SINGLE",
+    "OLDER",
+    "OLDER_SINGLE",
+    "Starting",
+    "by_position",
+    "callback_suite",
+    "check_make",
+    "sampler_args",
+    "start_limit",
+    "starting",
+    "worker_count",
+]

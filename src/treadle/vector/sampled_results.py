@@ -1,0 +1,224 @@
+"""From a batch of rows to one `RLStepResult` a slot, and what is known of every slot between two steps."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.batch import Batch
+from treadle.spaces import Layout
+from treadle.task.core import METRICS_KEY, RLStepResult
+from treadle.vector.task_orders import NOTE, NOTHING, History, Note, Status
+from treadle.vector.task_rows import row_mender, row_splitter
+
+log = logging.getLogger("treadle")
+
+RESTARTED, ABORTED, DROPPED = "restarted", "aborted", "dropped"  # in infos
+
+
+class Slot(Enum):
+    """What a slot can be asked for."""
+
+    RUNNING = "running"
+    HELD = "held"  # its task is done and waits for those of the others
+    EMPTY = "empty"  # its sampler is exhausted
+
+
+class Results:
+    """Makes results of batches, and keeps the books on the way.
+
+    Args:
+        layout: of the observations' rows.
+        n: number of slots.
+        metrics: where metrics of tasks that are done are put as well; None: nowhere.
+        remember: keep every slot's last observation, for the end of an episode that a worker's death cuts.
+
+    Attributes:
+        states: one a slot.
+        special: slots that do not run.
+        lost: slots whose task moved on in a step that nobody saw the result of.
+        steps, episodes: int64[n], steps taken and tasks begun, as far as they were handed out.
+        histories: one a slot.
+        terminal: slot -> last observation of a task that is over and waits.
+    """
+
+    def __init__(self, layout: Layout, n: int, metrics: Any, *, remember: bool) -> None:
+        self._split, self._mend = row_splitter(layout, n), row_mender(layout)
+        self._metrics, self._full = metrics, False
+        self._last: dict[int, Any] | None = {} if remember else None
+        self.states = [Slot.RUNNING] * n
+        self.special: set[int] = set()
+        self.lost: set[int] = set()
+        self.steps, self.episodes = np.zeros(n, np.int64), np.ones(n, np.int64)
+        self.histories = [History() for _ in range(n)]
+        self.terminal: dict[int, Any] = {}
+        self._restarted: set[int] = set()  # fresh programs whose first observation was in nobody's info
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def of_step(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[RLStepResult | None]:
+        """The results of the slots that were stepped, in this order; None for those that are `lost`."""
+        rows, rewards = self._split(batch.observations), batch.rewards.tolist()
+        infos, finals = batch.infos, batch.finals
+        slots = list(slots)
+        if not (infos or finals or lost or self._restarted):
+            self.steps[slots] += 1
+            if self._last is not None:
+                self._last.update((slot, rows[slot]) for slot in slots)
+            return [
+                RLStepResult(rows[slot], rewards[slot], False, {"terminated": False, "truncated": False})
+                for slot in slots
+            ]
+        lost = set(lost)
+        stepped = set(slots)
+        for slot in infos:
+            if slot not in stepped:
+                self._aside(slot, infos[slot])
+        terminated, truncated = batch.terminated.tolist(), batch.truncated.tolist()
+        return [
+            None
+            if slot in lost
+            else self._result(
+                slot,
+                rows[slot],
+                rewards[slot],
+                (terminated[slot], truncated[slot]),
+                infos.get(slot),
+                finals.get(slot),
+            )
+            for slot in slots
+        ]
+
+    def _result(
+        self, slot: int, row: Any, reward: Any, ends: tuple[bool, bool], info: dict[str, Any] | None, final: Any
+    ) -> RLStepResult:
+        info = {} if info is None else info
+        note: Note = info.pop(NOTE, None) or Note()
+        over = ends[0] or ends[1] or note.over
+        ends = ends if note.ends is None else note.ends
+        observation = row if note.observation is NOTHING else note.observation
+        reward = reward if note.reward is NOTHING else note.reward
+        info["terminated"], info["truncated"] = ends
+        cut = bool(final is not None and final[1].get(ABORTED)) or bool(info.get(ABORTED))
+        if info.get(DROPPED):
+            return self._gone(slot, info)
+        if slot in self._restarted:
+            self._restarted.discard(slot)
+            info[RESTARTED] = True
+        if not cut and not note.held:
+            self.steps[slot] += 1
+        if note.over:
+            self._hold(slot, observation, info, note)
+        elif over:
+            if cut:
+                info["final_observation"], info[ABORTED] = self._seen(slot), True
+            else:
+                info["final_observation"] = self._mend(final[0]) if note.final is NOTHING else note.final
+            self.moved_on(slot, observation, note.handed)
+        elif self._last is not None:
+            self._last[slot] = observation
+        if METRICS_KEY in info:
+            self._put(info[METRICS_KEY])
+        return RLStepResult(observation, reward, bool(over or note.done), info)
+
+    def _hold(self, slot: int, observation: Any, info: dict[str, Any], note: Note) -> None:
+        self.states[slot] = Slot.HELD
+        self.special.add(slot)
+        self.terminal[slot] = observation
+        if note.held:
+            info["held"] = True
+        else:
+            info["final_observation"] = observation
+
+    def _seen(self, slot: int) -> Any:
+        """The last observation that was handed out; None where a task was only asked for it."""
+        return None if self._last is None else self._last.get(slot)
+
+    def _gone(self, slot: int, info: dict[str, Any]) -> RLStepResult:
+        """A slot that was dropped: no observation will come of it any more."""
+        self._empty(slot)
+        info.update({ABORTED: True, DROPPED: True, "truncated": True, "final_observation": self._seen(slot)})
+        return RLStepResult(None, 0.0, True, info)
+
+    def _aside(self, slot: int, info: dict[str, Any]) -> None:
+        """News of a slot that was not stepped: a death can come at any time."""
+        if info.get(DROPPED):
+            self._empty(slot)
+        elif info.get(RESTARTED):
+            note: Note = info.get(NOTE) or Note()
+            self._restarted.add(slot)
+            self.moved_on(slot, note.observation, note.handed)
+
+    # -- new tasks ---------------------------------------------------------------------------------------------------
+
+    def of_orders(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[Any]:
+        """The first observations that orders have led to; None for slots that are `lost`."""
+        rows, lost = self._split(batch.observations), set(lost)
+        found: list[Any] = []
+        for slot in slots:
+            note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
+            observation = rows[slot] if note.observation is NOTHING else note.observation
+            if slot in lost:
+                found.append(None)
+                continue
+            if note.restarted:
+                self._restarted.add(slot)
+            self.moved_on(slot, observation, note.handed)
+            found.append(observation)
+        return found
+
+    def of_stay(self, batch: Batch, slots: Iterable[int]) -> None:
+        """Slots that were told to stay as they are: a fresh program could not."""
+        for slot in slots:
+            note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
+            if note.restarted:
+                self._restarted.add(slot)
+                self.moved_on(slot, note.observation, note.handed)
+
+    def moved_on(self, slot: int, observation: Any, handed: int | None = None) -> None:
+        """A slot's sampler was asked for its next task, which begins with this observation; None: there was none.
+
+        `handed`: see `Note`; None: once.
+        """
+        self.histories[slot].handed(1 if handed is None else handed - self.histories[slot].tasks)
+        self.terminal.pop(slot, None)
+        self.lost.discard(slot)
+        if self._last is not None:
+            self._last[slot] = observation
+        if observation is None:
+            self._empty(slot)
+        else:
+            self.states[slot] = Slot.RUNNING
+            self.special.discard(slot)
+            self.episodes[slot] += 1
+
+    def _empty(self, slot: int) -> None:
+        self.states[slot] = Slot.EMPTY
+        self.special.add(slot)
+
+    def correct(self, slot: int, status: Status) -> None:
+        """What a slot itself says, after a request whose result nobody saw."""
+        state = Slot.HELD if status.over else Slot.RUNNING if status.has_task else Slot.EMPTY
+        self.states[slot] = state
+        self.histories[slot].handed(status.handed - self.histories[slot].tasks)
+        (self.special.discard if state is Slot.RUNNING else self.special.add)(slot)
+
+    # -- metrics -----------------------------------------------------------------------------------------------------
+
+    def _put(self, metrics: Any) -> None:
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.put_nowait(metrics)
+        except queue.Full:
+            if not self._full:
+                log.warning("metrics_out_queue is full: metrics are left out of it (they are in the infos; said once)")
+            self._full = True
+
+
+__all__ = ["Results", "Slot"]

@@ -1,0 +1,327 @@
+"""The program that runs a stream of tasks in a slot: a sampler and its present task.
+
+A step that ends its task is one step for everybody: the slot asks the sampler for the next task at once, and the row
+shows that task's first observation beside the reward and the end of the old one. The old task's last observation goes
+into the rows for terminal observations, its metrics into the info.
+
+Whatever a row cannot carry goes by message in a `Note`. A step inside a task whose observation fits its row, whose
+reward is a number and whose info is empty needs no message at all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import UsageError
+from treadle.program.base import Description, Program
+from treadle.program.registered import own_registrations, register_missing
+from treadle.program.step import StepResult
+from treadle.spaces import Layout
+from treadle.task.core import CALLBACK_KEY, METRICS_KEY, ends_of
+from treadle.task.sensors import SensorSuite
+from treadle.vector.task_orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
+from treadle.vector.task_rows import Code, action_rows, blank, fitting, observation_rows
+
+NO_FIRST_TASK = (
+    "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "
+    "there are more samplers than tasks (in a test set, say): use fewer samplers, or give each at least one task"
+)
+NO_TASK_AFTER_RESET = (
+    "After resetting the task sampler it seems to have no new tasks: next_task() returned None. Its reset() "
+    "is to bring back all of its tasks"
+)
+NO_TASK = "there is no task here: the sampler is exhausted. Pause the slot, or reset the sampler"
+OVER = "this slot's task is done and waits for the others: give None for it, or move on with next_task"
+IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
+NUMBERS = (int, float, np.number, np.bool_)
+
+
+@dataclass(frozen=True)
+class SamplerRecipe:
+    """How to build one slot's sampler, anywhere.
+
+    Attributes:
+        make: returns the sampler.
+        args: its keyword arguments.
+        start_method: of the `mp_ctx` that it is given as well; None: `mp_ctx` is None, unless `args` has one. A
+            function that has no such argument is not given it.
+        registrations: the caller's Gymnasium ids; see `program.registered`.
+    """
+
+    make: Callable[..., Any]
+    args: dict[str, Any]
+    start_method: str | None
+    registrations: bytes | None
+
+    @classmethod
+    def of(cls, make: Callable[..., Any], args: dict[str, Any], start_method: str | None) -> SamplerRecipe:
+        return cls(make, dict(args), start_method, own_registrations())
+
+    def build(self) -> Any:
+        """The sampler. Raises UsageError for what is none, and whatever `make` raises."""
+        register_missing(self.registrations)
+        args = dict(self.args)
+        if _takes(self.make, "mp_ctx"):
+            if self.start_method is not None:
+                args["mp_ctx"] = multiprocessing.get_context(self.start_method)
+            else:
+                args.setdefault("mp_ctx", None)
+        sampler = self.make(**args)
+        if not callable(getattr(sampler, "next_task", None)):
+            raise UsageError(
+                f"make_sampler_fn returned {type(sampler).__name__}, which is no task sampler: it has no next_task()"
+            )
+        return sampler
+
+
+def _takes(function: Any, name: str) -> bool:
+    """Can it be called with this keyword? Assumed where its signature cannot be read."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+class TaskSlot(Program):
+    """Args:
+    recipe: of the sampler.
+    callbacks: sensors that are asked when a task is done, if any.
+    resample: move on to the next task when one is done? Otherwise the slot holds until it is told to.
+
+    Raises:
+        RuntimeError: the sampler has no first task. And whatever building it raises.
+    """
+
+    def __init__(self, recipe: SamplerRecipe, callbacks: SensorSuite[Any] | None, resample: bool) -> None:
+        self._born, self._busy = perf_counter_ns(), 0
+        self._handed = 0
+        self._callbacks, self._resample = callbacks, resample
+        self.sampler = recipe.build()
+        try:
+            self.task = self._next()
+            if self.task is None:
+                raise RuntimeError(NO_FIRST_TASK)
+            self._spaces = self.task.observation_space, self.task.action_space
+            layout = Layout.of(observation_rows(self._spaces[0]))
+            self._fits, self._blank = fitting(layout), blank(layout)
+        except BaseException:
+            self.close()
+            raise
+        self._over: Note | None = None  # of a task that is over and waits
+        self._terminal: Any = None  # its last observation
+        self._note = Note()  # of the step that is ending its task
+
+    def describe(self) -> Description:
+        observation_space, action_space = self._spaces
+        return Description(
+            observation_rows(observation_space),
+            action_rows(),
+            finals=True,
+            metadata={"observation_space": observation_space, "action_space": action_space},
+        )
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self, order: tuple[int, Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # type: ignore[override]
+        """One step: `order` is what `action_rows` holds. See `Program`."""
+        action, mailed = order
+        if action == IDLE:
+            return self._blank, 0.0, False, False, {}
+        began = perf_counter_ns()
+        try:
+            if action <= MAILED:
+                if action == HELD:
+                    return self._stand()
+                action = mailed
+            task = self.task
+            if task is None or self._over is not None:
+                raise UsageError(NO_TASK if task is None else OVER)
+            observation, reward, done, info = task.step(action)
+            if done or info or not (isinstance(reward, NUMBERS) and self._fits(observation)) or task.is_done():
+                return self._remarkable(task, observation, reward, bool(done), dict(info or {}))
+            return observation, reward, False, False, {}  # nothing that the row cannot say
+        finally:
+            self._busy += perf_counter_ns() - began
+
+    def _remarkable(
+        self, task: Any, observation: Any, reward: Any, done: bool, info: dict[str, Any]
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step that more is to be said about than its row says."""
+        over, fits, note = bool(task.is_done()), self._fits(observation), Note()
+        if not isinstance(reward, NUMBERS):
+            note.reward, reward = reward, _mean(reward)
+        ends = ends_of(task, info, over or done)
+        if over and not self._resample:
+            return self._hold(observation, reward, ends, info, note)
+        if over:
+            if not fits:
+                note.final, observation = observation, self._blank
+            self._note = note
+            if any(ends):
+                return observation, reward, *ends, info
+            note.ends = ends  # over in a way of its own: the row has to end all the same
+            return observation, reward, False, True, info
+        note.done, note.ends = done, ends if any(ends) else None
+        if not fits:
+            note.observation, observation = observation, self._blank
+        if not note.empty:
+            info[NOTE] = note
+        return observation, reward, False, False, info
+
+    def ended(
+        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> StepResult:
+        began = perf_counter_ns()
+        note, self._note = self._note, Note()
+        info = {**info, **self._last_words()}
+        self.task = self._next()
+        first = self._first(note)
+        if not note.empty:
+            info[NOTE] = note
+        self._busy += perf_counter_ns() - began
+        return StepResult(first, reward, terminated, truncated, info, observation, {})
+
+    def _last_words(self) -> dict[str, Any]:
+        """What is asked of a task that is done."""
+        words = {}
+        metrics = self.task.metrics()
+        if metrics:
+            words[METRICS_KEY] = metrics
+        if self._callbacks is not None:
+            words[CALLBACK_KEY] = self._callbacks.get_observations(env=self.task.env, task=self.task)
+        return words
+
+    def _hold(
+        self, observation: Any, reward: Any, ends: tuple[bool, bool], info: dict[str, Any], note: Note
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step after which the slot waits: in the arena it ends nothing."""
+        note.ends, note.over, note.done = ends, True, True
+        self._over = Note(ends=ends, over=True, held=True, done=True)
+        self._terminal = observation
+        if not self._fits(observation):
+            note.observation, observation = observation, self._blank
+        return observation, reward, False, False, {**info, **self._last_words(), NOTE: note}
+
+    def _stand(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A slot that waits shows its terminal observation again."""
+        if self._over is None:
+            raise UsageError("this slot's task goes on: there is nothing to be held")
+        note, observation = self._over, self._terminal
+        if not self._fits(observation):
+            note, observation = Note(observation, ends=note.ends, over=True, held=True, done=True), self._blank
+        return observation, 0.0, False, False, {NOTE: note}
+
+    def _first(self, note: Note) -> Any:
+        """The present task's first observation as its row can show it; what it cannot show is in the note."""
+        self._over = self._terminal = None
+        if self.task is None:
+            note.observation = None
+            return self._blank
+        first = self.task.get_observations()
+        if self._fits(first):
+            return first
+        note.observation = first
+        return self._blank
+
+    # -- new tasks ---------------------------------------------------------------------------------------------------
+
+    def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Follow an order (`task_orders`); returns the first observation of the task that it leads to."""
+        if isinstance(options, Stay):
+            return self._blank, {}
+        note = Note()
+        if isinstance(options, Fresh):
+            note.restarted = True
+            self._catch_up(options)
+        else:
+            self._follow(options)
+        note.handed = self._handed
+        return self._first(note), {NOTE: note}
+
+    def _follow(self, order: NextTask | ResetSampler) -> None:
+        if isinstance(order, NextTask):
+            self.task = self._next(**order.kwargs)
+            return
+        self.sampler.reset()
+        self._handed = 0
+        self.task = self._next()
+        if self.task is None:
+            self._over = self._terminal = None
+            raise RuntimeError(NO_TASK_AFTER_RESET)
+
+    def _catch_up(self, fresh: Fresh) -> None:
+        """This sampler was just built and has handed out one task."""
+        finite = math.isfinite(self.sampler.length)
+        if finite and not isinstance(fresh.then, ResetSampler):
+            events = fresh.history.events
+            if events[0][0] == "next":
+                events = [("next", events[0][1] - 1), *events[1:]]
+            for what, number in events:
+                if what == "next":
+                    for _ in range(number):
+                        self.task = self._next()
+                elif what == "seed":
+                    self.sampler.set_seed(number)
+                else:
+                    self.sampler.reset()
+                    self._handed = 0
+        elif finite and fresh.history.seed is not None:
+            self.sampler.set_seed(fresh.history.seed)
+        elif fresh.seed is not None:
+            self.sampler.set_seed(fresh.seed)
+        if isinstance(fresh.then, NextTask | ResetSampler):
+            self._follow(fresh.then)
+        elif finite or fresh.seed is not None:
+            self.task = self._next()
+
+    def _next(self, **kwargs: Any) -> Any:
+        self._handed += 1  # first: one that raises was asked for too
+        return self.sampler.next_task(**kwargs)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation of `Ask`."""
+        if name == Ask.STATUS:
+            age = perf_counter_ns() - self._born
+            return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
+        if name == Ask.SEED:
+            return self.sampler.set_seed(*args)
+        if name == Ask.SAMPLER_ATTR:
+            return getattr(self.sampler, *args)
+        if name == Ask.SAMPLER_CALL:
+            return getattr(self.sampler, args[0])(*args[1:])
+        if self.task is None:
+            raise UsageError(NO_TASK)
+        if name == Ask.TASK_ATTR:
+            return getattr(self.task, *args)
+        if name == Ask.TASK_CALL:
+            return getattr(self.task, args[0])(*args[1:])
+        if name == Ask.RENDER:
+            return self.task.render(*args, **kwargs)
+        raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+    def close(self) -> None:
+        close = getattr(self.sampler, "close", None)
+        if close is not None:
+            close()
+
+
+def _mean(reward: Any) -> float:
+    """What the row shows of a reward that is no number."""
+    try:
+        return float(np.mean(np.asarray(reward, np.float64))) if reward is not None else 0.0
+    except (TypeError, ValueError):
+        return 0.0
+
+
+__all__ = ["SamplerRecipe", "TaskSlot"]

@@ -1,0 +1,59 @@
+"""What workers write to their stderr: whole lines with a prefix, and the last ones for errors."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from kit import until
+
+from treadle.pool.stderr import KEPT, StderrReader, Tail
+
+
+@pytest.fixture
+def reader() -> Iterator[StderrReader]:
+    made = StderrReader()
+    yield made
+    made.close()
+    made.close()
+
+
+def test_lines_are_passed_on_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = Tail(-1, "[slot 3]")
+    for data in (b"one\ntw", b"o\n", b"\n", b"caf\xc3\xa9 \xff\nlast"):
+        tail.feed(data)
+    assert capsys.readouterr().err == "[slot 3] one\n[slot 3] two\n[slot 3] \n[slot 3] café \ufffd\n"
+    tail.end()
+    assert capsys.readouterr().err == "[slot 3] last\n"
+    assert tail.lines() == ("one", "two", "café \ufffd", "last"), "empty lines say nothing"
+
+
+def test_the_last_lines_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = Tail(-1, "[slot 0]")
+    tail.feed(b"".join(b"line %d\n" % i for i in range(KEPT + 7)))
+    assert tail.lines() == tuple(f"line {i}" for i in range(7, KEPT + 7))
+    assert len(capsys.readouterr().err.splitlines()) == KEPT + 7
+
+
+def test_a_line_without_an_end_is_passed_on_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = Tail(-1, "[slot 0]")
+    for _ in range(3):
+        tail.feed(b"x" * 40_000)
+    assert len(capsys.readouterr().err) > 80_000
+    tail.end()
+    assert sum(map(len, tail.lines())) == 120_000
+
+
+def test_the_rest_is_read_though_somebody_holds_the_pipe(
+    reader: StderrReader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    tail = reader.add(read, "[slot 1]")
+    try:
+        os.write(write, b"said\n")
+        until(lambda: tail.lines() == ("said",))
+        os.write(write, b"and not ended")
+        assert reader.finish(tail) == ("said", "and not ended")
+        assert reader.finish(tail) == ("said", "and not ended")
+    finally:
+        os.close(write)
+    assert capsys.readouterr().err == "[slot 1] said\n[slot 1] and not ended\n"

@@ -1,0 +1,204 @@
+"""What `workers="auto"` finds out about environments, and what it then chooses."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+from gymnasium.vector import SyncVectorEnv
+from small_envs import Counter, assert_same, of
+
+from treadle.errors import StartupFailed
+from treadle.program.step import OnEnd
+from treadle.vector.async_vector import AsyncVectorEnv
+from treadle.vector.env_slot import slots_of
+from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.probe import SECONDS, STEPS, Waiting, measure_waiting
+
+CHILD = "import sys\nfor line in sys.stdin:\n    print(sum(range(200_000)) % 7, flush=True)"
+
+
+class Walk(gym.Env[np.ndarray, int]):
+    """A random walk of its own generator; episodes end at random. Subclasses say what a step does besides."""
+
+    observation_space = gs.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gs.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.at = self.np_random.normal(size=2)
+        return self.at, {}
+
+    def step(self, action: int) -> Any:
+        self.work()
+        self.at = self.at + self.np_random.normal(size=2) * (1 + action)
+        return self.at, float(self.at[0]), bool(self.np_random.random() < 0.2), False, {}
+
+    def work(self) -> None:
+        """Nothing."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Waiter(Walk):
+    def work(self) -> None:
+        threading.Event().wait(0.003)
+
+
+class Worker(Walk):
+    def work(self) -> None:
+        sum(range(40_000))
+
+
+class Simulated(Walk):
+    """Its steps are computed by a process of its own."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-S", "-c", CHILD]
+        pipe = subprocess.PIPE
+        self.child: Any = subprocess.Popen(command, text=True, bufsize=1, stdin=pipe, stdout=pipe)
+
+    def work(self) -> None:
+        self.child.stdin.write("step\n")
+        self.child.stdout.readline()
+
+    def close(self) -> None:
+        self.child.stdin.close()
+        self.child.stdout.close()
+        self.child.wait()
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.pool.bell.cores", lambda: 2)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "workers='auto'" in r.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("env", "workers", "inline", "word"),
+    [(Waiter, 4, 0, "wait"), (Simulated, 4, 0, "wait"), (Worker, 1, 2, "compute"), (Walk, 1, 2, "compute")],
+)
+def test_the_choice_and_the_bytes(
+    env: type[gym.Env], workers: int, inline: int, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "treadle")
+    ours, theirs = VectorEnv([env] * 4), SyncVectorEnv([env] * 4)
+    try:
+        assert len(ours.stats().busy) == workers
+        assert len(set(ours.call("pid"))) == workers + (inline > 0)
+        (line,) = said(caplog)
+        assert f"environments {word} (a step took" in line
+        assert f"{inline} are the caller's; workers for the others: {workers}" in line
+        assert_same(ours.reset(seed=3), theirs.reset(seed=3))
+        for t in range(12):
+            actions = np.array([t % 2, 1, 0, t % 3 == 0]).astype(np.int64)
+            assert_same(ours.step(actions), theirs.step(actions))
+        assert_same(ours.reset(), theirs.reset())  # the generators go on where they were
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_no_step_is_measured_where_nothing_hangs_on_it(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "treadle")
+
+    class Counted(Counter):
+        def __init__(self) -> None:
+            super().__init__()
+            with open(tmp_path / "built", "a") as file:
+                file.write("x")
+
+    def built(n: int, **options: Any) -> int:
+        VectorEnv([Counted] * n, **options).close()
+        count = (tmp_path / "built").stat().st_size
+        (tmp_path / "built").unlink()
+        return count
+
+    assert built(2) == 2
+    assert built(3, workers=1) == 3
+    assert built(3, inline=2) == 3
+    assert built(3, backend="thread") == 3
+    assert said(caplog) == []
+    assert built(3) == 4
+    assert len(said(caplog)) == 1
+
+
+def test_gymnasiums_constructor_measures_as_well() -> None:
+    vector = AsyncVectorEnv([Waiter] * 3)
+    assert len(vector.stats().busy) == 3
+    vector.close()
+
+
+def test_an_environment_that_breaks_on_the_way_counts_as_computing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "treadle")
+
+    class Choosy(Counter):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            if options is None:
+                raise ValueError("options are needed")
+            return super().reset(seed=seed, options=options)
+
+    class Mortal(Counter):
+        def step(self, action: int) -> Any:
+            os._exit(3)
+
+    for env in (Choosy, Mortal):
+        vector = VectorEnv([env] * 3)
+        assert len(vector.stats().busy) == 1
+        vector.reset(options={"level": 1})
+        vector.close()
+    assert ["could not be measured" in line for line in said(caplog)] == [True, True]
+
+
+def test_one_that_cannot_be_built_is_an_error_of_the_start() -> None:
+    with pytest.raises(StartupFailed, match=r"slot 0.*takes no such"):
+        VectorEnv([of(refuse)] * 3)
+
+
+def refuse() -> Any:
+    raise ValueError("takes no such thing")
+
+
+def test_a_step_that_never_ends_is_judged_by_what_it_has_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.vector.probe.LIMIT", 0.3)
+
+    class Stuck(Counter):
+        def step(self, action: int) -> Any:
+            threading.Event().wait()
+
+    class Spinning(Counter):
+        def step(self, action: int) -> Any:
+            while True:
+                pass
+
+    for env, waits in ((Stuck, True), (Spinning, False)):
+        found = measure_waiting(slots_of([env], None, OnEnd.NEXT_STEP)[0])
+        assert found is not None
+        assert found.waits is waits
+
+
+def test_what_is_worth_a_worker() -> None:
+    assert Waiting(0.001, 0.9).waits
+    assert not Waiting(0.001, 0.4).waits  # it computes more than it waits
+    assert not Waiting(0.0001, 0.9).waits  # waking its worker would take as long
+
+
+def test_few_steps_are_taken(tmp_path: Any) -> None:
+    class Noted(Walk):
+        def work(self) -> None:
+            with open(tmp_path / "steps", "a") as file:
+                file.write("x")
+
+    assert measure_waiting(slots_of([Noted], None, OnEnd.NEXT_STEP)[0]) is not None
+    assert 2 <= (tmp_path / "steps").stat().st_size <= STEPS + 1
+    assert SECONDS <= 0.5  # what a vector's construction may take longer, at most, for steps that are short
