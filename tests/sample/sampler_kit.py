@@ -281,5 +281,7 @@ class Once(Coin):
                 return super().get_action(observation)
             if self.how == "raise":
                 raise ValueError("only once")
+            while self.how == "hang":
+                signal.pause()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().get_action(observation)

@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
 
 def make(kind: Any, agents: Any, envs: Any, **more: Any) -> Any:
-    options = {name: more.pop(name) for name in list(more) if name in ("on_failure", "max_restarts", "schedule")}
+    options = {name: more.pop(name) for name in list(more) if name in ("on_failure", "max_restarts", "schedule", "step_timeout")}
     return kind(WorkerFactory(**{"seed": 1, "max_episode_length": 16, "n_workers": 2, **more}), agents, envs, **options)
 
 
@@ -183,11 +183,12 @@ class Dies(Fixed):
         return super().get_action(observation)
 
 
-@pytest.mark.parametrize("how", ["kill", "raise"])
+@pytest.mark.parametrize("how", ["kill", "raise", "hang"])
 def test_by_index_a_replaced_worker_does_not_change_a_byte(how: str, tmp_path: Path) -> None:
     runs = []
+    options = {"schedule": "deterministic", "on_failure": "restart", "step_timeout": 0.5 if how == "hang" else None}
     for agent in (Once(os.devnull), Once(str(tmp_path / "once"), how)):
-        with make(MultiprocessingSampler, agent, Walk(), schedule="deterministic", on_failure="restart") as sampler:
+        with make(MultiprocessingSampler, agent, Walk(), **options) as sampler:
             runs.append(sampler.obtain_samples(0, 300, None))
     assert (tmp_path / "once").exists()
     assert runs[0].lengths.tolist() == runs[1].lengths.tolist()

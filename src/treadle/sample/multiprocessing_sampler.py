@@ -34,7 +34,8 @@ class MultiprocessingSampler(PoolSampler):
             on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
         max_restarts: of one worker, in ten minutes.
         progress: show it on stderr? None: on a terminal, where rich is installed.
-        pool_options: start_method, preload, start_timeout, close_timeout, worker_output; see `treadle.pool.pool.Pool`.
+        pool_options: start_method, preload, start_timeout, step_timeout (seconds in which a worker must take a step;
+            one that does not counts as dead), close_timeout, worker_output; see `treadle.pool.pool.Pool`.
 
     Raises:
         TypeError: neither a factory nor max_episode_length, or no agents or envs.

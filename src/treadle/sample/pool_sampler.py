@@ -30,7 +30,7 @@ from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
 
 SCHEDULES = ("arrival", "deterministic")
-POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "close_timeout", "worker_output"})
+POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "step_timeout", "close_timeout", "worker_output"})
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 Parcels = tuple[Parcel, ...]
