@@ -38,7 +38,11 @@ BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
 
 def make(kind: Any, agents: Any, envs: Any, **more: Any) -> Any:
-    options = {name: more.pop(name) for name in list(more) if name in ("on_failure", "max_restarts", "schedule", "step_timeout")}
+    options = {
+        name: more.pop(name)
+        for name in list(more)
+        if name in ("on_failure", "max_restarts", "schedule", "step_timeout")
+    }
     return kind(WorkerFactory(**{"seed": 1, "max_episode_length": 16, "n_workers": 2, **more}), agents, envs, **options)
 
 
