@@ -18,10 +18,10 @@ from treadle.plan.parallel import ParallelEnv
 from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay
-from treadle.record.progress import Progress, Standing, duration, print_table, throttled
 from treadle.record.search_picture import search_picture
 from treadle.record.summary import as_json
 from treadle.record.video import can_write_mp4, write_video
+from treadle.sample.progress import Progress, Standing, duration, print_table, throttled
 
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 log = logging.getLogger("treadle")
