@@ -64,7 +64,8 @@ def data_collector(workload: Workload, workers: int, seconds: float) -> Measure:
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = directory
     try:
-        env = DataCollector(workload.make(), record_infos=True)
+        # ALE's reset has an info that its steps lack, which the collector cannot record
+        env = DataCollector(workload.make(), record_infos=workload.name != "pong")
         actions = workload.actions(1, 4096)[:, 0].tolist()
 
         def run() -> tuple[int, float]:
