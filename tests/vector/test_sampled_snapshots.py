@@ -80,7 +80,7 @@ if __name__ == "__main__":  # the new process
 def test_a_hundred_steps_follow_in_a_new_process(name: str, backend: str, hold: bool, tmp_path: Path) -> None:
     with vector(name, backend, hold=hold) as tasks:
         tasks.set_seeds([8, 9])
-        early = 4 if hold else 61  # by then a slot waits; by then one has run out and is paused
+        early = 10 if hold else 61  # by then a slot waits; by then one has run out and is paused
         steps(tasks, np.random.default_rng(1), early)
         if name == "count" and not hold:
             tasks.pause_at(0)
