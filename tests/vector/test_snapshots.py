@@ -129,7 +129,7 @@ def test_what_is_no_snapshot(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is no snapshot"):
             env.restore(tmp_path / "text")
         (tmp_path / "pickle").write_bytes(pickle.dumps([1]))
-        with pytest.raises(UsageError, match="is no snapshot of a vector"):
+        with pytest.raises(UsageError, match="is no snapshot of a vector of environments"):
             env.restore(tmp_path / "pickle")
         env.reset(seed=1)
         env.snapshot(tmp_path / "snap")

@@ -33,6 +33,7 @@ from treadle.vector import sampled_arguments as arguments
 from treadle.vector.sampled_commands import SampledCommands
 from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, listed, start_error
 from treadle.vector.sampled_results import Results, Slot
+from treadle.vector.sampled_snapshots import SampledSnapshots
 from treadle.vector.sampled_steps import SampledSteps
 from treadle.vector.task_orders import Ask, Fresh, NextTask, ResetSampler, Status
 from treadle.vector.task_rows import action_writer
@@ -60,7 +61,7 @@ class TaskVectorStats:
     elapsed: float
 
 
-class SampledTasks(SampledSteps, SampledCommands):
+class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
 
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so

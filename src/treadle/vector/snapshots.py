@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +11,7 @@ import numpy as np
 from treadle.errors import StateError, UsageError
 from treadle.pool import standing
 from treadle.pool.lockstep import Lockstep
+from treadle.vector import snapshot_file
 from treadle.vector.env_slot import Ask, OwnValue, SlotState
 from treadle.vector.orders import chosen_slots
 from treadle.vector.turns import Turns
@@ -73,13 +71,7 @@ class SnapshotFace:
             "resets": self._resets.copy(),
             "spaces": (self.action_space, self.single_action_space),
         }
-        target = Path(path)
-        part = target.with_name(f"{target.name}.part")
-        with open(part, "wb") as file:
-            pickle.dump(kept, file, 5)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        snapshot_file.write(path, kept)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
@@ -89,13 +81,7 @@ class SnapshotFace:
         Raises UsageError for a file that is no snapshot, or of another number of slots; StateError for one of other
         environments.
         """
-        with open(path, "rb") as file:
-            try:
-                kept: Any = pickle.load(file)
-            except Exception as error:
-                raise UsageError(f"{os.fspath(path)} is no snapshot: {error}") from error
-        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
-            raise UsageError(f"{os.fspath(path)} is no snapshot of a vector")
+        kept = snapshot_file.read(path, FORMAT, "a vector of environments")
         if len(kept["states"]) != self.num_envs:
             raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
         self.set_states(kept["states"])

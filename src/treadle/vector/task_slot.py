@@ -29,6 +29,7 @@ from treadle.task.core import CALLBACK_KEY, METRICS_KEY, ends_of
 from treadle.task.sensors import SensorSuite
 from treadle.vector.task_orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
 from treadle.vector.task_rows import Code, action_rows, blank, fitting, observation_rows
+from treadle.vector.task_state import TaskKeeper, TaskState
 
 NO_FIRST_TASK = (
     "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "
@@ -41,6 +42,8 @@ NO_TASK_AFTER_RESET = (
 NO_TASK = "there is no task here: the sampler is exhausted. Pause the slot, or reset the sampler"
 OVER = "this slot's task is done and waits for the others: give None for it, or move on with next_task"
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
+# what a state has: names there, and attributes here
+KEPT = {"sampler": "sampler", "task": "task", "over": "_over", "terminal": "_terminal", "handed": "_handed"}
 NUMBERS = (int, float, np.number, np.bool_)
 
 
@@ -113,6 +116,7 @@ class TaskSlot(Program):
             self._spaces = self.task.observation_space, self.task.action_space
             layout = Layout.of(observation_rows(self._spaces[0]))
             self._fits, self._blank = fitting(layout), blank(layout)
+            self._keeper = TaskKeeper(self.sampler, self.task)
         except BaseException:
             self.close()
             raise
@@ -294,6 +298,10 @@ class TaskSlot(Program):
         if name == Ask.STATUS:
             age = perf_counter_ns() - self._born
             return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
+        if name == Ask.GET_STATE:
+            return self._keeper.get({name: getattr(self, attribute) for name, attribute in KEPT.items()})
+        if name == Ask.SET_STATE:
+            return self._put(*args)
         if name == Ask.SEED:
             return self.sampler.set_seed(*args)
         if name == Ask.SAMPLER_ATTR:
@@ -309,6 +317,12 @@ class TaskSlot(Program):
         if name == Ask.RENDER:
             return self.task.render(*args, **kwargs)
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+    def _put(self, state: TaskState) -> bool:
+        objects = self._keeper.set(state, self.sampler, self.task)
+        for name, attribute in KEPT.items():
+            setattr(self, attribute, objects[name])
+        return True
 
     def close(self) -> None:
         close = getattr(self.sampler, "close", None)

@@ -1,0 +1,42 @@
+"""The file that a vector's snapshot is: a pickled dict with its format's name, there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import UsageError
+
+
+def write(path: str | os.PathLike[str], kept: dict[str, Any]) -> None:
+    """Write `kept`, which has its "format". The file takes its name when all of it is on the disk."""
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    with open(part, "wb") as file:
+        pickle.dump(kept, file, 5)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(target)
+
+
+def read(path: str | os.PathLike[str], expected: str, what: str) -> dict[str, Any]:
+    """What was written.
+
+    Args:
+        expected: its "format".
+        what: that is a snapshot of, for errors.
+
+    Raises UsageError for a file that is no snapshot, or one of something else; OSError.
+    """
+    with open(path, "rb") as file:
+        try:
+            kept: Any = pickle.load(file)
+        except Exception as error:
+            raise UsageError(f"{os.fspath(path)} is no snapshot: {error}") from error
+    found = kept.get("format") if isinstance(kept, dict) else None
+    if found != expected:
+        says = f" (it says {found!r})" if isinstance(found, str) else ""
+        raise UsageError(f"{os.fspath(path)} is no snapshot of {what}{says}")
+    return kept
