@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from treadle.errors import UsageError
@@ -18,6 +16,7 @@ from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.store import STORE_BYTES, StateHandle
 from treadle.plan.vectorized import VectorizedEnv
 from treadle.program.registered import own_registrations
+from treadle.states import snapshot_file
 
 FORMAT = "treadle planning snapshot 1"
 
@@ -171,13 +170,7 @@ class ParallelEnv(VectorizedEnv):
             "workers": [promise() for promise in states],
             "action_space": self.action_space,
         }
-        target = Path(path)
-        part = target.with_name(f"{target.name}.part")
-        with open(part, "wb") as file:
-            pickle.dump(kept, file, 5)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        snapshot_file.write(path, kept)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where a snapshot was taken, here or in another process. The file is a pickle: read only what you trust.
@@ -185,13 +178,7 @@ class ParallelEnv(VectorizedEnv):
         Raises UsageError for a file that is no snapshot, or of another number of workers; StateError.
         """
         self._ready()
-        with open(path, "rb") as file:
-            try:
-                kept: Any = pickle.load(file)
-            except Exception as error:
-                raise UsageError(f"{os.fspath(path)} is no snapshot: {error}") from error
-        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
-            raise UsageError(f"{os.fspath(path)} is no snapshot of a ParallelEnv")
+        kept = snapshot_file.read(path, FORMAT, "a ParallelEnv")
         if len(kept["workers"]) != self.n_workers:
             raise UsageError(f"{os.fspath(path)} has {len(kept['workers'])} workers, this has {self.n_workers}")
         self._local().set_state(kept["local"])

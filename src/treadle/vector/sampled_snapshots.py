@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import StateError, UsageError, WorkerError
 from treadle.pool import standing
-from treadle.vector import snapshot_file
+from treadle.states import snapshot_file
 from treadle.vector.orders import chosen_slots
 from treadle.vector.sampled_results import Results, SlotBooks
 from treadle.vector.task_orders import Ask

@@ -11,7 +11,7 @@ import numpy as np
 from treadle.errors import StateError, UsageError
 from treadle.pool import standing
 from treadle.pool.lockstep import Lockstep
-from treadle.vector import snapshot_file
+from treadle.states import snapshot_file
 from treadle.vector.env_slot import Ask, OwnValue, SlotState
 from treadle.vector.orders import chosen_slots
 from treadle.vector.turns import Turns

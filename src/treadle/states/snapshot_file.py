@@ -1,4 +1,4 @@
-"""The file that a vector's snapshot is: a pickled dict with its format's name, there whole or not at all."""
+"""The file that a snapshot of a whole pool is: a pickled dict with its format's name, there whole or not at all."""
 
 from __future__ import annotations
 
