@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import StateError, UsageError
 from treadle.vector.env_slot import Kept
 from treadle.vector.refusals import WrongType
 
+State = TypeVar("State")
 Seeds = int | Sequence[int | None] | None
 Options = dict[str, Any] | Sequence[dict[str, Any] | None]
 
@@ -48,6 +49,21 @@ def chosen_slots(slots: int | Sequence[int], n: int) -> list[int]:
     if not chosen or not whole or len(set(chosen)) != len(chosen) or any(not 0 <= slot < n for slot in chosen):
         raise UsageError(f"slots must be distinct integers in 0..{n - 1}, at least one, got {chosen}")
     return [operator.index(slot) for slot in chosen]
+
+
+def states_by_slot(states: Sequence[State], slots: int | Sequence[int] | None, n: int, kind: type) -> dict[int, State]:
+    """Slot -> the state that it is to be given; `slots` None: all n.
+
+    Raises UsageError for a wrong number of states, StateError for one that is no `kind`.
+    """
+    chosen = list(range(n)) if slots is None else chosen_slots(slots, n)
+    if len(states) != len(chosen):
+        raise UsageError(f"{len(states)} states for {len(chosen)} slots")
+    given = dict(zip(chosen, states, strict=True))
+    for slot, state in given.items():
+        if not isinstance(state, kind):
+            raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
+    return given
 
 
 def _seeds(seed: Any, count: int) -> list[int | None]:

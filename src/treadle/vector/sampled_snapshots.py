@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import StateError, UsageError, WorkerError
 from treadle.pool import standing
 from treadle.states import snapshot_file
-from treadle.vector.orders import chosen_slots
+from treadle.vector.orders import states_by_slot
 from treadle.vector.sampled_results import Results, SlotBooks
 from treadle.vector.task_orders import Ask
 from treadle.vector.task_state import TaskState
@@ -84,16 +84,10 @@ class SampledSnapshots:
         Raises UsageError for a wrong number of states, or while results of `async_step` wait for `wait_step`;
         StateError for a state of another kind of slot (slots that could take theirs have it).
         """
-        chosen = list(range(self._n)) if slots is None else chosen_slots(slots, self._n)
-        if len(states) != len(chosen):
-            raise UsageError(f"{len(states)} states for {len(chosen)} slots")
-        for slot, state in zip(chosen, states, strict=True):
-            if not isinstance(state, SampledState):
-                raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
+        given = states_by_slot(states, slots, self._n, SampledState)
         self._begin("set_states")
         self._check_seen("set_states")
-        _refuse_dropped(self._results.gone & set(chosen))
-        given = dict(zip(chosen, states, strict=True))
+        _refuse_dropped(self._results.gone & given.keys())
         done: list[Any] = []
         try:
             done = self._ask({slot: (Ask.SET_STATE, (state.inside,), {}) for slot, state in given.items()}, task=False)

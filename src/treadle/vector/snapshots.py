@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import StateError, UsageError
+from treadle.errors import UsageError
 from treadle.pool import standing
 from treadle.pool.lockstep import Lockstep
 from treadle.states import snapshot_file
 from treadle.vector.env_slot import Ask, OwnValue, SlotState
-from treadle.vector.orders import chosen_slots
+from treadle.vector.orders import states_by_slot
 from treadle.vector.turns import Turns
 
 FORMAT = "treadle vector snapshot 1"
@@ -48,16 +48,10 @@ class SnapshotFace:
 
         Raises UsageError for a wrong number of states, StateError for one of another environment.
         """
-        chosen = list(range(self.num_envs)) if slots is None else chosen_slots(slots, self.num_envs)
-        if len(states) != len(chosen):
-            raise UsageError(f"{len(states)} states for {len(chosen)} slots")
-        for slot, state in zip(chosen, states, strict=True):
-            if not isinstance(state, SlotState):
-                raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
+        given = states_by_slot(states, slots, self.num_envs, SlotState)
         self._turns.check_free("call_async")
-        own = OwnValue(dict(zip(chosen, states, strict=True)))
-        self._lockstep.call(Ask.SET_STATE, own, slots=chosen)
-        self._lockstep._stale -= set(chosen)
+        self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
+        self._lockstep._stale -= given.keys()
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
