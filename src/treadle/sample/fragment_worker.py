@@ -47,19 +47,9 @@ class FragmentWorker(ManyEnvs):
     def _length(self, i: int) -> int:
         return self._episode_lengths[i] + super()._length(i)
 
-    def step_episode(self) -> bool:
-        """One step in every environment. True: at least one episode is over."""
-        over = self._step_all()
-        for i, ended in enumerate(over):
-            if ended:
-                episode = self._episodes[i]
-                assert episode is not None
-                self._completed.append(episode.to_batch())
-                self._episodes[i] = InProgressEpisode(self._envs[i])
-                self._episode_lengths[i] = 0
-        if any(over):
-            reset_agent(self.agent, over)
-        return any(over)
+    def _begin_another(self, i: int) -> None:
+        super()._begin_another(i)
+        self._episode_lengths[i] = 0
 
     def collect_episode(self) -> EpisodeBatch:
         """The fragments since the last call."""

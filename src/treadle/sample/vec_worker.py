@@ -59,6 +59,19 @@ class ManyEnvs(DefaultWorker):
             self._envs[i], updated = self.adopt(self._envs[i], update)
             self._needs_env_reset |= updated
 
+    def step_episode(self) -> bool:
+        """One step in every environment. True: at least one episode is over; another one has begun in its place."""
+        over = self._step_all()
+        for i, ended in enumerate(over):
+            if ended:
+                episode = self._episodes[i]
+                assert episode is not None
+                self._completed.append(episode.to_batch())
+                self._begin_another(i)
+        if any(over):
+            reset_agent(self.agent, over)
+        return any(over)
+
     def _step_all(self) -> list[bool]:
         """One step in every environment; which of their episodes are over."""
         episodes = self._episodes
@@ -69,6 +82,10 @@ class ManyEnvs(DefaultWorker):
             episode.step(action, {key: values[i] for key, values in infos.items()})
             over.append(episode.ended or self._length(i) >= self._max_episode_length)
         return over
+
+    def _begin_another(self, i: int) -> None:
+        """The episode of environment i is over."""
+        self._episodes[i] = InProgressEpisode(self._envs[i])
 
     def _length(self, i: int) -> int:
         """Steps of the episode that environment i plays."""
@@ -118,19 +135,6 @@ class VecWorker(ManyEnvs):
                 self._episodes[i] = InProgressEpisode(env)
         self._completed = []
         self._needs_agent_reset = self._needs_env_reset = False
-
-    def step_episode(self) -> bool:
-        """One step in every environment. True: at least one episode is over."""
-        over = self._step_all()
-        for i, ended in enumerate(over):
-            if ended:
-                episode = self._episodes[i]
-                assert episode is not None
-                self._completed.append(episode.to_batch())
-                self._episodes[i] = InProgressEpisode(self._envs[i])
-        if any(over):
-            reset_agent(self.agent, over)
-        return any(over)
 
     def collect_episode(self) -> EpisodeBatch:
         """The episodes that are over since the last call."""
