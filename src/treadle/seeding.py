@@ -17,9 +17,11 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def _index(value: Any, what: str) -> int:
@@ -171,6 +173,31 @@ class GlobalState:
             torch.set_rng_state(self._cpu)
         if self._gpus is not None:
             torch.cuda.set_rng_state_all(self._gpus)
+
+
+class OwnGlobals:
+    """Generators of its own for code that takes turns with the caller in one process.
+
+    Args:
+        state: what they begin with; None: with the caller's, as they are at the first turn.
+    """
+
+    def __init__(self, state: GlobalState | None = None) -> None:
+        self._state = state
+
+    def run(self, items: Iterator[T]) -> Iterator[T]:
+        """The items, none of them None. The caller has its own generators back whenever it has the word."""
+        while True:
+            with keep_globals():
+                if self._state is not None:
+                    self._state.restore()
+                try:
+                    item = next(items, None)
+                finally:
+                    self._state = GlobalState()
+            if item is None:
+                return
+            yield item
 
 
 @contextmanager

@@ -128,19 +128,7 @@ class RolloutSlot(Program):
     def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark)."""
         playing = self._play(order, control)
-        if self._globals is not Globals.SWAP:
-            yield from playing
-            return
-        inside: seeding.GlobalState | None = None
-        while True:  # the caller has its own generators back whenever it has the word
-            with seeding.keep_globals():
-                if inside is not None:
-                    inside.restore()
-                ready = next(playing, None)
-                inside = seeding.GlobalState()
-            if ready is None:
-                return
-            yield ready
+        yield from seeding.OwnGlobals().run(playing) if self._globals is Globals.SWAP else playing
 
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers

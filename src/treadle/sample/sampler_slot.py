@@ -93,7 +93,7 @@ class SamplerSlot(Program):
         self._root: int | None = None  # of the seeds by index
         with seeding.keep_globals() if shared else nullcontext():
             self._build()
-            self._inside = seeding.GlobalState() if shared else None
+            self._own = seeding.OwnGlobals(seeding.GlobalState()) if shared else None
         torch: Any = sys.modules.get("torch")
         if torch is not None and not shared:
             torch.set_num_threads(1)  # there are as many workers as cores
@@ -132,20 +132,7 @@ class SamplerSlot(Program):
     def stream(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
         """Yield hauls until the order is done or stopped."""
         playing = self._play(order, control)
-        if not self._shared:
-            yield from playing
-            return
-        while True:  # the caller has its own generators back whenever it has the word
-            with seeding.keep_globals():
-                assert self._inside is not None
-                self._inside.restore()
-                try:
-                    haul = next(playing, None)
-                finally:
-                    self._inside = seeding.GlobalState()
-            if haul is None:
-                return
-            yield haul
+        yield from playing if self._own is None else self._own.run(playing)
 
     def _play(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
         self._prepare(order)
