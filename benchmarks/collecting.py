@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.limit import LimitSession
 from benchmarks.measure import Measure, measure
-from benchmarks.report import machine, markdown, progress, summarise
+from benchmarks.report import machine, markdown, summarise, take_turns
 from benchmarks.workloads import SEED, WORKLOADS, Workload
 
 EPISODES = {"cartpole": 40_000, "pong": 48}  # seconds of work, so that the last episodes do not tell
@@ -111,13 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         notes.append("A loop with Minari's DataCollector did not take part: its requirement jax is not installed.")
     lines = []
     for name in options.only.split(","):
-        rounds: dict[str, list[Measure]] = {contestant: [] for contestant in contestants}
-        for turn in range(options.rounds):
-            for contestant, run in contestants.items():
-                found = run(WORKLOADS[name], options.workers, options.seconds)
-                rounds[contestant].append(found)
-                progress(f"{name} {turn + 1}/{options.rounds} {contestant}: {found.steps_per_s:,.0f} steps/s")
-        lines += summarise(f"collect {name}", rounds)
+        turns = {
+            who: partial(run, WORKLOADS[name], options.workers, options.seconds) for who, run in contestants.items()
+        }
+        lines += summarise(f"collect {name}", take_turns(name, turns, options.rounds))
     facts |= {"date": datetime.date.today().isoformat(), "rounds": options.rounds, "seconds": options.seconds}
     facts |= {"warmup": 0.5, "workers": options.workers}
     print(markdown(lines, notes, facts))

@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -65,6 +65,16 @@ def summarise(row: str, rounds: Mapping[str, Sequence[Measure]]) -> list[Line]:
             )
         )
     return lines
+
+
+def take_turns(row: str, contestants: Mapping[str, Callable[[], Measure]], rounds: int) -> dict[str, list[Measure]]:
+    """The contestants' measures by name, taken in turns, A B C A B C; each is told of as it comes."""
+    measures: dict[str, list[Measure]] = {name: [] for name in contestants}
+    for turn in range(rounds):
+        for name, run in contestants.items():
+            measures[name].append(found := run())
+            progress(f"{row} {turn + 1}/{rounds} {name}: {found.steps_per_s:,.0f} steps/s")
+    return measures
 
 
 def machine() -> dict[str, Any]:

@@ -25,7 +25,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.measure import Measure, measure
-from benchmarks.report import figure, machine, markdown, progress, summarise
+from benchmarks.report import figure, machine, markdown, summarise, take_turns
 from benchmarks.workloads import SEED, WORKLOADS
 
 _TIMEOUT_S = 120.0
@@ -242,6 +242,13 @@ def streaming(shape: tuple[int, ...], steps: int, wanted: int, workers: int) -> 
     )
 
 
+def noting(rates: dict[str, float], run: Callable[..., Measure], name: str, workers: int, seconds: float) -> Measure:
+    """A turn; how fast it was tells the next one how much to ask for."""
+    found = run(name, workers, seconds)
+    rates[name] = found.steps_per_s
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant on each row (5)")
@@ -258,14 +265,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             "treadle": partial(treadle, schedule="arrival", rates=rates),
             "treadle, deterministic": partial(treadle, schedule="deterministic", rates=rates),
         }
-        rounds: dict[str, list[Measure]] = {contestant: [] for contestant in contestants}
-        for turn in range(options.rounds):
-            for contestant, run in contestants.items():
-                found = run(name, options.workers, options.seconds)
-                rates[name] = found.steps_per_s
-                rounds[contestant].append(found)
-                progress(f"{name} {turn + 1}/{options.rounds} {contestant}: {found.steps_per_s:,.0f} steps/s")
-        lines += summarise(f"sample {name}", rounds)
+        turns = {
+            who: partial(noting, rates, run, name, options.workers, options.seconds) for who, run in contestants.items()
+        }
+        lines += summarise(f"sample {name}", take_turns(name, turns, options.rounds))
     notes = [
         waiting(options.workers),
         streaming((4,), 20, 200_000, options.workers),
