@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+import example_kit
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ pytestmark = pytest.mark.heavy
 
 torch = require("torch")
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "ppo_cartpole.py"
 VECTORS = {
     "gymnasium": ["--vector", "gymnasium"],
     "treadle": ["--vector", "treadle"],
@@ -34,21 +30,10 @@ SHORT = ["--seeds", "4", "5", "--total-steps", "10000"]
 
 @pytest.fixture(scope="module")
 def ppo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ppo_cartpole", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ppo_cartpole"] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
+    return example_kit.load("ppo_cartpole")
 
 
-def run_script(*arguments: str, save: Path) -> list[dict[str, Any]]:
-    """As a user runs it, in a process of its own: torch's threads and generator are global."""
-    command = [sys.executable, str(SCRIPT), *arguments, "--save", str(save)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    return json.loads(save.read_text())
+run_script = partial(example_kit.run_script, "ppo_cartpole", timeout=400)
 
 
 @pytest.mark.slow

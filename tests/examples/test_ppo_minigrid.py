@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import example_kit
 import pytest
 
 from conftest import require
@@ -20,18 +17,10 @@ pytestmark = pytest.mark.heavy
 torch = require("torch")
 require("minigrid")
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "ppo_minigrid.py"
-
 
 @pytest.fixture(scope="module")
 def ppo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ppo_minigrid", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ppo_minigrid"] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
+    return example_kit.load("ppo_minigrid")
 
 
 @pytest.mark.slow
@@ -39,10 +28,8 @@ def ppo() -> ModuleType:
 def test_a_short_run_learns(tmp_path: Path) -> None:
     require("matplotlib")
     picture, saved = tmp_path / "curves.png", tmp_path / "runs.json"
-    command = [sys.executable, str(SCRIPT), "--total-steps", "24000", "--seeds", "3", "--save", str(saved)]
-    done = subprocess.run([*command, "--plot", str(picture)], capture_output=True, text=True, timeout=390)
-    assert done.returncode == 0, done.stderr
-    (run,) = json.loads(saved.read_text())
+    arguments = ["--total-steps", "24000", "--seeds", "3", "--plot", str(picture)]
+    (run,) = example_kit.run_script("ppo_minigrid", *arguments, save=saved, timeout=390)
     assert run["tests"][-1][1] >= 0.9
     early = [length for steps, _, length in run["tests"] if steps < 5000]
     assert run["tests"][-1][2] < early[0]  # it does not only arrive, it arrives sooner

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import example_kit
 import numpy as np
 import pytest
 
@@ -17,14 +15,8 @@ pytestmark = pytest.mark.heavy
 
 require("torch")
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "reinforce_cartpole.py"
 
-
-def run_script(*arguments: str, save: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, str(SCRIPT), *arguments, "--save", str(save)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr
-    return json.loads(save.read_text())
+run_script = partial(example_kit.run_script, "reinforce_cartpole", timeout=800)
 
 
 @pytest.mark.slow
