@@ -25,6 +25,7 @@ from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.record import minari as minari_files
+from treadle.record import packing
 from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
@@ -199,11 +200,12 @@ def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
 
 def _require_packages(format: Format) -> None:
     """Before any worker starts: what a dataset of this format needs."""
-    for package in ("isal", "xxhash", *(("minari", "h5py") if format == "hdf5" else ())):
+    packing.deflater()
+    packing.hasher()
+    for package in ("minari", "h5py") if format == "hdf5" else ():
         if importlib.util.find_spec(package) is None:
-            instead = ", or use the format npz" if package in ("minari", "h5py") else ""
             raise MissingExtra(
-                f"a dataset in {format} needs the package {package}: pip install 'treadle[data]'{instead}"
+                f"a dataset in hdf5 needs the package {package}: pip install 'treadle[data]', or use the format npz"
             )
 
 
