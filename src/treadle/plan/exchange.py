@@ -67,15 +67,6 @@ class Exchange:
         self._waiting[id] = promise, slot
         return promise
 
-    def ask_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """The same in all slots at once; waits for all, and raises the first error."""
-        promises = [self.ask(slot, name, *args, **kwargs) for slot in self.slots()]
-        errors = [promise.exception() for promise in promises]
-        for error in errors:
-            if error is not None:
-                raise error
-        return [promise.result() for promise in promises]
-
     def pump(self, timeout: float | None) -> None:
         """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
         try:

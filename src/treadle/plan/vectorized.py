@@ -13,6 +13,7 @@ from treadle.errors import UsageError
 from treadle.plan.env import PlanEnv
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.orders import orders_of
+from treadle.plan.scatter import even_chunks
 
 FLAGS = (
     "SINGLETON",
@@ -114,8 +115,7 @@ class VectorizedEnv(PlanEnv):
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> list[Any]:
         """At most n_chunks runs of a sequence, all as long as the first but for the last."""
-        size = -(-len(vector) // n_chunks)
-        return [vector[start : start + size] for start in range(0, len(vector), size)]
+        return [vector[start:end] for start, end in even_chunks(len(vector), n_chunks)]
 
     # -- the local environment ---------------------------------------------------------------------------------------
 

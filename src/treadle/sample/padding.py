@@ -57,11 +57,6 @@ def row_of(tree: Any, i: int) -> Any:
     return trees.map(lambda values: values[i], tree)
 
 
-def length_of(tree: Any) -> int:
-    """Rows of the first array or list of a tree."""
-    return len(trees.leaves(tree)[0])
-
-
 def joined(values: Sequence[Any], place: Callable[..., np.ndarray | None] | None = None) -> Any:
     """Trees one after the other, in one pass.
 
