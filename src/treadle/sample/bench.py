@@ -6,6 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from treadle.pool.loan import Lender
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul, haul_of
 from treadle.sample.tight import TightLoop, tight_loop
@@ -22,13 +23,14 @@ class Bench:
 
     Args:
         worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
+        lender: None, or whose files observations are to lie in; see `treadle.pool.loan`.
 
     Attributes:
         made: rollouts that lie here.
     """
 
-    def __init__(self, worker: Any) -> None:
-        self.worker = worker
+    def __init__(self, worker: Any, lender: Lender | None = None) -> None:
+        self.worker, self._lender = worker, lender
         self._step = getattr(worker, "step_episode", None)
         self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
         self._tight: TightLoop | None = None
@@ -83,7 +85,7 @@ class Bench:
             return tight if tight.env.plain else None
         if self.made:  # what lies here is sent first
             return None
-        self._tight = tight_loop(self.worker)
+        self._tight = tight_loop(self.worker, self._lender)
         return self._tight
 
     def due(self, steps: int) -> bool:

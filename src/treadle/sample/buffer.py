@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.pool.loan import Lender, LoanFile
 from treadle.pool.serve import snapshot
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
@@ -23,6 +24,7 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("l
 
 RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the most first
 FEWEST_ROWS = 64  # rows to make writers for at once
+MOST_COLUMNS = 4  # one is written, others are on their way or held for a while; who holds more keeps them
 
 
 class TreeColumn:
@@ -32,17 +34,50 @@ class TreeColumn:
     memory, once, and is used again by later episodes. Copying to a bigger array instead would touch three times the
     memory, and first touches cost more than everything else here (a raw Pong episode is 100 MB: 0.4 s of them).
 
+    Args:
+        layout: of the space.
+        lender: None, or whose files the arrays are to lie in, so that they can be sent without a copy.
+
     Attributes:
         writes: one exact writer a row, as `Layout.row_writer` makes them; `more` extends it.
         loose: for each leaf without a fixed shape its values, to be appended by who writes.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._data = [reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
+    def __init__(self, layout: Layout, lender: Lender | None = None) -> None:
+        self._layout, self._lender = layout, lender
+        self._files: list[LoanFile] = []
+        self._data = [self._reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
         self._rows = min((len(data) for data in self._data if data is not None), default=1 << 62)
         self.writes: list[RowWriter] = []
         self.loose: list[list[Any]] = [[] for _ in layout.loose]
+
+    def _reserve(self, leaf: Leaf) -> np.ndarray:
+        """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
+        for nbytes in RESERVED:
+            rows = max(1, nbytes // max(1, leaf.nbytes))
+            try:
+                return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, self._memory(rows * leaf.nbytes))
+            except (OSError, OverflowError):
+                continue  # a limit on address space: ask for less
+        raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
+
+    def _memory(self, nbytes: int) -> mmap.mmap:
+        file = self._lender.file(nbytes) if self._lender is not None else None
+        if file is None:
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        self._files.append(file)
+        return file.memory
+
+    @property
+    def out(self) -> bool:
+        """Does the caller hold something of its arrays? Then they must not be written."""
+        return self._lender is not None and any(map(self._lender.out, self._files))
+
+    def forget(self) -> None:
+        """It is not going to be written again."""
+        for file in self._files:
+            assert self._lender is not None
+            self._lender.forget(file)
 
     def more(self) -> None:
         """Make writers for further rows. Raises MemoryError when the reservation is used up."""
@@ -68,16 +103,27 @@ class TreeColumn:
         return self._layout.unflatten(values)
 
 
-def reserve(leaf: Leaf) -> np.ndarray:
-    """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
-    for nbytes in RESERVED:
-        rows = max(1, nbytes // max(1, leaf.nbytes))
-        try:
-            memory = mmap.mmap(-1, rows * leaf.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-        except (OSError, OverflowError):
-            continue  # a limit on address space: ask for less
-        return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
-    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
+class Columns:
+    """Columns of one space that take turns: while the caller holds what was sent of one, another is written."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lender: Lender | None = None
+        self._columns: list[TreeColumn] = []
+
+    def lend(self, lender: Lender | None) -> None:
+        """Let the arrays lie in the lender's files, from the next column on."""
+        self._lender, self._columns = lender, []
+
+    def free(self) -> TreeColumn:
+        """One that may be written. While few are out, new ones are made; then the one that is out longest goes."""
+        for column in self._columns:
+            if not column.out:
+                return column
+        if len(self._columns) == MOST_COLUMNS:
+            self._columns.pop(0).forget()
+        self._columns.append(TreeColumn(self._layout, self._lender))
+        return self._columns[-1]
 
 
 class EpisodeBuffer:
@@ -90,15 +136,20 @@ class EpisodeBuffer:
     """
 
     def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
-        self._observations, self._actions = TreeColumn(observations), TreeColumn(actions)
+        self._columns, self._actions = Columns(observations), TreeColumn(actions)
         self._keep_infos = infos
         self.index = self.seed = -1
         self.length = 0
         self.last: Any = None
 
+    def lend(self, lender: Lender) -> None:
+        """Record observations in the lender's files, from the next episode on."""
+        self._columns.lend(lender)
+
     def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
         """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
         self.index, self.seed, self.length = index, seed, 0
+        self._observations = self._columns.free()
         self._observations.clear()
         self._actions.clear()
         self._rewards: list[Any] = []

@@ -162,7 +162,7 @@ class Gathering:
                 if taken is not None:
                     self._watch(taken)
             for worker, raised in sorted(extras.raised.items()):
-                error = self._crew.raised(worker, raised)
+                error = self._crew.raised(worker, raised, reply.id)
                 if ours is None:
                     log.warning("worker %d raised after it was told to stop, and goes on: %s", worker, reason_of(error))
                 elif worker in ours:

@@ -16,6 +16,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.pool.loan import Lender
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
@@ -89,6 +90,7 @@ class SamplerSlot(Program):
         self._incarnation = 0
         self._agent: tuple[Parcel, ...] = ()  # what it was told since, for a worker that is built anew
         self._env: tuple[Parcel, ...] = ()
+        self._lender: Lender | None = None
         self._bench: Bench | None = None
         self._root: int | None = None  # of the seeds by index
         with seeding.keep_globals() if shared else nullcontext():
@@ -97,6 +99,9 @@ class SamplerSlot(Program):
         torch: Any = sys.modules.get("torch")
         if torch is not None and not shared:
             torch.set_num_threads(1)  # there are as many workers as cores
+
+    def lend(self, lender: Lender) -> None:
+        self._lender, self._bench = lender, Bench(self._worker, lender)
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -109,7 +114,7 @@ class SamplerSlot(Program):
             worker.update_agent(parcel.open())
         for parcel in self._env:
             worker.update_env(parcel.open())
-        self._bench = Bench(worker)
+        self._bench = Bench(worker, self._lender)
 
     def _seed(self, worker: Any) -> None:
         """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
+from treadle.pool.loan import Lender
 from treadle.pool.serve import snapshot
 from treadle.sample.adapt import GymnasiumEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
-from treadle.sample.buffer import TreeColumn
+from treadle.sample.buffer import Columns
 from treadle.sample.contract import BadStep, flag, numbers
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
@@ -42,11 +43,12 @@ class TightLoop:
         latest: steps of the latest episode.
     """
 
-    def __init__(self, worker: DefaultWorker) -> None:
+    def __init__(self, worker: DefaultWorker, lender: Lender | None = None) -> None:
         self._worker = worker
         self.env: GymnasiumEnv = worker.env
         layout = Layout.of(self.env.observation_space)
-        self._column, self._row_bytes = TreeColumn(layout), layout.row_nbytes
+        self._columns, self._row_bytes = Columns(layout), layout.row_nbytes
+        self._columns.lend(lender)
         self.clear()
 
     @property
@@ -55,7 +57,8 @@ class TightLoop:
         return self.rows * self._row_bytes
 
     def clear(self) -> None:
-        """Forget what was played; its arrays are written again from now on."""
+        """Forget what was played; its arrays are written again from now on, or when the caller has let them go."""
+        self._column = self._columns.free()
         self.rows = self.episodes = self.latest = 0
         self._lengths: list[int] = []
         self._ends: list[int] = []
@@ -194,7 +197,7 @@ class TightLoop:
         return worker.collect_episode()
 
 
-def tight_loop(worker: Any) -> TightLoop | None:
+def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
     """The tight loop of a worker, None where it would not do the same as the worker does by itself."""
     kind, env = type(worker), worker.env
     if not isinstance(worker, DefaultWorker) or not isinstance(env, GymnasiumEnv) or not env.plain:
@@ -202,7 +205,7 @@ def tight_loop(worker: Any) -> TightLoop | None:
     if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
         return None
     try:
-        return TightLoop(worker) if not Layout.of(env.observation_space).loose else None
+        return TightLoop(worker, lender) if not Layout.of(env.observation_space).loose else None
     except (TypeError, ValueError):  # a space of the user's own
         return None
 
