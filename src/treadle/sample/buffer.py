@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,20 +54,24 @@ class TreeColumn:
 
     def _reserve(self, leaf: Leaf) -> np.ndarray:
         """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
-        for nbytes in RESERVED:
-            rows = max(1, nbytes // max(1, leaf.nbytes))
-            try:
-                return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, self._memory(rows * leaf.nbytes))
-            except (OSError, OverflowError):
-                continue  # a limit on address space: ask for less
-        raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
+        memory = self._lent() if self._lender is not None else None
+        if memory is None:
+            memory = reserved()
+        rows = max(1, len(memory) // max(1, leaf.nbytes))
+        return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
 
-    def _memory(self, nbytes: int) -> mmap.mmap:
-        file = self._lender.file(nbytes) if self._lender is not None else None
-        if file is None:
-            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-        self._files.append(file)
-        return file.memory
+    def _lent(self) -> mmap.mmap | None:
+        """Memory of the lender's, None where it has no more."""
+        assert self._lender is not None
+        for nbytes in RESERVED:
+            try:
+                file = self._lender.file(nbytes)
+            except OSError:
+                continue  # a limit on address space, or on the size of files: ask for less
+            if file is not None:
+                self._files.append(file)
+            return file and file.memory
+        return None
 
     @property
     def out(self) -> bool:
@@ -101,6 +106,23 @@ class TreeColumn:
             else:
                 values.append(data[:rows].copy() if copy else data[:rows])
         return self._layout.unflatten(values)
+
+
+def reserved(*, huge: bool = False) -> mmap.mmap:
+    """As much address space as can be had, which becomes memory when it is written; `huge`: in large pages.
+
+    Raises MemoryError.
+    """
+    for nbytes in RESERVED:
+        try:
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        except (OSError, OverflowError):
+            continue  # a limit on address space: ask for less
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory
+    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space")
 
 
 class Columns:
