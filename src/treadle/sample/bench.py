@@ -7,11 +7,12 @@ from time import perf_counter
 from typing import Any
 
 from treadle.pool.loan import Lender
+from treadle.sample.contract import in_step
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul, haul_of
 from treadle.sample.tight import TightLoop, tight_loop
 
-BATCH, BATCH_SECONDS, BATCH_BYTES = 16, 0.05, 1 << 20  # small rollouts travel together, but none waits long
+BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
 
 
 class Interrupted(BaseException):
@@ -41,16 +42,22 @@ class Bench:
     def guard(self, stopped: Callable[[], bool]) -> None:
         """Let `stopped` in between any two steps, also in a `rollout` that a user has written."""
         self._stopped = stopped
-        step = self._step
+        step, worker = self._step, self.worker
         if step is None or not self._interruptible:
             return
+        one = getattr(worker, "by_index", False)  # one episode at a time: `_eps_length` is its
 
         def step_episode() -> bool:
             if stopped():
                 raise Interrupted
-            return step()
+            try:
+                return step()
+            except Exception as error:
+                if one:
+                    in_step(error, getattr(worker, "_eps_length", 0) + 1)
+                raise
 
-        self.worker.step_episode = step_episode
+        worker.step_episode = step_episode
 
     def play(self) -> bool:
         """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""

@@ -21,6 +21,7 @@ from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
 from treadle.sample.bench import Bench
+from treadle.sample.contract import BadStep, in_step
 from treadle.sample.haul import Haul
 from treadle.sample.worker import GLOBALS
 
@@ -180,7 +181,10 @@ class SamplerSlot(Program):
 
     def _sent(self, bench: Bench, indices: tuple[int, ...] | None, played: int) -> list[Haul]:
         """What lies on the bench, ready to go."""
-        hauls = bench.hauls(copy=self._shared)
+        try:
+            hauls = bench.hauls(copy=self._shared)
+        except BadStep as error:
+            raise _placed(error, Order(), None) from None
         at = played - bench.made
         for haul in hauls:
             count = len(haul.rollouts)
@@ -251,8 +255,11 @@ def latest(told: tuple[Parcel, ...], update: tuple[Parcel, ...]) -> tuple[Parcel
 
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
-    """The same exception, knowing in which episode it happened."""
+    """The same exception, knowing in which episode it happened, and in which step if its worker could tell."""
     error.treadle_phase = "rollout"  # type: ignore[attr-defined]
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
-    error.treadle_where = {"episode": index, "seed": seed}  # type: ignore[attr-defined]
+    if isinstance(error, BadStep):
+        in_step(error, None)
+    step = getattr(error, "treadle_step", None)
+    error.treadle_where = {"episode": index, "seed": seed, "step": step}  # type: ignore[attr-defined]
     return error

@@ -20,7 +20,7 @@ from treadle.pool.serve import snapshot
 from treadle.sample.adapt import GymnasiumEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import Columns
-from treadle.sample.contract import BadStep, flag, numbers
+from treadle.sample.contract import BadStep, flag, in_step, numbers
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul
@@ -98,13 +98,17 @@ class TightLoop:
         while True:  # what stands here is paid at every step
             if stopped():
                 return False
-            action, agent_info = get_action(observation)
+            try:
+                action, agent_info = get_action(observation)
+            except Exception as error:
+                in_step(error, row - base + 1)
+                raise
             if type(action) is not int:  # before the environment has it: some change what they are given
                 action = snapshot(action)
             try:
                 observation, reward, terminated, truncated, info = step(action)
-            except (TypeError, ValueError) as error:
-                raise _misshapen(error) from None
+            except Exception as error:  # noqa: BLE001 - raised on
+                raise _misshapen(error, row - base + 1) from None
             row += 1
             if row >= room:
                 self._room(row + 1)
@@ -154,12 +158,20 @@ class TightLoop:
             "observations": self._column.tree(self.rows, copy),
             "last_observations": stacked(self._lasts),
             "actions": stacked(self._actions),
-            "rewards": numbers(self._rewards),
+            "rewards": self._numbers(ends),
             "env_infos": columns_of(self._env_infos),
             "agent_infos": _strict(self._agent_infos),
             "lengths": lengths,
         }
         return Haul(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
+
+    def _numbers(self, ends: np.ndarray) -> np.ndarray:
+        try:
+            return numbers(self._rewards)
+        except BadStep as error:
+            step = error.step or 1  # of all episodes together
+            error.step = step - int(max(ends[ends < step], default=0))
+            raise
 
     def _room(self, rows: int) -> None:
         while len(self._column.writes) < rows:
@@ -210,10 +222,13 @@ def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
         return None
 
 
-def _misshapen(error: Exception) -> Exception:
+def _misshapen(error: Exception, step: int) -> Exception:
     """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
     inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-    return error if inside else BadStep(f"step must return five values: {error}")
+    if not inside and isinstance(error, TypeError | ValueError):
+        error = BadStep(f"step must return five values: {error}")
+    in_step(error, step)
+    return error
 
 
 def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:
