@@ -138,12 +138,12 @@ def test_an_error_says_in_which_step_it_was(worker: Any, agent: Any, env: Any) -
         assert "step 3 of a rollout" in str(caught.value)
 
 
-def test_what_is_logged_of_a_dropped_worker_says_it_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_told_of_a_dropped_worker_says_it_too(caplog: pytest.LogCaptureFixture) -> None:
     with (
-        make(MultiprocessingSampler, Coin(), [Weak(KeyError("broken")), Walk()], schedule="arrival") as sampler,
+        make(MultiprocessingSampler, Coin(), [Weak(KeyError("broken")), Walk()]) as sampler,
+        pytest.raises(WorkersLost, match=r"worker 0: KeyError: 'broken'.*\(in step 3 of an episode\)"),
     ):
-        assert len(sampler.obtain_samples(0, 100, None)) >= 100
-    assert "worker 0 is dropped, 1 of 2 are left: KeyError: 'broken'" in caplog.text
+        sampler.obtain_exact_episodes(1, None)
     assert "(in step 3 of an episode)" in caplog.text
 
 

@@ -95,12 +95,12 @@ class Bench:
         self._tight = tight_loop(self.worker, self._lender)
         return self._tight
 
-    def due(self, steps: int) -> bool:
-        """Is what lies here worth a message, if so many steps are?"""
+    def due(self, steps: int, rollouts: int = BATCH) -> bool:
+        """Is what lies here worth a message, if so many steps or rollouts are?"""
         tight = self._tight
         return (
             self._steps >= steps
-            or self.made >= BATCH
+            or self.made >= rollouts
             or perf_counter() - self._since > BATCH_SECONDS
             or (tight is not None and tight.nbytes > BATCH_BYTES)
         )

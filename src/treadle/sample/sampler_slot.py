@@ -20,12 +20,14 @@ from treadle.pool.loan import Lender
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
-from treadle.sample.bench import Bench
+from treadle.sample.bench import BATCH, Bench
 from treadle.sample.contract import BadStep, in_step
 from treadle.sample.haul import Haul
 from treadle.sample.worker import GLOBALS
 
 log = logging.getLogger("treadle")
+
+PARTS = 4  # messages at least that an order for several rollouts is answered with
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ class SamplerSlot(Program):
         indices = order.indices
         most = order.most if indices is None else len(indices)
         played, told, left = 0, None, order.rebuilds
+        batch = BATCH if most is None else min(BATCH, max(1, -(-most // PARTS)))  # who dies loses no more than that
         while (most is None or played < most) and not control.stopped():
             try:
                 if indices is not None:
@@ -167,7 +170,7 @@ class SamplerSlot(Program):
                 bench.guard(control.stopped)
                 continue
             played, left = played + 1, order.rebuilds
-            if self._shared or bench.due(order.steps) or played == most:
+            if self._shared or bench.due(order.steps, batch) or played == most:
                 for haul in self._sent(bench, indices, played):
                     spec = haul.env_spec
                     haul.env_spec = None if spec is told else spec
