@@ -53,17 +53,24 @@ class LoanFile:
             os.close(self.fd)
             self.fd = -1
 
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
 
 class Lender:
     """The worker's side. `words`: one a place, which the caller writes."""
 
     def __init__(self, words: Any) -> None:
         self._words = words
-        self._files: dict[int, LoanFile] = {}
+        self._files: weakref.WeakValueDictionary[int, LoanFile] = weakref.WeakValueDictionary()
         self._number = os.getpid() << 32
 
     def file(self, nbytes: int) -> LoanFile | None:
-        """A new file of so many bytes at most; None: all places are taken. Raises OSError."""
+        """A new file of so many bytes at most; None: all places are taken. Raises OSError.
+
+        Who is given it holds it; when he lets it go, its place is free, as if it were forgotten.
+        """
         place = next((place for place in range(len(self._words)) if place not in self._files), None)
         if place is None:
             return None
@@ -107,7 +114,7 @@ class Lender:
         if raw.nbytes < LEAST:
             return None
         address = _address(raw)
-        for file in self._files.values():
+        for file in list(self._files.values()):
             if file.start <= address < file.stop and not self.out(file):
                 return file, address - file.start
         return None
