@@ -3,10 +3,10 @@
 The limit is W processes that never talk to anyone, each with one env and the same small NumPy policy: the tightest loop
 that acts, steps, keeps the latest row, and resets. Contestants, interleaved with it: the same loops where each keeps
 what it sees in an array of its own, which is the least that whoever wants the data has to pay; and
-`MultiprocessingSampler.obtain_samples` with W workers, in both schedules. A rate is env steps in the returned batch over
-the seconds of the call, so that stopping, joining the episodes and everything else the caller does is in it; starting
-workers is not, nor are first touches of memory: a call of the same size goes before it, as in a training loop, and the
-array of the loops that keep is touched beforehand.
+`MultiprocessingSampler.obtain_samples` with W workers, in both schedules. A rate is env steps in the returned batch
+over the seconds of the call, so that stopping, joining the episodes, those that were begun for nothing and everything
+else the caller does is in it. Starting workers is not, nor are first touches of memory: a call of the same size goes
+before it, as in a training loop, and the array of the loops that keep is touched beforehand.
 
 A second table tells what the caller spends: its CPU while it waits for an env of 100 ms a step, and episodes and
 megabytes a second through the stream.
