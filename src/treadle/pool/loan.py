@@ -139,6 +139,10 @@ class _Record:
             os.close(self.fd)
             self.fd = -1
 
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
 
 class Borrower:
     """The caller's side of one worker's loans. `words`: one a place."""

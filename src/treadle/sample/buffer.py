@@ -68,9 +68,10 @@ class TreeColumn:
                 file = self._lender.file(nbytes)
             except OSError:
                 continue  # a limit on address space, or on the size of files: ask for less
-            if file is not None:
-                self._files.append(file)
-            return file and file.memory
+            if file is None:
+                return None
+            self._files.append(file)
+            return file.memory
         return None
 
     @property
