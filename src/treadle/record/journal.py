@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SUFFIX = ".episodes"
 _FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(16, b"\0") for name in ("hdf5", "npz")}
@@ -30,8 +30,7 @@ _AFTER_CRC = 8
 _WRITE_MAX = 1 << 26
 
 
-@dataclass(frozen=True)
-class EpisodeNote:
+class EpisodeNote(NamedTuple):
     """What is known of a stored episode without reading it.
 
     Attributes:

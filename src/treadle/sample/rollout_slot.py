@@ -7,6 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -228,7 +229,7 @@ class RolloutSlot(Program):
         self.shares.encode += taken
         self.shares.step -= taken
         ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
-        if "nan" not in self._said and np.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
+        if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
             text = (
