@@ -17,7 +17,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +55,7 @@ class EpisodeNote(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A stored episode: its note, what else its writer noted, and where in the (mapped) file its sections are."""
 
     note: EpisodeNote
