@@ -21,7 +21,8 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, close_env, import_package, portable_spec
+from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
+from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
