@@ -17,6 +17,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ _AFTER_CRC = 8
 _WRITE_MAX = 1 << 26
 
 
-class EpisodeNote(NamedTuple):
+@dataclass(frozen=True)
+class EpisodeNote:
     """What is known of a stored episode without reading it.
 
     Attributes:

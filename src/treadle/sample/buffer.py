@@ -134,7 +134,7 @@ class EpisodeBuffer:
         seen, done = observations.writes, actions.writes
         reward_of, info_of = self._rewards.append, self._infos.append
         keep_infos, ndarray = self._keep_infos, np.ndarray
-        ask, stopped = alone or (None, None)
+        ask, stopped = alone or (None, bool)
         length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
         meet, following = length, 1 + self.index % MEET
         action, asking = None, False
