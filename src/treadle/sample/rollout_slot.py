@@ -34,6 +34,7 @@ LONG = 100_000  # steps of one episode without a time limit, after which a warni
 END = -1  # a ticket: there will be no more
 BATCH, BATCH_SECONDS = 16, 0.05  # small episodes are stored and travel together, but none waits long
 SMALL = 1 << 16  # bytes up to which an episode is worth a copy that lets it wait
+QUICK = BATCH_SECONDS / BATCH  # seconds that a worker's last BATCH episodes took at most, where small ones wait
 
 
 class Globals(Enum):
@@ -107,6 +108,8 @@ class RolloutSlot(Program):
             self._build(recipe, slot)
         self.shares = Shares()
         self._root: int | None = None
+        self._began = [0.0] * recipe.rows  # when each row's episode began
+        self._quick = 0  # how many of the latest episodes took less than QUICK
         self._said: set[str] = set()  # kinds of remarks made
         self._ready: list[tuple[int, int, Any]] = []  # what the caller is to be told: index, length, Episode or Remark
 
@@ -224,8 +227,9 @@ class RolloutSlot(Program):
 
     def _waits(self, buffer: EpisodeBuffer) -> bool:
         """May its episode wait to be stored with others? One alone finds the processor's caches filled by the
-        environment, and leaves them filled by the encoder: that costs as much again as encoding it."""
-        return self._sink is not None and (buffer.length + 1) * self._row_nbytes < SMALL
+        environment, and leaves them filled by the encoder: that costs as much again as encoding it. What a worker makes
+        first, or slowly, does not wait: who kills it loses only what takes no time to make again."""
+        return self._quick >= BATCH and self._sink is not None and (buffer.length + 1) * self._row_nbytes < SMALL
 
     def _told(self) -> list[tuple[int, int, Any]]:
         """What is ready to be told, once its episodes are stored; from then on nothing is ready."""
@@ -245,6 +249,9 @@ class RolloutSlot(Program):
             if recipe.max_steps is None:
                 return None
             truncated = True
+        # one that takes long now and then, because the machine is busy, does not count much
+        quick = perf_counter() - self._began[row] < QUICK
+        self._quick = min(self._quick + 1, 4 * BATCH) if quick else self._quick // 2
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         try:
             episode = buffer.episode(terminated, truncated, copy=copies or self._waits(buffer))
@@ -262,7 +269,7 @@ class RolloutSlot(Program):
 
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
-        start = perf_counter()
+        start = self._began[row] = perf_counter()
         if root != self._root:
             self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
         seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
