@@ -80,11 +80,16 @@ class Batches:
                 finals.update(each.finals)
         for slot in range(self._n if self.observations.loose else 0):
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
-        arrays = [array.copy() for array in self._leases.peek(block)] if copy else self.hand_out(block)
-        for slot in self._lost:
-            self._last_loose[slot] = [None] * len(self.observations.loose)
-            for array in arrays:
-                array[slot] = 0
+        if copy or self._lost:
+            arrays = self._leases.peek(block)
+            if copy:
+                arrays = [array.copy() for array in arrays]
+            for slot in self._lost:
+                self._last_loose[slot] = [None] * len(self.observations.loose)
+                for array in arrays:
+                    array[slot] = 0
+        if not copy:
+            arrays = self.hand_out(block)
         whole = self.finals(block, arrays, finals)
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)

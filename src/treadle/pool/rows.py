@@ -14,6 +14,7 @@ before the first step: block t writes observation t + 1. The rows of terminal ob
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,33 +186,49 @@ class Stage:
 
     def __init__(self, layout: Layout, k: int) -> None:
         leaf = layout.leaves[0] if len(layout.leaves) == 1 else None
-        self._at_hand: list[Any] = [None]
+        self._at_hand: list[Any] = [None, None]
         self.arrays: list[np.ndarray | None]
-        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT:
+        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT and _can_be_viewed(leaf.dtype):
             self.arrays = [None]
             self.writes = [_moving_writer(layout, self._at_hand, i) for i in range(k)]
             return
         self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
         self.writes = _row_writers(self.arrays, layout, k)
 
-    def turn_to(self, rows: np.ndarray | None) -> None:
-        """The block at hand, as an array [k, *shape] of its only leaf."""
-        self._at_hand[0] = rows
+    def turn_to(self, rows: tuple[Any, np.ndarray] | None) -> None:
+        """The block at hand: its only leaf, as a flat view and as an array [k, *shape]."""
+        if rows is not None:
+            self._at_hand[:] = rows
 
 
 DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
 
 
+def _can_be_viewed(dtype: Any) -> bool:
+    """Can memoryviews of it be assigned to?"""
+    one = np.zeros(1, dtype)
+    try:
+        view(one)[:] = one
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
 def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
-    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf."""
-    leaf = layout.leaves[0]
-    shape, dtype = leaf.shape, leaf.dtype
+    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf. It checks as those of
+    `spaces.rows` do: type and shape here, the dtype by assigning to a view."""
+    shape: Any = layout.leaves[0].shape
+    size = math.prod(shape)
+    place = slice(i * size, (i + 1) * size)
 
     def write(value: Any) -> Any:
-        if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
-            at_hand[0][i] = value
-            return None
-        return layout.row_writer([at_hand[0][i]])(value)
+        if type(value) is np.ndarray and value.shape == shape:
+            try:
+                at_hand[0][place] = value.ravel()
+                return None
+            except ValueError:
+                return layout.row_writer([at_hand[1][i]])(value)
+        return layout.row_writer([at_hand[1][i]])(value)
 
     return write
 
@@ -221,7 +238,7 @@ class BlockView:
 
     Attributes:
         staged: (rows in the arena, rows of the stage) to be copied once a batch is whole, see `settle`; () for none.
-        direct: the rows of the only leaf where a stage writes to them itself.
+        direct: the rows of the only leaf where a stage writes to them itself, as a flat view and as an array.
     """
 
     def __init__(
@@ -234,7 +251,7 @@ class BlockView:
         self._all_false = view(np.zeros(hi - lo, np.bool_))
         self._all_true = view(np.ones(hi - lo, np.bool_))
         self.staged: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
-        self.direct: np.ndarray | None = None
+        self.direct: tuple[Any, np.ndarray] | None = None
         if stage is None:
             self.writes = _writers(arena, fields.observations, layout, lo, hi)
             self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
@@ -242,7 +259,8 @@ class BlockView:
         self.writes, self.write_finals = stage.writes, []
         rows = [None if field is None else arena.array(field)[lo:hi] for field in fields.observations]
         self.staged = tuple((r, a) for r, a in zip(rows, stage.arrays) if r is not None and a is not None)
-        self.direct = rows[0] if rows and not self.staged else None
+        if rows and rows[0] is not None and not self.staged:
+            self.direct = view(rows[0].reshape(-1)), rows[0]
 
     def fresh(self) -> None:
         """No ends, all rows transitions: most batches need no more."""
