@@ -195,10 +195,9 @@ class Stage:
         self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
         self.writes = _row_writers(self.arrays, layout, k)
 
-    def turn_to(self, rows: tuple[Any, np.ndarray] | None) -> None:
+    def turn_to(self, rows: tuple[Any, np.ndarray]) -> None:
         """The block at hand: its only leaf, as a flat view and as an array [k, *shape]."""
-        if rows is not None:
-            self._at_hand[:] = rows
+        self._at_hand[:] = rows
 
 
 DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
@@ -221,14 +220,17 @@ def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
     size = math.prod(shape)
     place = slice(i * size, (i + 1) * size)
 
+    def slow(value: Any) -> Any:
+        return layout.row_writer([at_hand[1][i]])(value)
+
     def write(value: Any) -> Any:
         if type(value) is np.ndarray and value.shape == shape:
             try:
                 at_hand[0][place] = value.ravel()
                 return None
-            except ValueError:
-                return layout.row_writer([at_hand[1][i]])(value)
-        return layout.row_writer([at_hand[1][i]])(value)
+            except (TypeError, ValueError, NotImplementedError):
+                return slow(value)
+        return slow(value)
 
     return write
 
@@ -317,8 +319,7 @@ class Rows:
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
         self._wholes: dict[int, WholeView] = {}
-        self._rolled: dict[int, BlockView] = {}  # blocks of rollouts, whose terminal rows are shared by all of one
-        self._finals: dict[int, list[Write]] = {}
+        self._finals: dict[int, list[Write]] = {}  # of rollouts
         self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
         self.began = view(arena.array(fields.began))[lo:hi]
@@ -332,31 +333,24 @@ class Rows:
         self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:
-        found = self._blocks.get(index)
-        if found is not None:
-            return found
-        if index >= len(self._fields.blocks):
-            return self._block_of_rollout(index)
-        fields = self._fields.blocks[index]
-        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi)
+        """The block with this number, to be written until another is asked for."""
+        found = self._blocks.get(index) or self._bound(index)
+        if found.direct is not None:
+            self._stage.turn_to(found.direct)  # type: ignore[union-attr]
         return found
 
-    def _block_of_rollout(self, index: int) -> BlockView:
-        if self._stage is None:
-            self._stage = Stage(self.layout, self._hi - self._lo)
-        found = self._rolled.get(index)
-        if found is None:
-            rollout = self._fields.blocks.rollout_of(index)
-            fields = rollout.block(index)
-            found = BlockView(self._arena, fields, self.layout, self._lo, self._hi, self._stage)
-            if fields.finals:
-                finals = self._finals.get(rollout.first)
-                if finals is None:
-                    finals = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
-                    self._finals[rollout.first] = finals
-                found.write_finals = finals
-            self._rolled[index] = found
-        self._stage.turn_to(found.direct)
+    def _bound(self, index: int) -> BlockView:
+        fields = self._fields.blocks[index]
+        if index < len(self._fields.blocks):
+            stage = None
+        else:
+            stage = self._stage = self._stage or Stage(self.layout, self._hi - self._lo)
+        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi, stage)
+        if stage is not None and fields.finals:  # all blocks of a rollout have them in common
+            first = self._fields.blocks.rollout_of(index).first
+            if first not in self._finals:
+                self._finals[first] = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
+            found.write_finals = self._finals[first]
         return found
 
     def whole(self, index: int) -> WholeView:
@@ -379,7 +373,7 @@ class Rows:
         for rollout in [rollout for rollout in blocks.rollouts if rollout.first in order.gone]:
             blocks.rollouts.remove(rollout)
         known = range(len(blocks))
-        for views in (self._rolled, self._wholes):
+        for views in (self._blocks, self._wholes):
             for index in [i for i in views if i not in known and not any(i in r for r in blocks.rollouts)]:
                 del views[index]  # type: ignore[attr-defined]
         for first in order.gone:
