@@ -41,9 +41,10 @@ class Leases:
         self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
         # how each array is made: a copy of one that is there, or a new one over the block, which is then leased
         self._large = [i for i, f in enumerate(fields[0]) if math.prod(f.shape) * f.dtype.itemsize > SMALL]
+        new: Callable[..., np.ndarray] = np.ndarray
         self._makers: list[list[Callable[[], np.ndarray]]] = [
-            [partial(np.ndarray, *r) if i in self._large else np.ndarray(*r).copy for i, r in enumerate(recipes)]
-            for recipes in self._recipes
+            [partial(new, *recipe) if i in self._large else new(*recipe).copy for i, recipe in enumerate(block)]
+            for block in self._recipes
         ]
         self._spare = len(fields) - 1
         self._held: list[list[weakref.ref[np.ndarray]]] = [[] for _ in fields]
