@@ -37,9 +37,8 @@ in float32 gives rows that differ in the last bits between batch sizes, so K is 
 generators (random, np.random) are shared by the K episodes that a worker plays, so a policy that uses them does not
 repeat when K > 1.
 
-STOPPING. Finished episodes are on disk at once (quick ones 16 at a time). Ctrl-C (or SIGTERM) merges those
-from the first to the first one missing and says how many; --resume continues, also after a crash or kill -9, and ends
-with the same bytes.
+STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the first one
+missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 

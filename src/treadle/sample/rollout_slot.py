@@ -32,9 +32,7 @@ from treadle.spaces import Layout
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
-BATCH, BATCH_SECONDS = 16, 0.05  # small episodes are stored and travel together, but none waits long
-SMALL = 1 << 16  # bytes up to which an episode is worth a copy that lets it wait
-QUICK = BATCH_SECONDS / BATCH  # seconds that a worker's last BATCH episodes took at most, where small ones wait
+BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
 
 
 class Globals(Enum):
@@ -108,17 +106,13 @@ class RolloutSlot(Program):
             self._build(recipe, slot)
         self.shares = Shares()
         self._root: int | None = None
-        self._began = [0.0] * recipe.rows  # when each row's episode began
-        self._quick = 0  # how many of the latest episodes took less than QUICK
         self._said: set[str] = set()  # kinds of remarks made
-        self._ready: list[tuple[int, int, Any]] = []  # what the caller is to be told: index, length, Episode or Remark
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
         _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         env = self._envs[0]
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
-        self._row_nbytes = self._observations.row_nbytes + self._actions.row_nbytes
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(slot, env.observation_space, env.action_space) if recipe.sink else None
         self._buffers = [
@@ -135,11 +129,7 @@ class RolloutSlot(Program):
     def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark)."""
         playing = self._play(order, control)
-        try:
-            yield from seeding.OwnGlobals().run(playing) if self._globals is Globals.SWAP else playing
-        finally:
-            if self._sink is not None:
-                self._told()  # what is finished is kept, however it ends
+        yield from seeding.OwnGlobals().run(playing) if self._globals is Globals.SWAP else playing
 
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
@@ -148,7 +138,7 @@ class RolloutSlot(Program):
         self._most = self._recipe.max_steps or self._endless()
         playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
-        ready = self._ready
+        ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
         open_rows, more, beat = 0, True, 0
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
@@ -156,8 +146,8 @@ class RolloutSlot(Program):
             while more and open_rows < len(rows):
                 index = control.claim(wait=False)
                 if index is None and ready:  # let the caller have what there is before waiting for it
-                    yield self._told()
-                    since = perf_counter()
+                    yield ready
+                    ready, since = [], perf_counter()
                 if index is None and open_rows:
                     break
                 if index is None:
@@ -197,9 +187,8 @@ class RolloutSlot(Program):
                     ended = self._ended(row, *end.value)
                     if ended is None:  # it has only grown suspiciously long
                         now[row], playing[row] = self._going_on(row)
-                        ready.append(self._remark_endless(buffers[row]))
-                        yield self._told()
-                        since = perf_counter()
+                        yield [*ready, self._remark_endless(buffers[row])]
+                        ready, since = [], perf_counter()
                         continue
                     now[row] = playing[row] = None
                     open_rows -= 1
@@ -207,10 +196,11 @@ class RolloutSlot(Program):
                     shares.step += finished - mark
                     ready += ended
                     mark = perf_counter()
-                    # one that shares its buffer's memory must be on its way before the buffer is used again
-                    if not self._waits(buffers[row]) or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
-                        yield self._told()
-                        since = mark = perf_counter()
+                    # an episode shares its buffer's memory: it must be on its way before the buffer is used again
+                    if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
+                        yield ready
+                        ready, since = [], perf_counter()
+                        mark = since
                 except BaseException as error:  # noqa: BLE001 - raised on, with its place
                     buffer = buffers[row]
                     if buffer.asking:
@@ -218,28 +208,8 @@ class RolloutSlot(Program):
                     raise _placed(error, "step", buffer, buffer.action) from None
             if control.stopped():
                 return
-            if ready and perf_counter() - since > BATCH_SECONDS:
-                shares.step += perf_counter() - mark
-                yield self._told()
-                since = mark = perf_counter()
         if ready:
-            yield self._told()
-
-    def _waits(self, buffer: EpisodeBuffer) -> bool:
-        """May its episode wait to be stored with others? One alone finds the processor's caches filled by the
-        environment, and leaves them filled by the encoder: that costs as much again as encoding it. What a worker makes
-        first, or slowly, does not wait: who kills it loses only what takes no time to make again."""
-        return self._quick >= BATCH and self._sink is not None and (buffer.length + 1) * self._row_nbytes < SMALL
-
-    def _told(self) -> list[tuple[int, int, Any]]:
-        """What is ready to be told, once its episodes are stored; from then on nothing is ready."""
-        ready, self._ready[:] = list(self._ready), []
-        if self._sink is None:
-            return ready
-        start = perf_counter()
-        told = [(i, n, self._store(each) if isinstance(each, Episode) else each) for i, n, each in ready]
-        self.shares.encode += perf_counter() - start
-        return told
+            yield ready
 
     def _ended(self, row: int, terminated: bool, truncated: bool) -> list[tuple[int, int, Any]] | None:
         """What becomes of a row whose episode has stopped: (index, length, result), and perhaps a remark; None: it goes
@@ -249,15 +219,17 @@ class RolloutSlot(Program):
             if recipe.max_steps is None:
                 return None
             truncated = True
-        # one that takes long now and then, because the machine is busy, does not count much
-        quick = perf_counter() - self._began[row] < QUICK
-        self._quick = min(self._quick + 1, 4 * BATCH) if quick else self._quick // 2
+        start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         try:
-            episode = buffer.episode(terminated, truncated, copy=copies or self._waits(buffer))
+            episode = buffer.episode(terminated, truncated, copy=copies)
         except BadStep as error:
             raise _placed(error, "step", buffer, None) from None
-        ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, episode)]
+        result = episode if self._sink is None else self._store(episode)
+        taken = perf_counter() - start
+        self.shares.encode += taken
+        self.shares.step -= taken
+        ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
@@ -269,7 +241,7 @@ class RolloutSlot(Program):
 
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
-        start = self._began[row] = perf_counter()
+        start = perf_counter()
         if root != self._root:
             self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
         seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
