@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from treadle.plan.store import StoreMap
+from treadle.plan.trays import Laid, Room, Tray, lift
 from treadle.plan.work import Done, Work, do_rollouts, do_steps
-from treadle.pool.arena import Arena
+from treadle.pool.arena import Arena, view
 from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 
@@ -40,6 +41,7 @@ class PlanSlot(Program):
         self.env.reset()
         self._arena: Arena | None = None
         self._stores: dict[Any, StoreMap] = {}
+        self._blocks: dict[int, Any] = {}
 
     def describe(self) -> Description:
         return Description()
@@ -63,7 +65,22 @@ class PlanSlot(Program):
             if known is None:
                 known = self._stores[work.store.where] = work.store.opened(self._arena)
             work = replace(work, store=known)
-        return do_steps(self.env, work) if work.rollout is None else do_rollouts(self.env, work)
+        room = None
+        if work.tray is not None:
+            memory = self._memory(work.tray)
+            room = Room(memory, work.tray)
+            if isinstance(work.states, Laid):
+                work = replace(work, states=lift(memory, work.states))
+        return do_steps(self.env, work, room) if work.rollout is None else do_rollouts(self.env, work)
+
+    def _memory(self, tray: Tray) -> Any:
+        """The block of a tray."""
+        known = self._blocks.get(tray.block.segment)
+        if known is None:
+            assert self._arena is not None
+            self._arena.join(tray.segments)
+            known = self._blocks[tray.block.segment] = view(self._arena.array(tray.block))
+        return known
 
     def close(self) -> None:
         close = getattr(self.env, "close", None)

@@ -14,6 +14,7 @@ import numpy as np
 from treadle.plan.orders import HANDLE
 from treadle.plan.stepping import stepping
 from treadle.plan.store import StoreMap
+from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
 from treadle.states.state import EnvState
 
@@ -30,6 +31,7 @@ class Work:
         rows: instead of `states`: where in the store they lie.
         return_state: False, True, or "handle": then `targets` says where in the store each item's state goes.
         store: the store, where rows are spoken of.
+        tray: memory for what comes back; `states` may lie in its block.
     """
 
     first: int
@@ -42,6 +44,7 @@ class Work:
     rows: list[int] | None = None
     targets: list[int] | None = None
     store: StoreMap | None = None
+    tray: Tray | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
 
     def __len__(self) -> int:
@@ -55,7 +58,12 @@ class Work:
 
 @dataclass
 class Done:
-    """What came of a chunk, in columns. `failed`: the item that raised, and why; those after it were not tried."""
+    """What came of a chunk, in columns.
+
+    Attributes:
+        failed: the item that raised, and why; those after it were not tried.
+        room: bytes of a tray that it takes.
+    """
 
     states: Any = None
     observations: Any = None
@@ -65,6 +73,7 @@ class Done:
     infos: list[dict[str, Any]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    room: int = 0
     failed: tuple[int, Raised] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Done:
@@ -127,12 +136,12 @@ def keeping(done: Done, work: Work) -> Callable[[Any], None]:
     return lambda state: write(next(targets), state)
 
 
-def do_steps(env: Any, work: Work) -> Done:
-    """Step an environment through a chunk. Never raises for what the environment does: see `Done.failed`."""
+def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
+    """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`."""
     done = Done(states=[] if work.return_state is True else None)
     began = perf_counter()
     given, wanted = work.given, bool(work.return_state)
-    observations = Column(len(work))
+    observations = Column(len(work), room)
     see, keep = observations.add, keeping(done, work)
     rewards: list[Any] = []
     terminals, truncateds, infos = done.terminals, done.truncateds, done.infos
@@ -165,6 +174,11 @@ def do_steps(env: Any, work: Work) -> Done:
     done.observations, done.rewards = observations.whole(), rewards
     if done.states is not None:
         done.states = packed(done.states)
+    if room is not None:
+        done.observations = room.observations(done.observations)
+        if isinstance(done.states, Packed):
+            done.states = room.states(done.states.kind, done.states.data) or done.states
+        done.room = room.needed
     done.seconds = perf_counter() - began
     return done
 
@@ -220,8 +234,8 @@ def do_rollouts(env: Any, work: Work) -> Done:
 class Column:
     """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, room: Room | None = None) -> None:
+        self._count, self._room = count, room
         self._array: np.ndarray | None = None
         self._like: tuple[Any, ...] = ()  # dtype and shape of its rows
         self._list: list[Any] = []
@@ -233,7 +247,9 @@ class Column:
         if isinstance(value, np.ndarray):
             like = value.dtype, value.shape
             if at == 0 and not value.dtype.hasobject:
-                self._array, self._like = np.empty((self._count, *value.shape), value.dtype), like
+                shape = (self._count, *value.shape)
+                own = None if self._room is None else self._room.array(shape, value.dtype)
+                self._array, self._like = np.empty(shape, value.dtype) if own is None else own, like
             if self._array is not None and like == self._like:
                 self._array[at] = value
                 self._filled = at + 1
