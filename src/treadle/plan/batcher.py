@@ -154,7 +154,7 @@ class Batcher:
         laid, at = [], 0
         for work, out, home in zip(works, sent, back, strict=True):
             states = lay(block.memory, at, work.states.kind, work.states.data) if out else work.states
-            tray = Tray(block.field, block.segments, at + out, at + out + home)
+            tray = Tray(block.segment, block.segments, at + out, at + out + home)
             laid.append(replace(work, states=states, tray=tray))
             at += out + home
         return block, laid

@@ -245,9 +245,17 @@ class GymPlanEnv(PlanEnv):
         )
         if own or self._processes or self._return_image:
             return None
-        return plain(
-            self.gym_env, self.frameskip, self.set_state, self.get_state if wanted else None, self.run_autoreset
-        )
+        keeper = self._kept()
+        keeper.look()
+
+        def put(state: Any) -> None:
+            if type(state) is EnvState:
+                keeper.put(state)
+            else:
+                self.set_state(state)
+
+        take = None if not wanted else self.get_state if self.STATE_IS_ARRAY else keeper.take
+        return plain(self.gym_env, self.frameskip, put, take, self.run_autoreset)
 
     def get_state(self) -> Any:
         """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""

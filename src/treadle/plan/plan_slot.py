@@ -10,7 +10,7 @@ from typing import Any
 from treadle.plan.store import StoreMap
 from treadle.plan.trays import Laid, Room, Tray, lift
 from treadle.plan.work import Done, Work, do_rollouts, do_steps
-from treadle.pool.arena import Arena, view
+from treadle.pool.arena import Arena
 from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 
@@ -75,11 +75,10 @@ class PlanSlot(Program):
 
     def _memory(self, tray: Tray) -> Any:
         """The block of a tray."""
-        known = self._blocks.get(tray.block.segment)
+        known = self._blocks.get(tray.segment)
         if known is None:
             assert self._arena is not None
-            self._arena.join(tray.segments)
-            known = self._blocks[tray.block.segment] = view(self._arena.array(tray.block))
+            known = self._blocks[tray.segment] = tray.opened(self._arena)
         return known
 
     def close(self) -> None:

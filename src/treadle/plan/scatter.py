@@ -22,7 +22,7 @@ from treadle.pool import failure
 
 Lane = tuple[Exchange, int]
 
-CHUNK_SECONDS = 0.004
+CHUNK_SECONDS = 0.010
 MOST = 8  # chunks a slot
 
 

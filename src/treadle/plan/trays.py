@@ -28,6 +28,7 @@ LEAST_BYTES = 64 * 2**10  # of one
 LEASED = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
 SPARE = 1.25  # states vary in size
 ALIGN = 64
+BYTES = np.dtype(np.uint8)
 
 
 class Laid(NamedTuple):
@@ -41,19 +42,27 @@ class Laid(NamedTuple):
 class Shown(NamedTuple):
     """Observations that lie in a tray."""
 
-    dtype: np.dtype
+    dtype: str
     shape: tuple[int, ...]
     at: int
 
 
 @dataclass(frozen=True)
 class Tray:
-    """A chunk's part of a block, as it travels: bytes `start` to `end` are for what comes back."""
+    """A chunk's part of a block, as it travels: bytes `start` to `end` are for what comes back.
 
-    block: Field
+    `segments`: of the arena, when the block was new.
+    """
+
+    segment: int
     segments: list[tuple[int, int]]
     start: int
     end: int
+
+    def opened(self, arena: Arena) -> Any:
+        """The block's memory, in the process that asks."""
+        arena.join(self.segments)
+        return view(arena.array(Field(self.segment, 0, BYTES, (self.segments[self.segment][1],))))
 
 
 def lay(memory: Any, at: int, kind: str, data: Sequence[bytes]) -> Laid:
@@ -90,7 +99,7 @@ class Room:
         at = -(-self._at // ALIGN) * ALIGN
         if at + nbytes > self._end:
             return None
-        self._shown, self._at = Shown(dtype, shape, at), at + nbytes
+        self._shown, self._at = Shown(dtype.str, shape, at), at + nbytes
         return np.ndarray(shape, dtype, self._memory, at)
 
     def observations(self, values: Any) -> Any:
@@ -111,11 +120,11 @@ class Block:
 
     def __init__(self, arena: Arena, nbytes: int) -> None:
         plan = arena.plan()
-        self.field = plan.add("u1", (nbytes,))
+        field = plan.add(BYTES, (nbytes,))
         arena.grow(plan)
-        self.segments = list(arena.segments)
-        self._buffer = arena.buffer(self.field)[0]
-        self.memory = view(arena.array(self.field))
+        self.segment, self.segments = field.segment, list(arena.segments)
+        self._buffer = arena.buffer(field)[0]  # no array or view: a lease is the only array between it and a row
+        self.memory = view(arena.array(field))
         self.nbytes = nbytes
         self.busy = True
         self._leased: list[weakref.ref[np.ndarray]] = []

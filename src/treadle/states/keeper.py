@@ -54,17 +54,21 @@ class Keeper:
         self.env = env
         self._randomness, self._global_rngs = randomness, global_rngs
         self._layers: list[Any] = []
-        self._look()  # some layers are listened to from now on
+        self.look()  # some layers are listened to from now on
 
     @property
     def kind(self) -> str:
         """What its states are states of."""
-        self._look()
+        self.look()
         return self._kind
 
     def get(self) -> EnvState:
         """The state as it is now. Raises StateError, naming what cannot be kept."""
-        self._look()
+        self.look()
+        return self.take()
+
+    def take(self) -> EnvState:
+        """As `get`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         plain = PLAIN
         try:
             named = [
@@ -87,7 +91,11 @@ class Keeper:
         """Put the environment into a state. Raises StateError for a state of another kind (nothing is changed)."""
         if not isinstance(state, EnvState):
             raise StateError(f"a state of {self.kind} is an EnvState, got {type(state).__name__}")
-        self._look()
+        self.look()
+        self.put(state)
+
+    def put(self, state: EnvState) -> None:
+        """As `set`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
         named, generators, own, rest, shared = loads(state.data)
@@ -143,7 +151,7 @@ class Keeper:
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Look at the layers, and plan how to keep them if they are not those of last time."""
         layer: Any = self.env
         for each in self._layers:
