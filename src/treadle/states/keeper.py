@@ -78,7 +78,7 @@ class Keeper:
             generators = [self._read_generator(place) for place in self._generators]
             if self._bare:
                 return EnvState(self._kind, dumps((named, generators, NONE, None, None), FORMAT))
-            own = [encode(part.get()) for part in self._own]
+            own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
             shared = encode(rngs.get_globals()) if self._global_rngs else None
             return EnvState(self._kind, dumps((named, generators, own, rest, shared), FORMAT))
@@ -115,7 +115,7 @@ class Keeper:
         if self._bare:
             return
         for part, value in zip(self._own, own):
-            part.set(decode(value))
+            part.set(value if type(value) in values else decode(value))
         if rest is not None:
             self._put_rest(rest)
         if shared is not None:
