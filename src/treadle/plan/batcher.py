@@ -94,7 +94,8 @@ class Batcher:
         return StateHandle(store, row)
 
     def close(self) -> None:
-        """The store is gone."""
+        """The store is gone, and so are the trays; observations that are held keep their memory."""
+        self._trays = None
         if self.store is not None:
             self.store.closed = True
 

@@ -24,7 +24,8 @@ from treadle.pool.arena import Arena, Field, view
 from treadle.states.state import EnvState
 
 MOST_BYTES = 256 * 2**20  # of all blocks together
-LEAST_BYTES = 64 * 2**10  # of one
+MOST_BLOCKS = 32  # each is a mapping of its own, which takes a descriptor
+LEAST_BYTES = 256 * 2**10  # of one
 LEASED = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
 SPARE = 1.25  # states vary in size
 ALIGN = 64
@@ -172,7 +173,7 @@ class Trays:
             block.taken()
             return block
         size = max(LEAST_BYTES, 1 << (nbytes - 1).bit_length())
-        if self._total + size > MOST_BYTES:
+        if self._total + size > MOST_BYTES or len(self._blocks) >= MOST_BLOCKS:
             return None
         try:
             block = Block(self._arena, size)

@@ -44,8 +44,8 @@ class Work:
     rows: list[int] | None = None
     targets: list[int] | None = None
     store: StoreMap | None = None
-    tray: Tray | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
+    tray: Tray | None = None
 
     def __len__(self) -> int:
         return len(self.actions)
