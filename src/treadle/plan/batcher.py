@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,15 +118,20 @@ class Batcher:
         each = (what, orders.return_state is True)
         block = None
         if self._trays is not None and rollout is None:
-            block, works = self._laid(works, self._room.get(each, 0))
+            block = self._laid(works, self._room.get(each, 0))
+
+        at_work = set(range(len(chunks)))
 
         def abandoned(index: int) -> None:
             if targets and store is not None:
                 lo, hi = chunks[index]
                 store.give_back(targets[lo:hi])
+            at_work.discard(index)
+            if block is not None:
+                block.busy = bool(at_work)
 
         dones, by = scatter(lanes, works, anywhere=anywhere, one_by_one=self._one_by_one, abandoned=abandoned)
-        if block is not None:  # not when scattering failed: somebody may still write there
+        if block is not None:
             for done in dones:
                 block.unpack(done)
             block.busy = False
@@ -143,22 +147,24 @@ class Batcher:
         self._seconds[what] = 0.5 * (before + took)
         return dones, targets
 
-    def _laid(self, works: list[Work], each: float) -> tuple[Block | None, list[Work]]:
-        """The chunks with a tray for each (None: no memory for them), and their states laid there. `each`: its bytes
-        for an item."""
+    def _laid(self, works: list[Work], each: float) -> Block | None:
+        """Give each chunk a tray in a block, and lay its states there; None when there is no memory for it.
+
+        `each`: bytes for what comes back of an item.
+        """
         assert self._trays is not None
         sent = [sum(map(len, w.states.data)) if isinstance(w.states, Packed) else 0 for w in works]
         back = [int(each * len(work) * SPARE) + ALIGN for work in works]
         block = self._trays.take(sum(sent) + sum(back))
-        if block is None:
-            return None, works
-        laid, at = [], 0
+        at = 0
         for work, out, home in zip(works, sent, back, strict=True):
-            states = lay(block.memory, at, work.states.kind, work.states.data) if out else work.states
-            tray = Tray(block.segment, block.segments, at + out, at + out + home)
-            laid.append(replace(work, states=states, tray=tray))
+            if block is None:
+                break
+            if out:
+                work.states = lay(block.memory, at, work.states.kind, work.states.data)
+            work.tray = Tray(block.segment, block.segments, at + out, at + out + home)
             at += out + home
-        return block, laid
+        return block
 
     def _rows(self, orders: Orders) -> list[int] | None:
         """The rows that the states are, where they are handles. Raises UsageError and FreedHandle, naming the item."""

@@ -23,7 +23,8 @@ log = logging.getLogger("treadle")
 
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
-STEPPED = ("step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset")  # what a step is made of
+# what a step is made of
+STEPPED = frozenset({"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset"})
 
 
 class GymPlanEnv(PlanEnv):
@@ -240,8 +241,9 @@ class GymPlanEnv(PlanEnv):
 
     def plain_step(self, wanted: bool) -> Step | None:
         """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
-        own = any(
-            getattr(type(self), name) is not getattr(GymPlanEnv, name) or name in self.__dict__ for name in STEPPED
+        own = not STEPPED.isdisjoint(self.__dict__) or (
+            type(self) is not GymPlanEnv
+            and any(getattr(type(self), name) is not getattr(GymPlanEnv, name) for name in STEPPED)
         )
         if own or self._processes or self._return_image:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -64,13 +63,13 @@ class PlanSlot(Program):
             known = self._stores.get(work.store.where)
             if known is None:
                 known = self._stores[work.store.where] = work.store.opened(self._arena)
-            work = replace(work, store=known)
+            work.store = known
         room = None
         if work.tray is not None:
             memory = self._memory(work.tray)
             room = Room(memory, work.tray)
             if isinstance(work.states, Laid):
-                work = replace(work, states=lift(memory, work.states))
+                work.states = lift(memory, work.states)
         return do_steps(self.env, work, room) if work.rollout is None else do_rollouts(self.env, work)
 
     def _memory(self, tray: Tray) -> Any:

@@ -60,6 +60,10 @@ class Tray:
     start: int
     end: int
 
+    def without_room(self) -> Tray:
+        """The same, but what comes back goes by message: somebody else may still write here."""
+        return Tray(self.segment, self.segments, self.end, self.end)
+
     def opened(self, arena: Arena) -> Any:
         """The block's memory, in the process that asks."""
         arena.join(self.segments)

@@ -19,7 +19,7 @@ from treadle.pool.messages import Raised
 from treadle.states.state import EnvState
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
     """A chunk of a batch: consecutive items, for one slot.
 
@@ -101,11 +101,10 @@ class Packed:
 
 def packed(states: list[Any]) -> Any:
     """States as they travel best."""
-    if states and all(type(state) is EnvState for state in states):
-        kind = states[0].kind
-        if all(state.kind == kind for state in states):
-            return Packed(kind, [state.data for state in states])
-    return states
+    if {type(state) for state in states} != {EnvState}:
+        return states
+    kinds = {state.kind for state in states}
+    return Packed(kinds.pop(), [state.data for state in states]) if len(kinds) == 1 else states
 
 
 def beginnings(work: Work) -> Iterator[Any]:
