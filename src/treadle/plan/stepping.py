@@ -58,10 +58,10 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
             put(state)
         times = dt * frameskip
         hidden = 0 if blind is None else times - seen
-        obs, total, terminal, truncated, info = once(action) if blind is None or not hidden else blind(action, seen)
+        obs, total, terminal, truncated, info = blind(action, seen) if blind and hidden else once(action)
         done = 1
         while done < times and not (terminal or truncated):
-            obs, reward, terminal, truncated, info = once(action) if done >= hidden else blind(action, seen)
+            obs, reward, terminal, truncated, info = blind(action, seen) if blind and done < hidden else once(action)
             total = total + reward
             done += 1
         terminal, truncated = bool(terminal), bool(truncated)

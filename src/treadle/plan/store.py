@@ -31,7 +31,7 @@ class StoreMap:
     """
 
     def __init__(
-        self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None, kind: str | None
+        self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None, kind: str
     ) -> None:
         self._fields = rows, lengths
         self._segments = segments
@@ -99,7 +99,7 @@ class Store:
         plan = arena.plan()
         rows, lengths = plan.add("u1", (count, row)), plan.add("i8", (count,))
         arena.grow(plan)
-        kind = first.kind if type(first) is EnvState else None
+        kind = first.kind if type(first) is EnvState else ""
         self.map = StoreMap(rows, lengths, list(arena.segments), arena, kind)
         self.row_bytes, self.rows = row, count
         self._free = list(range(count - 1, -1, -1))
