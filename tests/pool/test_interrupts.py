@@ -1,12 +1,20 @@
 """Ctrl-C in the middle of a step, and then carry on with the right data."""
 
+import contextlib
+import gc
+import os
 import signal
+import sys
+import threading
 import time
+import warnings
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from kit import ACTIONS, warm, with_fault
+from injector import Injector, Interrupt
+from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
 from treadle.errors import UsageError
@@ -82,35 +90,86 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     assert steps > 500
 
 
-@pytest.mark.parametrize("backend", ["process", "thread"])
-def test_interrupts_at_random_moments_of_a_pools_life(backend: str) -> None:
-    """In its construction, mostly. The fixture looks for processes, descriptors and threads that are left behind."""
-    rng = np.random.default_rng(0)
-    interrupts = 0
-    previous = signal.signal(signal.SIGALRM, raise_interrupt)
-    try:
-        for _ in range(30):
-            pool = None
-            try:
-                armed.append(True)
-                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 0.08)))
-                pool = Pool(with_fault(Sound), workers=2, backend=backend, close_timeout=1.0)
-                while signal.getitimer(signal.ITIMER_REAL)[0]:
-                    pool.reset()
-                    pool.step(ACTIONS)
-                armed.clear()
-            except Interrupt:
-                interrupts += 1
-            if pool is not None:
-                pool.close()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    assert interrupts > 20
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part")
+@pytest.mark.parametrize(
+    ("setup", "tries"),
+    [
+        ({"backend": "thread"}, 60),
+        ({"backend": "process"}, 60),
+        ({"backend": "process", "inline": 1}, 40),
+        ({"backend": "process", "start_method": "spawn"}, 5),
+        pytest.param({"backend": "thread"}, 1200, marks=pytest.mark.slow),
+        pytest.param({"backend": "process"}, 400, marks=pytest.mark.slow),
+        pytest.param({"backend": "process", "inline": 1}, 300, marks=pytest.mark.slow),
+    ],
+    ids=show,
+)
+def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries: int) -> None:
+    """No descriptor, thread or process is left behind (the fixture looks as well)."""
+
+    def live() -> None:
+        pool = Pool(with_fault(Sound), workers=2, close_timeout=2.0, **setup)
+        pool.reset()
+        pool.step(ACTIONS)
+        sys.settrace(None)
+        pool.close()
+
+    injector = Injector()
+    live()  # what is there once and for all
+    points = injector.count(live)
+    gc.collect()
+    before = held()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a pool that nobody has got yet closes itself, and says so
+        for point in range(1, points + 1, max(1, points // tries)):
+            injector.run(live, point)
+            gc.collect()
+            until(lambda: held() <= before, what=f"everything of it is gone after {injector.moment}: {held()}")
+    assert points > 100
 
 
-class Interrupt(KeyboardInterrupt):
-    pass
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part")
+@pytest.mark.parametrize(
+    ("setup", "every"),
+    [
+        ({"backend": "thread"}, 7),
+        ({"backend": "process"}, 7),
+        ({"backend": "process", "inline": 1}, 7),
+        pytest.param({"backend": "thread"}, 1, marks=pytest.mark.slow),
+        pytest.param({"backend": "process"}, 1, marks=pytest.mark.slow),
+        pytest.param({"backend": "process", "inline": 1}, 1, marks=pytest.mark.slow),
+    ],
+    ids=show,
+)
+def test_interrupts_at_every_moment_of_resets_and_steps(setup: dict[str, Any], every: int) -> None:
+    """After each the next reset brings every slot back, and the data is right."""
+    with Pool(with_fault(Sound), workers=2, **setup) as pool:
+
+        def work() -> None:
+            for seed in (7, 7):
+                pool.reset(seeds=range(seed, seed + pool.n))
+                pool.step(ACTIONS)
+
+        injector = Injector()
+        work()
+        points = injector.count(work)
+        for point in range(1, points + 1, every):
+            injector.run(work, point)
+            check_together(pool.reset(seeds=range(7, 7 + pool.n)))
+            for t in (1, 2):
+                batch = pool.step(ACTIONS)
+                check_together(batch)
+                assert batch.rewards.tolist() == [t] * pool.n, injector.moment
+    assert points > 100
+
+
+def held() -> Counter[str]:
+    """The kinds of descriptors that this process holds, and its threads."""
+    found = Counter(thread.name for thread in threading.enumerate())
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            found[os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]] += 1
+    return found
 
 
 armed: list[bool] = []  # empty: an alarm that went off at the very end is answered too late, and means nothing

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import select
 import sys
-import threading
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ SPIN_TRIES = 1500  # past about 1,500 tries (100 us) no further gain was measure
 
 
 class Bell(Protocol):
-    """threading.Semaphore and SemLock have this shape already."""
+    """SemLock has this shape already."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool: ...
     def release(self) -> Any: ...
@@ -92,9 +92,28 @@ class PipeBell:
         os.close(self.write)
 
 
+class LocalBell:
+    """A bell between threads. A `threading.Semaphore` would do, but for interrupts: it takes its lock in Python, and an
+    interrupt just then leaves it locked for ever. A SimpleQueue is all C."""
+
+    def __init__(self) -> None:
+        rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._put, self._get = rings.put, rings.get
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        try:
+            self._get(blocking, timeout)
+        except queue.Empty:
+            return False
+        return True
+
+    def release(self) -> None:
+        self._put(None)
+
+
 def local_bell() -> Bell:
     """A bell between threads."""
-    return threading.Semaphore(0)
+    return LocalBell()
 
 
 def cores() -> int:

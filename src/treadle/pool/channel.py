@@ -110,12 +110,11 @@ class Channel:
                 sent = _sendmsg(self.sock, data, fds)
             except BlockingIOError:
                 return False
-            for fd in fds:
-                os.close(fd)
+            self._outbox[0] = (data[sent:], [])  # noted before descriptors are closed: an interrupt may come
+            while fds:
+                os.close(fds.pop())
             if sent == len(data):
                 self._outbox.popleft()
-            else:
-                self._outbox[0] = (data[sent:], [])
         return True
 
     def recv(self) -> tuple[Any, list[int]] | None:
@@ -144,8 +143,8 @@ class Channel:
 
     def close(self) -> None:
         for _, fds in self._outbox:
-            for fd in fds:
-                os.close(fd)
+            while fds:
+                os.close(fds.pop())
         self._outbox.clear()
         for fd in self._fds:
             os.close(fd)

@@ -27,8 +27,6 @@ from treadle.pool.life import Event, State
 from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent
 from treadle.pool.messages import Op, Request
 from treadle.pool.roster import FAREWELL, Roster, partition
-from treadle.pool.stderr import StderrReader
-from treadle.pool.tickets import LocalTickets, PipeTickets
 
 log = logging.getLogger("treadle")
 
@@ -107,28 +105,14 @@ class Dispatch:
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
-        reader = StderrReader() if backend == "process" and worker_output == "prefix" else None
-        try:
-            self.tickets: Any = PipeTickets() if backend == "process" else LocalTickets()
-        except BaseException:
-            if reader is not None:
-                reader.close()
-            raise
-        self.roster = Roster(
-            backend,
-            start_method,
-            tuple(preload),
-            reader,
-            self.tickets,
-            self.grounding,
-            self.worker_tries,
-            start_timeout,
-        )
+        self.roster = Roster(backend, start_method, tuple(preload), self.grounding, self.worker_tries, start_timeout)
         self.members = self.roster.members
         self._closed = False
         _watch_this_process()
         _open.add(self)
         try:
+            self.roster.equip(worker_output)
+            self.tickets = self.roster.tickets
             for index, slots in enumerate(shares):
                 self.roster.launch(index, slots, [factories[s] for s in slots])
             if inline:
@@ -375,7 +359,7 @@ class Dispatch:
                 left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
                 for member in self.members:
                     member.see(Event.CLOSE)
-                self.tickets.end()
+                self.roster.tickets.end()
                 self.roster.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
                 self.roster.end(left or self.members, 0.0)
@@ -383,7 +367,7 @@ class Dispatch:
             finally:
                 for member in self.members:
                     member.see(Event.CLOSED)
-                self.tickets.close()
+                self.roster.tickets.close()
                 self.grounding.clear()
 
     def __enter__(self) -> Self:

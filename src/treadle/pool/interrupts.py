@@ -4,15 +4,18 @@ In the callback of a weak reference or a `__del__` (the garbage collector runs t
 `sys.unraisablehook` and forgotten, and a wait of minutes goes on as if nobody had pressed a key: `Missed`.
 
 Between a system call that has made something (a process, a descriptor) and the note of it, that is lost and stays
-behind for ever; a call that takes milliseconds makes this likely: `undisturbed`.
+behind for ever; between a lock's taking and its giving back (`threading.Semaphore` and `Event` do this in Python), the
+lock stays taken. So what is made is made elsewhere: `undisturbed`.
 """
 
 from __future__ import annotations
 
+import _thread
+import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -49,39 +52,69 @@ class Missed:
             self._before(report)
 
 
-def undisturbed(make: Callable[[], T], discard: Callable[[T], None]) -> T:
-    """What `make` makes, in a thread, where no interrupt comes in its middle. One that comes meanwhile is raised here
-    at once, and what is made is given to `discard` as soon as it is there."""
-    if threading.current_thread() is not threading.main_thread():
+def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
+    """What `make` makes, in a thread, where no interrupt comes in its middle.
+
+    One that comes meanwhile is raised here when `make` has ended and what it made has been given to `discard`; a second
+    one is raised at once, and the thread does the rest by itself. Both must be fit for another thread.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
         return make()
-    lock, made, failed, left = threading.Lock(), list[T](), list[BaseException](), list[bool]()
-
-    def work() -> None:
-        try:
-            thing = make()
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
-            failed.append(error)
-            return
-        with lock:
-            made.append(thing)
-            if not left:
-                return
-        discard(thing)
-
-    thread = threading.Thread(target=work, name="treadle-launch", daemon=True)
+    work = _Work(make, discard)
     try:
-        thread.start()
-        thread.join()
+        # Not a threading.Thread: an interrupt in the middle of its `start` leaves the locks of that module locked.
+        _thread.start_new_thread(work.run, ())
+        work.ended.get()
+        return work.result()
     except BaseException:
-        with lock:
-            left.append(True)
-            late = made[:]
-        for thing in late:
-            discard(thing)
+        work.leave()
         raise
-    if failed:
-        raise failed[0]
-    return made[0]
+
+
+class _Work(Generic[T]):
+    """Something that is made in a thread, and discarded by whichever side is last when nobody wants it any more."""
+
+    def __init__(self, make: Callable[[], T], discard: Callable[[T], object]) -> None:
+        self._make, self._discard = make, discard
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+        self._error: BaseException | None = None
+        self._begun = threading.Lock()  # taken by the thread that makes it, or by whoever keeps it from that
+        self._left = False
+        self.ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
+        try:
+            thing = self._make()
+            with self._lock:
+                self._made.append(thing)
+            if self._left:
+                self._discard_it()
+        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+            self._error = error
+        finally:
+            for _ in range(2):  # one for the wait, one for `leave`: an interrupt may come when the first is over
+                self.ended.put(None)
+
+    def leave(self) -> None:
+        self._left = True
+        if self._begun.acquire(blocking=False):
+            return
+        self._discard_it()
+        self.ended.get()
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._made[0]
+
+    def _discard_it(self) -> None:
+        with self._lock:
+            made, self._made = self._made, []
+        for thing in made:
+            self._discard(thing)
 
 
 __all__ = ["Missed", "undisturbed"]

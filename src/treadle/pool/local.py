@@ -5,12 +5,15 @@ They cannot be killed, and no deadline can be enforced on them; everything else 
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from treadle.errors import ClosedPool
 from treadle.pool import child
 from treadle.pool.channel import LocalChannel
 from treadle.pool.line import Line
@@ -127,30 +130,23 @@ class ThreadWorker(Lined):
         self.channel, self._theirs = LocalChannel.pair()
         self.line: Line | None = None
         self._tickets = tickets
-        self._ready = threading.Event()
-        self._built: tuple[list[Any], Hello] | None = None
-        self._their_line: Line | None = None
-        self._rows: Rows | None = None
-        self._tries = 0
-        self._dropped = False
+        self._grounds: queue.SimpleQueue[tuple[Line, Rows | None, int] | None] = queue.SimpleQueue()
+        self._hello: Hello | None = None
+        self._over = False  # asked instead of Thread.is_alive, which an interrupt can make lie for ever
         self._thread = threading.Thread(
             target=self._run, args=(factories,), name=f"treadle-worker-{spec.index}", daemon=True
         )
-        try:
-            self._thread.start()
-        except BaseException:  # an interrupt: nobody will know of it
-            self.ask()
-            raise
+        self._thread.start()
 
     def fds(self, *, closing: bool = False) -> list[int]:
         return []
 
     def hello(self) -> Hello | None:
-        return None if self._built is None else self._built[1]
+        return self._hello
 
     def ground_here(self, line: Line, their_line: Line, rows: Rows | None, tries: int) -> None:
-        self.line, self._their_line, self._rows, self._tries = line, their_line, rows, tries
-        self._ready.set()
+        self.line = line
+        self._grounds.put((their_line, rows, tries))
 
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
@@ -160,7 +156,7 @@ class ThreadWorker(Lined):
         return None if self.line is None else self.line.take(0.0)
 
     def ended(self) -> bool:
-        return not self._thread.is_alive()
+        return self._over
 
     def stack(self, timeout: float = 0.0) -> str:
         import traceback
@@ -169,12 +165,14 @@ class ThreadWorker(Lined):
         return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
     def ask(self) -> None:
-        if self.line is None:
-            self._dropped = True
-            self._ready.set()
-            return
-        self.line.stop(CLOSING)
-        self.line.post(CLOSING, Op.CLOSE)
+        self._grounds.put(None)  # for one that has no ground yet
+        if self.line is not None:
+            self.line.stop(CLOSING)
+            self.line.post(CLOSING, Op.CLOSE)
+
+    def abandon(self) -> None:
+        """Nobody wants it: let it end."""
+        self.ask()
 
     def kill(self, number: int) -> None:
         """A thread cannot be killed; it is a daemon and ends with the program."""
@@ -184,18 +182,24 @@ class ThreadWorker(Lined):
         return self.report
 
     def _run(self, factories: list[Any]) -> None:
-        built = build_here(self.spec, factories)
-        self._built = built
-        programs, hello = built
-        self._ready.wait()
+        try:
+            self._serve(factories)
+        finally:
+            self._over = True
+
+    def _serve(self, factories: list[Any]) -> None:
+        programs, hello = build_here(self.spec, factories)
+        self._hello = hello
+        ground = self._grounds.get()
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
-        if hello.failed or self._dropped:
+        if hello.failed or ground is None:
             server.close()
             return
-        if self._rows is not None:
-            server.attach(self._rows)
-        assert self._their_line is not None
-        child.serve(server, self._their_line, self._tries, self._tickets, self.spec.index)
+        line, rows, tries = ground
+        if rows is not None:
+            server.attach(rows)
+        with contextlib.suppress(ClosedPool):  # the pool was dropped, and has not waited for the answer
+            child.serve(server, line, tries, self._tickets, self.spec.index)
 
 
 def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello]:
@@ -208,6 +212,9 @@ def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello
         return programs, Hello(0, tuple(program.describe() for program in programs))
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - reported as its slot's failure
         return programs, Hello(0, failed=(slot, Raised.of(error, "init")))
+    except BaseException:  # an interrupt: nobody else knows of them
+        Server(spec.slots, programs, in_caller=True, local=True).close()
+        raise
 
 
 __all__ = ["SerialWorker", "ThreadWorker", "build_here"]

@@ -24,7 +24,6 @@ from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
-from treadle.pool.interrupts import undisturbed
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
@@ -64,13 +63,10 @@ class ProcessWorker(Lined):
         self.channel, theirs = Channel.pair()
         try:
             self._crash = _crash_file()
-            if start_method == "fork":  # by the thread that is to go on in the child
-                self._child = _launch(theirs, start_method, preload)
-            else:
-                self._child = undisturbed(lambda: _launch(theirs, start_method, preload), _discard)
+            self._child = _launch(theirs, start_method, preload)
             self._greet()
-        except BaseException:  # no more descriptors, or Ctrl-C: nothing of it stays behind
-            self._abandon()
+        except BaseException:  # no more descriptors, say: nothing of it stays behind
+            self.abandon()
             raise
         self.pid: int | None = self._child.pid
 
@@ -91,7 +87,8 @@ class ProcessWorker(Lined):
             for fd in theirs:
                 os.close(fd)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """End it at once, whatever became of it."""
         if self._child.pid > 0:
             self.kill(signal.SIGKILL)
             self.bury()
@@ -232,7 +229,7 @@ class ProcessWorker(Lined):
 
     def __del__(self) -> None:
         if getattr(self, "_crash", -1) >= 0 and self._made_by == os.getpid():
-            self._abandon()  # an interrupt came before anybody knew of it
+            self.abandon()  # an interrupt came before anybody knew of it
 
 
 def _fatal(text: str) -> str:
@@ -287,15 +284,6 @@ def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
     """A new process on `sock`, which is taken over."""
     with sock:
         return _started(sock, start_method, preload)
-
-
-def _discard(child: Child) -> None:
-    """It was started for nobody."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child.pid, signal.SIGKILL)
-    child.reap(1.0)
-    if child.pidfd >= 0:
-        os.close(child.pidfd)
 
 
 def _started(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:

@@ -17,12 +17,13 @@ from treadle.pool import failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
-from treadle.pool.interrupts import Missed
+from treadle.pool.interrupts import Missed, undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
 from treadle.pool.stderr import StderrReader
+from treadle.pool.tickets import LocalTickets, PipeTickets
 
 log = logging.getLogger("treadle")
 
@@ -36,33 +37,65 @@ class Roster:
         backend: str,
         start_method: str | None,
         preload: tuple[str, ...],
-        reader: StderrReader | None,
-        tickets: Any,
         grounding: Grounding,
         worker_tries: int,
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
         self._backend, self._start_method, self._preload = backend, start_method, preload
-        self._reader, self._tickets, self._grounding, self._tries = reader, tickets, grounding, worker_tries
+        self._grounding, self._tries = grounding, worker_tries
+        self._reader: StderrReader | None = None
+        self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
 
     def in_slot_order(self) -> list[Member]:
         return sorted(self.members, key=lambda member: member.slots[0])
 
+    def equip(self, worker_output: str) -> None:
+        """Open what the workers share; `end` closes it."""
+
+        def make() -> None:
+            self.tickets = PipeTickets()
+            if worker_output == "prefix":
+                self._reader = StderrReader()
+
+        if self._backend == "process":
+            undisturbed(make, lambda _: self._put_away())
+
+    def _put_away(self) -> None:
+        self.tickets.close()
+        if self._reader is not None:
+            self._reader.close()
+
     def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        """Start a new member's worker."""
         if inline or self._backend != "process":
             spec = WorkerSpec(index, slots, b"")
         else:
             spec = WorkerSpec.of(index, slots, factories)
-        self.members.append(Member(spec, factories, self._worker(spec, factories, inline), inline))
+        member = Member(spec, factories, None, inline)
+        self._employ(member)
+
+    def _employ(self, member: Member) -> None:
+        """Give a member a worker, and a new one its place in `members`."""
+
+        def make() -> Any:
+            member.worker = self._worker(member.spec, member.factories, member.inline)
+            if member not in self.members:
+                self.members.append(member)
+            return member.worker
+
+        if member.inline or self._start_method == "fork":
+            make()  # built by the caller's own thread, or a copy of it
+        else:
+            undisturbed(make, lambda worker: worker.abandon())
 
     def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
         if inline:
-            return SerialWorker(spec, factories, self._tickets)
+            return SerialWorker(spec, factories, self.tickets)
         if self._backend == "thread":
-            return ThreadWorker(spec, factories, self._tickets)
+            return ThreadWorker(spec, factories, self.tickets)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
@@ -107,10 +140,13 @@ class Roster:
         if failures:
             raise _startup_failed(failures)
         descriptions = [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
-        self._grounding.lay(descriptions, self.members, self._tickets)
-        for member in self.members:
-            self._grounding.give(member, self._tries, self._tickets)
+        undisturbed(lambda: self._found(descriptions), lambda _: self._grounding.clear())
         return descriptions
+
+    def _found(self, descriptions: list[Any]) -> None:
+        self._grounding.lay(descriptions, self.members, self.tickets)
+        for member in self.members:
+            self._grounding.give(member, self._tries, self.tickets)
 
     def sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
         from treadle.pool.child import wait_readable
@@ -133,7 +169,7 @@ class Roster:
         member.failure = member.stalled = member.beat = None
         self.restarts += 1
         member.see(Event.RESTART)
-        member.worker = self._worker(member.spec, member.factories, member.inline)
+        self._employ(member)
 
     def restarted(self, member: Member) -> list[Failed | Started]:
         """The news of a member that is starting again: none yet, ready, or failed once more."""
@@ -159,7 +195,7 @@ class Roster:
             member.see(Event.DIED)
             return [failed]
         member.see(Event.HELLO)
-        self._grounding.give(member, self._tries, self._tickets)
+        undisturbed(lambda: self._grounding.give(member, self._tries, self.tickets), lambda _: None)
         return [Started(member)]
 
     def end_building(self) -> None:
@@ -183,8 +219,7 @@ class Roster:
             for slot, raised in member.worker.last_words().items():
                 log.warning("%s", failure.task_error(raised, slot, member.shown, member.worker.pid))
             member.worker.bury()
-        if self._reader is not None:
-            self._reader.close()
+        self._put_away()
 
     def _await_ends(self, members: list[Member], deadline: float) -> list[Member]:
         """Those that have not ended by the deadline. Looks again as soon as one ends."""
