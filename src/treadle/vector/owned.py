@@ -171,7 +171,7 @@ class Owned:
 
     def step(self, actions: Any) -> WholeStep:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        ended = np.flatnonzero(terminated | truncated)
+        ended = (terminated | truncated).nonzero()[0]
         begun = NO_ROWS
         finals: dict[int, tuple[Any, dict[str, Any]]] = {}
         if self.mode is AutoresetMode.NEXT_STEP:
