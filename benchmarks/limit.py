@@ -61,6 +61,8 @@ class Loop:
     the env's own shape and dtype; nothing where they nest), `rewards` (float64[n]), `terminated` and `truncated`
     (bool[n]).
     reseed: give every reset a new seed, as those must who want to repeat single episodes.
+    kept: store the observations of the latest `kept` steps, as those must who learn from them. `observations` then has
+    that many rows for each env, those of a step one after the other.
     """
 
     def __init__(
@@ -69,14 +71,15 @@ class Loop:
         seeds: Sequence[int],
         actions: NDArray[np.int64],
         reseed: bool = False,
+        kept: int = 1,
     ) -> None:
         space = envs[0].observation_space
-        n = len(envs)
+        n = len(envs) * kept
         shape = (n, *(space.shape or ())) if isinstance(space, gym.spaces.Box) else (0,)
         self.observations = np.zeros(shape, space.dtype)
-        self.rewards = np.zeros(n)
-        self.terminated = np.zeros(n, np.bool_)
-        self.truncated = np.zeros(n, np.bool_)
+        self.rewards = np.zeros(len(envs))
+        self.terminated = np.zeros(len(envs), np.bool_)
+        self.truncated = np.zeros(len(envs), np.bool_)
         self._envs = envs
         self._seeds = itertools.count(10**6) if reseed else None
         # Plain ints: an env that indexes or compares with a NumPy scalar is slower.
@@ -85,13 +88,18 @@ class Loop:
         # A memoryview is written in about half the time that an array takes, but in one dimension only.
         self._rows: list[Any] = [memoryview(row) if row.ndim == 1 else row for row in self.observations]
         if isinstance(space, gym.spaces.Dict):
-            self._rows = [_Nested(space) for _ in envs]
-        for env, row, seed in zip(envs, self._rows, seeds, strict=True):
+            self._rows = [_Nested(space) for _ in range(n)]
+        for env, row, seed in zip(envs, self._rows[-len(envs) :], seeds, strict=True):
             row[:] = env.reset(seed=seed)[0]
 
     def run(self, seconds: float) -> tuple[int, float]:
         """Steps all envs, one pass after another, until `seconds` have passed; returns (env steps, wall seconds)."""
-        slots = [(env.step, env.reset, row, i) for i, (env, row) in enumerate(zip(self._envs, self._rows, strict=True))]
+        n = len(self._envs)
+        steps_of = [
+            [(env.step, env.reset, row, i) for i, (env, row) in enumerate(zip(self._envs, self._rows[at : at + n]))]
+            for at in range(0, len(self._rows), n)
+        ]
+        kept = len(steps_of)
         rewards, terminated, truncated = _views(self.rewards, self.terminated, self.truncated)
         batches, k = self._batches, self._next
         n_batches = len(batches)
@@ -100,7 +108,7 @@ class Loop:
         start = clock()
         end = start + seconds
         while True:
-            for (step, reset, row, i), action in zip(slots, batches[k]):
+            for (step, reset, row, i), action in zip(steps_of[k % kept], batches[k]):
                 observation, reward, over, cut, _ = step(action)
                 rewards[i] = reward
                 terminated[i] = over
@@ -116,7 +124,7 @@ class Loop:
             if now >= end:
                 break
         self._next = k
-        return passes * len(slots), now - start
+        return passes * n, now - start
 
 
 class RowsLoop:
@@ -156,13 +164,14 @@ def _serve(
     barrier: Barrier,
     reseed: bool,
     make_rows: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None,
+    kept: int,
 ) -> None:
     """A worker's life: build the envs, then one run per number of seconds that arrives, until None does.
 
     make_rows: build one vectorised env in the place of many.
     """
     envs: list[Any] = [make() for _ in seeds] if make_rows is None else [make_rows(len(seeds))]
-    loop: Any = Loop(envs, seeds, actions, reseed) if make_rows is None else RowsLoop(envs[0], seeds[0], actions)
+    loop: Any = Loop(envs, seeds, actions, reseed, kept) if make_rows is None else RowsLoop(envs[0], seeds[0], actions)
     if any(name.partition(".")[0] == "treadle" for name in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)  # ready
@@ -174,10 +183,11 @@ def _serve(
 
 
 class LimitSession:
-    """W processes with an even share of the envs each, built and waiting. rows: each has one vectorised env."""
+    """W processes with an even share of the envs each, built and waiting. rows: each has one vectorised env. kept: see
+    `Loop`."""
 
     def __init__(
-        self, workload: Workload, n_envs: int, workers: int, reseed: bool = False, *, rows: bool = False
+        self, workload: Workload, n_envs: int, workers: int, reseed: bool = False, *, rows: bool = False, kept: int = 1
     ) -> None:
         context = multiprocessing.get_context("spawn")
         shares = np.array_split(np.arange(n_envs), min(workers, n_envs))
@@ -190,7 +200,7 @@ class LimitSession:
                 ours, theirs = context.Pipe()
                 seeds = [SEED + int(i) for i in share]
                 made = workload.make_rows if rows else None
-                args = (workload.make, seeds, actions[:, share], theirs, barrier, reseed, made)
+                args = (workload.make, seeds, actions[:, share], theirs, barrier, reseed, made, kept)
                 process = context.Process(target=_serve, args=args, daemon=True)
                 process.start()
                 theirs.close()

@@ -2,7 +2,9 @@
 
 Every contestant steps batches of 64 items from 64 states, and is asked for the states that they lead to; the next batch
 begins in those, so that no state is met twice. An item is one call of `step`, whatever it takes inside. plangym takes
-part where it is installed. Handles are Treadle's own: the states stay in the workers' store.
+part where it is installed. Handles are Treadle's own: the states stay in the workers' store. "Limit" is what nobody can
+be faster than with these environments: a loop in each of as many processes, that puts back the simulator's own state
+(for CartPole four numbers, which is not all there is), steps, and takes it, and tells nobody.
 
 Then Treadle's `rollout_batch`: 64 sequences of T actions in one round trip, counted in steps of the environment.
 """
@@ -10,6 +12,7 @@ Then Treadle's `rollout_batch`: 64 sequences of T actions in one round trip, cou
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from benchmarks.measure import Measure, measure
@@ -85,6 +89,82 @@ def rollouts(env: Any, length: int) -> Callable[[float], tuple[int, float]]:
     return stretch
 
 
+class Limit:
+    """Processes that each step their own 64 items round and round, without a message in between."""
+
+    def __init__(self, row: str, workers: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self._ends, self._processes = [], []
+        for _ in range(workers):
+            ours, its = context.Pipe()
+            process = context.Process(target=limit_loop, args=(row, its), daemon=True)
+            process.start()
+            its.close()
+            self._ends.append(ours)
+            self._processes.append(process)
+        for end in self._ends:
+            end.recv()
+
+    def stretch(self, seconds: float) -> tuple[int, float]:
+        """(items, seconds)."""
+        began = perf_counter()
+        for end in self._ends:
+            end.send(seconds)
+        items = sum(end.recv() for end in self._ends)
+        return items, perf_counter() - began
+
+    def close(self) -> None:
+        """End them."""
+        for end in self._ends:
+            end.close()
+        for process in self._processes:
+            process.join()
+
+
+def limit_loop(row: str, line: Any) -> None:
+    """What a process of `Limit` does: told for how long, it says how many items it has done."""
+    env, times = limit_env(row)
+    inner = env.unwrapped
+    if row == "cartpole":
+        take: Any = lambda: inner.state.tolist()  # noqa: E731 - next to its counterpart
+        put: Any = lambda state: setattr(inner, "state", state)  # noqa: E731
+    else:
+        take, put = inner.ale.cloneState, inner.ale.restoreState
+    env.reset(seed=0)
+    first = take()
+    states, at = [first] * ITEMS, 0
+    actions = np.random.default_rng(0).integers(env.action_space.n, size=9973).tolist()
+    line.send("ready")
+    while True:
+        try:
+            seconds = line.recv()
+        except EOFError:
+            return
+        items, began = 0, perf_counter()
+        while perf_counter() - began < seconds:
+            for index, state in enumerate(states):
+                put(state)
+                action = actions[at := (at + 1) % len(actions)]
+                for _ in range(times):
+                    _, _, end, cut, _ = env.step(action)
+                    if end or cut:
+                        break
+                states[index] = first if end or cut else take()
+            items += ITEMS
+        line.send(items)
+
+
+def limit_env(row: str) -> tuple[Any, int]:
+    """The environment alone, and how often an item steps it."""
+    if row == "cartpole":
+        return gymnasium.make("CartPole-v1"), 1
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    name, obs = ("ALE/Pong-v5", "ram") if row == "pong-ram" else ("ALE/MsPacman-v5", "rgb")
+    return gymnasium.make(name, obs_type=obs, **ATARI), 2
+
+
 def workers_of(env: Any) -> list[int]:
     """Process ids that do not descend from this process."""
     exchange = getattr(env, "_exchange", None)
@@ -92,9 +172,12 @@ def workers_of(env: Any) -> list[int]:
 
 
 def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> float:
-    """Bytes pickled between caller and workers for one item, both ways (in a stretch of its own)."""
+    """Bytes pickled between caller and workers, or laid in trays, for one item, both ways (in a stretch of its own)."""
     total = 0
+    if isinstance(env, Limit):
+        return 0.0
     if hasattr(env, "_exchange"):
+        from treadle.plan import batcher, trays
         from treadle.pool import channel, line
 
         plain_encode, plain_decode = channel.encode, line.decode
@@ -114,11 +197,27 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
 
             return counted
 
+        plain_lay, plain_unpack = batcher.lay, trays.Block.unpack
+
+        def lay(memory: Any, at: int, kind: str, data: Any) -> Any:
+            nonlocal total
+            total += sum(map(len, data))
+            return plain_lay(memory, at, kind, data)
+
+        def unpack(block: Any, done: Any) -> None:
+            nonlocal total
+            laid = done.states, done.observations
+            plain_unpack(block, done)
+            total += sum(laid[0].sizes) if isinstance(laid[0], trays.Laid) else 0
+            total += done.observations.nbytes if isinstance(laid[1], trays.Shown) else 0
+
         channel.encode, channel.decode, line.decode = encode, decode(channel_decode), decode(plain_decode)
+        batcher.lay, trays.Block.unpack = lay, unpack
         try:
             items, _ = stretch(0.2)
         finally:
             channel.encode, channel.decode, line.decode = plain_encode, channel_decode, plain_decode
+            batcher.lay, trays.Block.unpack = plain_lay, plain_unpack
         return total / items
 
     class Counting:
@@ -162,7 +261,11 @@ def contestants() -> dict[str, Callable[[str, int], tuple[Any, Callable[[float],
         env = plangym_env(row, workers)
         return env, batches(env)
 
-    found: dict[str, Any] = {"Treadle, states": with_states, "Treadle, handles": with_handles}
+    def limit(row: str, workers: int) -> Any:
+        env = Limit(row, workers)
+        return env, env.stretch
+
+    found: dict[str, Any] = {"limit": limit, "Treadle, states": with_states, "Treadle, handles": with_handles}
     try:
         import plangym  # noqa: F401
     except ImportError:
@@ -190,8 +293,11 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     options = parser.parse_args()
     everybody = contestants()
-    print("| row | contestant | items/s | of plangym | us of CPU an item | per core of plangym | bytes an item |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| row | contestant | items/s | of plangym | us of CPU an item | per core of plangym | of the limit per core "
+        "| bytes an item |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for row in options.rows.split(","):
         measures: dict[str, list[Measure]] = {name: [] for name in everybody}
         moved: dict[str, float] = {}
@@ -199,14 +305,18 @@ def main() -> None:
             for name, make in everybody.items():
                 found, counted = turn(make(row, options.workers), options.seconds, moved=number == 0)
                 measures[name].append(found)
-                moved[name] = counted or moved[name]
+                moved[name] = counted or moved.get(name, 0.0)
         rate = {name: median(m.steps_per_s for m in each) for name, each in measures.items()}
         cpu = {name: median(m.cpu_us_per_step for m in each) for name, each in measures.items()}
         for name in everybody:
             times, core = "-", "-"
             if "plangym" in rate:
                 times, core = f"{rate[name] / rate['plangym']:.2f}", f"{cpu['plangym'] / cpu[name]:.2f}"
-            print(f"| {row} | {name} | {rate[name]:,.0f} | {times} | {cpu[name]:.1f} | {core} | {moved[name]:,.0f} |")
+            share = f"{cpu['limit'] / cpu[name]:.2f}"
+            print(
+                f"| {row} | {name} | {rate[name]:,.0f} | {times} | {cpu[name]:.1f} | {core} | {share} "
+                f"| {moved[name]:,.0f} |"
+            )
     print("\n| row | T | steps/s | us of CPU a step |\n|---|---|---|---|")
     for row in options.rows.split(","):
         for length in (1, 10, 100):

@@ -175,6 +175,15 @@ class Alone(Limit):
         return LimitSession(workload, n_envs, workers, rows=True)
 
 
+class LimitStored(Limit):
+    """The limit of those who store T steps: memory that is in no cache."""
+
+    name = "the limit's loop, stored"
+
+    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
+        return LimitSession(workload, n_envs, workers, kept=T)
+
+
 class AloneInOne(Alone):
     """A single one of them, as most people would run it."""
 
@@ -261,6 +270,7 @@ def tables() -> list[Table]:
     images = Row(WORKLOADS["images"], 32)
     storing = (
         Limit(),
+        LimitStored(),
         Stored("Gymnasium Sync, stored", gym.vector.SyncVectorEnv),
         Stored("Gymnasium Async, stored", gym.vector.AsyncVectorEnv),
         Vector("make_vec, stored", keep=stored),

@@ -137,6 +137,14 @@ def test_the_limits_loop_keeps_every_result_in_its_row() -> None:
     assert not loop.truncated.any()
 
 
+def test_the_limits_loop_stores_as_many_steps_as_it_is_told() -> None:
+    env = ImageEnv()
+    loop = Loop([env], [1], WORKLOADS["images"].actions(1), kept=3)
+    assert [loop.run(0.0)[0] for _ in range(3)] == [1, 1, 1]
+    assert loop.observations.shape == (3, 84, 84, 4)
+    assert [int(row[0, 0, 0]) for row in loop.observations] == [85 * ((env._left + back) & 3) for back in (2, 1, 0)]
+
+
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
 def test_a_workload_travels_and_steps_as_its_spaces_say(workload: Workload) -> None:
     if workload.name == "pong":

@@ -57,6 +57,8 @@ def test_every_error_can_be_made_without_fields(kind: type[TreadleError]) -> Non
         (errors.BadAction, ValueError),
         (errors.BadObservation, errors.WorkerError),
         (errors.BadObservation, errors.SpaceError),
+        (errors.StartupRefused, errors.StartupFailed),
+        (errors.StartupRefused, errors.UsageError),
         (errors.WorkerDied, EOFError),
         (errors.BrokenPool, EOFError),
         (errors.WorkerTimeout, TimeoutError),

@@ -23,7 +23,8 @@ PACKAGE = SRC / "treadle"
 # Arrows only point down: a room imports from lower rows and from itself. `treadle/__init__.py` is the front door: it
 # names everything and loads nothing, so it is outside the table, and no room enters through it.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__main__", "cli"}),
+    frozenset({"__main__"}),
+    frozenset({"cli"}),
     frozenset({"record", "testing"}),
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
@@ -34,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
-FACES = LAYERS[2]
+FACES = LAYERS[3]
 BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
 MAX_LINES = 420

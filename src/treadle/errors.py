@@ -21,6 +21,7 @@ __all__ = [
     "RemoteTraceback",
     "SpaceError",
     "StartupFailed",
+    "StartupRefused",
     "StateDiffers",
     "StateError",
     "StoreFull",
@@ -166,6 +167,11 @@ class StartupFailed(WorkerError):
     """One or more workers could not start; all were stopped again. `failures` holds one WorkerError each."""
 
     failures: tuple[WorkerError, ...] = ()
+
+
+class StartupRefused(StartupFailed, UsageError):
+    """Workers could not start because of what was asked for: an environment that nobody knows, a package that is not
+    installed, what is no policy. The text is that of the UsageError in the worker, and the place."""
 
 
 class BrokenPool(WorkerError, EOFError):

@@ -8,10 +8,11 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from command import COMMAND, ZOO, one_line, started, summary, treadle, until
+from command import COMMAND, LIMIT, ZOO, one_line, started, summary, treadle, until
 
 REAL = {
     "CartPole-v1": ("--episodes", 40),
@@ -562,3 +563,11 @@ def test_a_mistyped_command_is_told_what_it_may_have_been() -> None:
     done = treadle("colect", "CartPole-v1")
     assert done.returncode == 2
     assert one_line(done.stderr).endswith("Did you mean 'collect'? Try: treadle --help")
+
+
+def test_the_module_is_the_command() -> None:
+    said = [
+        subprocess.run([*way, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True).stdout
+        for way in ([COMMAND], [sys.executable, "-m", "treadle"])
+    ]
+    assert said[0] == said[1] != ""

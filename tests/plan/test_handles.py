@@ -15,7 +15,8 @@ from treadle.states.state import EnvState
 @pytest.fixture(params=["serial", "thread", "process"], scope="module")
 def shared(request: pytest.FixtureRequest) -> Any:
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2, backend=request.param) as made:
-        made.put_state(made.get_state())  # lays the store, which stays as long as the fixture
+        made.put_state(made.get_state())  # lays the store, which stays as long as the fixture, as trays do
+        made.step_batch([0], [made.get_state()])
         yield made
 
 

@@ -222,8 +222,14 @@ def test_setup_waits_and_begins_anew() -> None:
     assert (clone.n_workers, clone.delay_setup, clone.plan_env) == (2, True, None)
     env.close()
     env.close()
-    with pytest.raises(UsageError, match="not set up yet"):
-        env.set_state(1)
+    uses = [env.reset, env.get_state, lambda: env.set_state(1), lambda: env.step(0), lambda: env.step_batch([0])]
+    for use in [*uses, lambda: env.put_state(1), lambda: env.rollout_batch([1], [[0]]), env.sync_states]:
+        with pytest.raises(ClosedPool, match="closed: setup"):
+            use()
+    assert env._exchange is None, "no use starts workers"
+    env.setup()
+    assert len(env.step_batch([0])) == 5
+    env.close()
 
 
 def test_a_death_is_told_with_its_slot() -> None:

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.program.gym_env import import_package
+from treadle.program.ids import import_package
 from treadle.program.step import OnEnd
 
 

@@ -112,6 +112,20 @@ def test_the_whole_session_is_killed() -> None:
     assert set(os.listdir("/dev/shm")) <= before
 
 
+def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
+    script = Script("""
+        import socket
+        from treadle.pool import forkserver
+        dying = forkserver.server()
+        dying.channel.sock.shutdown(socket.SHUT_RDWR)  # so it is while the kernel buries one: hung up, and not yet dead
+        with Pool([gym_env(Sound)] * 2, workers=2) as pool:
+            pool.reset()
+            say(rewards=pool.step([0] * 2).rewards.tolist(), running=dying.running())
+    """)
+    assert script.hear() == {"rewards": [1, 1], "running": False}
+    assert script.end() == (0, "")
+
+
 def test_the_fork_server_is_killed_and_workers_live_on() -> None:
     script = Script("""
         from treadle.pool import forkserver

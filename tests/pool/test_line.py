@@ -10,7 +10,7 @@ from kit import until, within
 from treadle.pool.arena import Arena
 from treadle.pool.bell import local_bell
 from treadle.pool.channel import SPILL, Channel
-from treadle.pool.line import BOX, CREDIT, Line, LineFields
+from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot
 from treadle.pool.messages import Extras
 
 
@@ -65,6 +65,15 @@ def test_requests_queue_up_in_order(line: Ends) -> None:
         line.caller.post(id, 2, -1)
     assert not line.caller.idle()
     assert [line.worker.next(0)[0] for _ in range(1, line.caller.depth)] == list(range(1, line.caller.depth))
+
+
+@pytest.mark.parametrize("slot", [0, 1, 100_000])
+def test_a_step_of_one_slot_needs_no_message(slot: int, line: Ends) -> None:
+    line.caller.post(1, 2, 5, OneSlot.of(slot))
+    with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
+        nothing_there.recv(1)
+    id, op, block, (chosen, loose) = line.worker.next(0)
+    assert (id, op, block, chosen, loose) == (1, 2, 5, [slot], None)
 
 
 def test_a_stream_waits_for_credit(line: Ends) -> None:

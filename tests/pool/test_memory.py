@@ -12,14 +12,16 @@ import pytest
 from treadle.errors import ArenaError
 from treadle.pool import arena as arenas
 from treadle.pool.arena import ALIGN, PAGE, Arena
-from treadle.pool.lease import Leases
+from treadle.pool.lease import SMALL, Leases
+
+N = SMALL // 8 + 1
 
 
 def leases(count: int, *, views: bool = False) -> tuple[Leases, Arena]:
-    """`count` blocks and the spare, each int64[4] and bool[4]."""
+    """`count` blocks and the spare, each int64[N], which is large enough to be leased, and bool[4], which is not."""
     arena = Arena(shared=False)
     plan = arena.plan()
-    fields = [[plan.add("i8", (4,)), plan.add("?", (4,))] for _ in range(count + 1)]
+    fields = [[plan.add("i8", (N,)), plan.add("?", (4,))] for _ in range(count + 1)]
     arena.grow(plan)
     return Leases(arena, fields, views=views), arena
 
@@ -194,7 +196,16 @@ def test_a_copy_does_not_hold_a_block() -> None:
     ring, _ = leases(1)
     kept = ring.hand_out(ring.take())[0].copy()
     assert ring.take() == 0
-    assert kept.tolist() == [0] * 4
+    assert kept.tolist() == [0] * N
+
+
+def test_small_arrays_are_copies_and_hold_nothing() -> None:
+    ring, _ = leases(1)
+    ring.peek(0)[1][:] = True
+    small = ring.hand_out(ring.take())[1]
+    assert ring.take() == 0
+    ring.peek(0)[1][:] = False
+    assert small.all()
 
 
 def test_when_all_are_held_copies_are_made() -> None:
@@ -204,7 +215,7 @@ def test_when_all_are_held_copies_are_made() -> None:
         block = ring.take()
         ring.peek(block)[0][:] = i
         held.append(ring.hand_out(block))
-    assert [arrays[0].tolist() for arrays in held] == [[i] * 4 for i in range(10)]
+    assert [arrays[0].tolist() for arrays in held] == [[i] * N for i in range(10)]
     assert ring.copies == 8
     del held[0]
     assert ring.take() == 0
@@ -226,7 +237,7 @@ def test_views_are_always_of_the_same_block() -> None:
     first = ring.hand_out(ring.take())
     second = ring.hand_out(ring.take())
     second[0][:] = 3
-    assert first[0].tolist() == [3] * 4
+    assert first[0].tolist() == [3] * N
     assert ring.copies == 0
     ring.pin(0)
     assert ring.take() == 1

@@ -162,6 +162,11 @@ def test_a_constructor_that_raises_is_told() -> None:
         list(collect(refused, episodes=1))
 
 
+def test_an_unknown_id_is_a_wrong_argument() -> None:
+    with pytest.raises(UsageError, match=r"no environment 'CartPoll-v1'; did you mean CartPole-v1"):
+        list(collect("CartPoll-v1", episodes=1, backend="serial"))
+
+
 @pytest.mark.parametrize("given", [{"seed": -1}, {"seed": 1.5}, {"nonsense": 1}, {"rows": True}])
 def test_wrong_arguments_are_refused_at_the_call(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

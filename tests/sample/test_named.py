@@ -30,6 +30,11 @@ def test_a_text_is_an_id_or_names_something(text: str, named: bool) -> None:
     assert str(env_of(text)) == text
 
 
+def test_a_file_alone_says_too_little() -> None:
+    with pytest.raises(UsageError, match=r"As in my_env.py:make_env"):
+        env_of("my_env.py")
+
+
 def test_what_is_no_text_is_left_alone() -> None:
     assert env_of(gym.make) is gym.make
 

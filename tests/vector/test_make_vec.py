@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from small_envs import Counter
 
 from conftest import require
-from treadle.errors import StartupFailed
+from treadle.errors import StartupFailed, UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import make_vec, vector_entry_point
 
@@ -56,9 +56,43 @@ def test_names_that_both_sides_have() -> None:
     vector.close()
 
 
-def test_a_misspelt_option_is_the_constructors() -> None:
-    with pytest.raises(StartupFailed, match="work_ers"):
-        make_vec("CartPole-v1", 2, backend="serial", work_ers=2)
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_misspelt_option_is_told_of(owned: bool) -> None:
+    with pytest.raises(StartupFailed, match=r"wrokers=; did you mean workers=\?") as caught:
+        make_vec("CartPole-v1", 2, backend="serial", owned=owned, wrokers=2)
+    assert isinstance(caught.value, UsageError)
+
+
+def test_what_is_like_no_option_is_the_constructors() -> None:
+    with pytest.raises(StartupFailed, match="unexpected keyword argument 'gravitation'"):
+        make_vec("CartPole-v1", 2, backend="serial", gravitation=2)
+
+
+def test_an_argument_that_the_constructor_takes_is_no_misspelt_option() -> None:
+    class Nearly(gym.envs.classic_control.CartPoleEnv):
+        def __init__(self, worker: int) -> None:
+            super().__init__()
+            self.worker = worker
+
+    vector = make_vec(Nearly, 1, backend="serial", worker=7)
+    assert vector.get_attr("worker") == (7,)
+    vector.close()
+    with pytest.raises(StartupFailed, match="KeyError"):  # what it raises for another reason is not told otherwise
+        make_vec(lambda worker: {}["gone"], 1, backend="serial", worker=7)
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"workers": 1}, {"backend": "serial", "owned": True}])
+def test_an_unknown_id_names_the_nearest(options: dict[str, Any]) -> None:
+    with pytest.raises(StartupFailed, match=r"no environment 'CartPoll-v1'; did you mean CartPole-v1") as caught:
+        make_vec("CartPoll-v1", 2, **options)
+    assert isinstance(caught.value, UsageError)
+    assert caught.value.where.slot == 0
+
+
+def test_an_id_that_a_constructor_does_not_find_is_not_what_was_asked_for() -> None:
+    with pytest.raises(StartupFailed, match=r"NameNotFound.*CartPoll") as caught:
+        make_vec(lambda: gym.make("CartPoll-v1"), 1, backend="serial")
+    assert not isinstance(caught.value, UsageError)
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:

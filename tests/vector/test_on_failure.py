@@ -129,6 +129,26 @@ def test_disabled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_restarted_slot_takes_a_state(mode: str, tmp_path: Path) -> None:
+    """Nothing of what stood out for it, a fresh episode or a reset, comes over the state that it was given."""
+    vector = bombs(tmp_path, mode)
+    try:
+        vector.reset(seed=3)
+        vector.step(ACTIONS)
+        state = vector.get_states()[0]
+        vector.step(ACTIONS)
+        vector.set_states([state], slots=[1])
+        observations, rewards, _, _, infos = vector.step(np.array([0, 0, 0]))
+        assert observations.tolist() == [[3, 0], [2, 0], [3, 0]]
+        assert rewards.tolist() == [1, 1, 1]
+        assert "restarted" not in infos
+        assert vector.valid.all()
+        assert vector.stats().restarts.tolist() == [0, 1, 0]
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_drop(mode: str, tmp_path: Path) -> None:
     vector = bombs(tmp_path, mode, "drop")
     try:

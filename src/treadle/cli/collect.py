@@ -23,7 +23,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
     with own_stdout(options.json) as out:
         stored: Stored | None = None
         try:
-            with failures.naming(options.env), Progress(show=not options.quiet) as progress:
+            with Progress(show=not options.quiet) as progress:
                 stored = collect_dataset(**arguments, command=command, watch=progress)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C

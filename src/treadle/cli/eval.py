@@ -37,7 +37,7 @@ def run(options: EvalOptions) -> int:
 
 def _play(options: EvalOptions, policy: str) -> Evaluation:
     now = Standing(of_episodes=options.episodes)
-    with failures.naming(options.env), Progress(show=not options.quiet) as progress:
+    with Progress(show=not options.quiet) as progress:
         show = throttled(progress)
 
         def watch(score: Score) -> None:

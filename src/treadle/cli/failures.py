@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable
 
 import gymnasium as gym
 
 from treadle.errors import MissingExtra, StartupFailed, TreadleError, UsageError, WorkerError
-from treadle.program.gym_env import PACKAGES, import_package
 from treadle.sample.failed import CollectionFailed, reason_of
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
@@ -62,16 +58,6 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
         log.removeHandler(handler)
 
 
-@contextmanager
-def naming(env: str) -> Iterator[None]:
-    """Errors about an unknown id get to know what was typed."""
-    try:
-        yield
-    except StartupFailed as error:
-        error.typed = env  # type: ignore[attr-defined]
-        raise
-
-
 def tell(error: Exception, *, debug: bool) -> None:
     """Say what an error is about; with `debug` its traceback first."""
     if debug:
@@ -107,9 +93,6 @@ def _of_startup(error: StartupFailed) -> tuple[str, int]:
     original = first.__cause__
     if isinstance(original, MissingExtra | UsageError):
         return str(original), WRONG
-    if isinstance(original, gym.error.UnregisteredEnv):
-        env_id = getattr(error, "typed", "")
-        return f"there is no environment {env_id!r}{_nearest(env_id)}", WRONG
     if isinstance(original, ModuleNotFoundError) and original.name:
         return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
     if isinstance(original, gym.error.DependencyNotInstalled):
@@ -128,23 +111,3 @@ def _extra_of(text: str) -> str:
     """The extra of ours that brings what Gymnasium misses; "" when Gymnasium's own text is all there is."""
     found = next((extra for extra in ("mujoco",) if extra in text.lower()), None)
     return f"; or: pip install 'treadle[{found}]'" if found else ""
-
-
-def nearest_ids(env_id: str, count: int = 3) -> list[str]:
-    """Registered ids that look like `env_id`, those of installed packages that we know included."""
-    for prefix, (package, _) in PACKAGES.items():
-        if find_spec(package) is not None:
-            import_package(prefix)
-    known = {name.lower(): name for name in gym.registry}
-    bare: dict[str, str] = {}
-    for name in gym.registry:  # the newest version of a name comes last
-        bare[name.rpartition("/")[2].lower()] = name
-    text = env_id.rpartition(":")[2].lower()
-    close = [known[each] for each in difflib.get_close_matches(text, known, count)]
-    close += [bare[each] for each in difflib.get_close_matches(text.rpartition("/")[2], bare, count)]
-    return list(dict.fromkeys(close))[:count]
-
-
-def _nearest(env_id: str) -> str:
-    found = nearest_ids(env_id)
-    return f"; did you mean {' or '.join(found)}?" if found else "; gymnasium.pprint_registry() lists them"

@@ -32,8 +32,7 @@ def run(options: PlanOptions) -> int:
     options.check()
     with own_stdout(options.json) as out:
         pictures = options.out is not None
-        with failures.naming(options.env):
-            env: Any = make(**options.env_arguments(), autoreset=False, render_mode=_render_mode(options))
+        env: Any = make(**options.env_arguments(), autoreset=False, render_mode=_render_mode(options))
         with env:
             planner = _planner(env, options)
             chance = [_random(env, options, options.seed + i) for i in range(options.games)]

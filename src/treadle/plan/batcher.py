@@ -13,7 +13,8 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.scatter import Lane, balanced_chunks, columns, even_chunks, raise_failed, scatter
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
-from treadle.plan.work import Done, Work, packed, stacked
+from treadle.plan.trays import ALIGN, SPARE, Block, Tray, Trays, lay
+from treadle.plan.work import Done, Packed, Work, packed, stacked
 
 OBSERVATIONS = (None, "last", "all")
 
@@ -39,6 +40,12 @@ class Batcher:
         self._store_bytes, self._state_bytes = store_bytes, state_bytes
         self.store: Store | None = None
         self._seconds: dict[str, float] = {}  # what an item took lately
+        self._room: dict[Any, float] = {}  # bytes of a tray that an item took lately
+        self._trays: Trays | None = None
+        first = self.lanes[0][0]
+        if not first.in_process and all(lane[0] is first for lane in self.lanes):
+            arena = first.pool.grounding.arena
+            self._trays = None if arena is None else Trays(arena)
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -86,7 +93,8 @@ class Batcher:
         return StateHandle(store, row)
 
     def close(self) -> None:
-        """The store is gone."""
+        """The store is gone, and so are the trays; observations that are held keep their memory."""
+        self._trays = None
         if self.store is not None:
             self.store.closed = True
 
@@ -107,23 +115,56 @@ class Batcher:
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if anywhere else even_chunks(n, slots)
         store_map = None if store is None or (rows is None and not targets) else store.map
         works = [_cut(orders, lo, hi, rows, targets, store_map, rollout) for lo, hi in chunks]
+        each = (what, orders.return_state is True)
+        block = None
+        if self._trays is not None and rollout is None:
+            block = self._laid(works, self._room.get(each, 0))
+
+        at_work = set(range(len(chunks)))
 
         def abandoned(index: int) -> None:
             if targets and store is not None:
                 lo, hi = chunks[index]
                 store.give_back(targets[lo:hi])
+            at_work.discard(index)
+            if block is not None:
+                block.busy = bool(at_work)
 
         dones, by = scatter(lanes, works, anywhere=anywhere, one_by_one=self._one_by_one, abandoned=abandoned)
+        if block is not None:
+            for done in dones:
+                block.unpack(done)
+            block.busy = False
         try:
             raise_failed(dones, by, n)
         except BaseException:
             if store is not None:
                 store.give_back(targets)
             raise
+        self._room[each] = max(done.room / len(work) for done, work in zip(dones, works, strict=True))
         took = sum(done.seconds for done in dones) / n
         before = self._seconds.get(what, took)
         self._seconds[what] = 0.5 * (before + took)
         return dones, targets
+
+    def _laid(self, works: list[Work], each: float) -> Block | None:
+        """Give each chunk a tray in a block, and lay its states there; None when there is no memory for it.
+
+        `each`: bytes for what comes back of an item.
+        """
+        assert self._trays is not None
+        sent = [sum(map(len, w.states.data)) if isinstance(w.states, Packed) else 0 for w in works]
+        back = [int(each * len(work) * SPARE) + ALIGN for work in works]
+        block = self._trays.take(sum(sent) + sum(back))
+        at = 0
+        for work, out, home in zip(works, sent, back, strict=True):
+            if block is None:
+                break
+            if out:
+                work.states = lay(block.memory, at, work.states.kind, work.states.data)
+            work.tray = Tray(block.segment, block.segments, at + out, at + out + home)
+            at += out + home
+        return block
 
     def _rows(self, orders: Orders) -> list[int] | None:
         """The rows that the states are, where they are handles. Raises UsageError and FreedHandle, naming the item."""

@@ -13,6 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
 from treadle.plan.env import PROCESSES, PlanEnv
+from treadle.plan.stepping import Step, plain
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
@@ -22,6 +23,8 @@ log = logging.getLogger("treadle")
 
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
+# what a step is made of
+STEPPED = frozenset({"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset"})
 
 
 class GymPlanEnv(PlanEnv):
@@ -236,6 +239,26 @@ class GymPlanEnv(PlanEnv):
         image = self._seen()
         return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
 
+    def plain_step(self, wanted: bool) -> Step | None:
+        """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
+        own = not STEPPED.isdisjoint(self.__dict__) or (
+            type(self) is not GymPlanEnv
+            and any(getattr(type(self), name) is not getattr(GymPlanEnv, name) for name in STEPPED)
+        )
+        if own or self._processes or self._return_image:
+            return None
+        keeper = self._kept()
+        keeper.look()
+
+        def put(state: Any) -> None:
+            if type(state) is EnvState:
+                keeper.put(state)
+            else:
+                self.set_state(state)
+
+        take = None if not wanted else self.get_state if self.STATE_IS_ARRAY else keeper.take
+        return plain(self.gym_env, self.frameskip, put, take, self.run_autoreset)
+
     def get_state(self) -> Any:
         """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""
         state = self._kept().get()
@@ -247,15 +270,16 @@ class GymPlanEnv(PlanEnv):
 
     def set_state(self, state: Any) -> None:
         """Put a state back. Raises StateError for one of another kind."""
-        if isinstance(state, np.ndarray) and state.shape == (1,):
+        if type(state) is not EnvState and isinstance(state, np.ndarray) and state.shape == (1,):
             state = state[0]
         self._kept().set(state)
 
     def _kept(self) -> Keeper:
-        env = self.gym_env
-        assert self._keeper is not None
-        self._keeper.env = env  # it may have been wrapped since
-        return self._keeper
+        env = self._gym_env or self.gym_env
+        keeper = self._keeper
+        assert keeper is not None
+        keeper.env = env  # it may have been wrapped since
+        return keeper
 
     def close(self) -> None:
         """Close the environment; using it again builds a new one."""

@@ -89,8 +89,8 @@ def dts_of(dt: Any, n: int) -> list[int]:
         if len(values) != n:
             raise UsageError(f"{len(values)} dts for {n} actions: item {min(n, len(values))} has no pair")
     else:
-        values = [dt] * n
-    return [whole(value, f"dt of item {i}") for i, value in enumerate(values)]
+        return [whole(dt, "dt of item 0")] * n
+    return [v if type(v) is int and v > 0 else whole(v, f"dt of item {i}") for i, v in enumerate(values)]
 
 
 def whole(value: Any, what: str) -> int:

@@ -98,6 +98,7 @@ class ParallelEnv(VectorizedEnv):
             envs = [ExternalProcess.of(exchange, slot) for slot in range(self.n_workers)]
             self._batch_env = BatchEnv(envs, blocking=self._blocking, **self._store)
             super().setup()
+            self._closed = False
         except BaseException:
             self.close()
             raise
@@ -191,12 +192,15 @@ class ParallelEnv(VectorizedEnv):
         self.action_space.__dict__.update(kept["action_space"].__dict__)
 
     def _batch(self) -> BatchEnv:
+        self._refuse_closed()
         if self._batch_env is None:
-            raise UsageError(f"{self.name} is closed, or not set up yet: call setup() first")
+            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
         return self._batch_env
 
     def close(self) -> None:
-        """End the workers and close the local environment. Idempotent; `setup` begins anew."""
+        """End the workers and close the local environment. Idempotent. Anything but `setup`, which begins anew, raises
+        ClosedPool from now on."""
+        self._closed = True
         batch, self._batch_env = self.__dict__.get("_batch_env"), None
         exchange, self._exchange = self.__dict__.get("_exchange"), None
         local, self._plan_env = self.__dict__.get("_plan_env"), None

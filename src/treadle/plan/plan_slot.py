@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from treadle.plan.store import StoreMap
+from treadle.plan.trays import Laid, Room, Tray, lift
 from treadle.plan.work import Done, Work, do_rollouts, do_steps
 from treadle.pool.arena import Arena
 from treadle.program.base import Description, Program
@@ -40,6 +40,7 @@ class PlanSlot(Program):
         self.env.reset()
         self._arena: Arena | None = None
         self._stores: dict[Any, StoreMap] = {}
+        self._blocks: dict[int, Any] = {}
 
     def describe(self) -> Description:
         return Description()
@@ -62,8 +63,22 @@ class PlanSlot(Program):
             known = self._stores.get(work.store.where)
             if known is None:
                 known = self._stores[work.store.where] = work.store.opened(self._arena)
-            work = replace(work, store=known)
-        return do_steps(self.env, work) if work.rollout is None else do_rollouts(self.env, work)
+            work.store = known
+        room = None
+        if work.tray is not None:
+            memory = self._memory(work.tray)
+            room = Room(memory, work.tray)
+            if isinstance(work.states, Laid):
+                work.states = lift(memory, work.states)
+        return do_steps(self.env, work, room) if work.rollout is None else do_rollouts(self.env, work)
+
+    def _memory(self, tray: Tray) -> Any:
+        """The block of a tray."""
+        known = self._blocks.get(tray.segment)
+        if known is None:
+            assert self._arena is not None
+            known = self._blocks[tray.segment] = tray.opened(self._arena)
+        return known
 
     def close(self) -> None:
         close = getattr(self.env, "close", None)

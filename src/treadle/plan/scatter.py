@@ -22,7 +22,7 @@ from treadle.pool import failure
 
 Lane = tuple[Exchange, int]
 
-CHUNK_SECONDS = 0.004
+CHUNK_SECONDS = 0.010
 MOST = 8  # chunks a slot
 
 
@@ -107,8 +107,10 @@ class _Scattered:
         return [done for done in self._results if done is not None], self._by
 
     def _send(self) -> None:
+        able = {id(lane[0]): lane[0].slots() for lane in self._lanes} if self._anywhere and self._todo else {}
+        alive = [lane for lane in self._lanes if lane[1] in able.get(id(lane[0]), ())]
         while self._todo and self._error is None and not (self._one_by_one and self.out):
-            lane = _next_lane(self._load, self._lanes, self._todo[0], self._anywhere)
+            lane = _next_lane(self._load, alive, len(able)) if self._anywhere else self._lanes[self._todo[0]]
             if lane is None:
                 return
             index = self._todo[0]
@@ -130,17 +132,17 @@ class _Scattered:
         if isinstance(error, WorkerTimeout):
             self.late.add(index)
         if self._anywhere and _can_go_on(error, lane):
+            work = self._works[index]
+            work.tray = None if work.tray is None else work.tray.without_room()
             self._todo.appendleft(index)
         elif self._error is None:
             self._error = error
 
 
-def _next_lane(load: dict[Lane, int], lanes: Sequence[Lane], index: int, anywhere: bool) -> Lane | None:
-    if not anywhere:
-        return lanes[index]
-    alive = [lane for lane in lanes if lane[1] in lane[0].slots()]
-    most = 2 if len({id(lane[0]) for lane in lanes}) == 1 else len(lanes)  # pulling needs one pool to listen to
-    lane = min(alive, key=lambda each: load[each], default=None)
+def _next_lane(load: dict[Lane, int], alive: Sequence[Lane], pools: int) -> Lane | None:
+    """The one with least to do; None when all have enough, or there is none."""
+    most = 2 if pools == 1 else len(load)  # pulling needs one pool to listen to
+    lane = min(alive, key=load.__getitem__, default=None)
     return lane if lane is not None and load[lane] < most else None
 
 

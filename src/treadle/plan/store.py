@@ -1,8 +1,8 @@
 """The store: states that stay where they were made.
 
-Rows of fixed size in memory that every worker maps. A state lies pickled in its row; a handle on the caller's side
-names the row, and when the last handle of a row is gone, the row is free again. So a search tree may have a hundred
-thousand states of which none ever crosses to the caller.
+Rows of fixed size in memory that every worker maps. A handle on the caller's side names the row of a state, and when
+the last handle of a row is gone, the row is free again. So a search tree may have a hundred thousand states of which
+none ever crosses to the caller.
 
 Who writes a row? The worker that makes its state, before it answers; nobody knows the row's handle until then. Who
 reads it? Any worker that is asked to begin there, while the caller holds the handle for the request.
@@ -13,10 +13,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import numpy as np
-
 from treadle.errors import FreedHandle, StoreFull
-from treadle.pool.arena import Arena, Field
+from treadle.pool.arena import Arena, Field, view
+from treadle.states.state import EnvState
 
 STORE_BYTES = 64 * 2**20
 SPARE = 1.5  # a row is so many times as large as the first state
@@ -25,14 +24,22 @@ UNIT = 64
 
 
 class StoreMap:
-    """A store as a worker (or the caller) sees it. Pickled, it says where the store lies; `opened` maps it there."""
+    """A store as a worker (or the caller) sees it. Pickled, it says where the store lies; `opened` maps it there.
 
-    def __init__(self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None) -> None:
+    A row's length tells what lies in it: above zero the bytes of an `EnvState` of the store's `kind`, below zero
+    anything else, pickled.
+    """
+
+    def __init__(
+        self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None, kind: str
+    ) -> None:
         self._fields = rows, lengths
         self._segments = segments
+        self._count, self._size = rows.shape
+        self._kind = kind
         self._rows: Any = None
         if arena is not None:
-            self._rows, self._lengths = arena.array(rows), arena.array(lengths)
+            self._rows, self._lengths = view(arena.array(rows).reshape(-1)), view(arena.array(lengths))
 
     @property
     def where(self) -> Field:
@@ -45,28 +52,33 @@ class StoreMap:
             return self
         assert arena is not None
         arena.join(self._segments)
-        return StoreMap(*self._fields, self._segments, arena)
+        return StoreMap(*self._fields, self._segments, arena, self._kind)
 
     def read(self, row: int) -> Any:
         """The state in a row."""
-        return pickle.loads(memoryview(self._rows[row])[: int(self._lengths[row])])
+        length, start = self._lengths[row], row * self._size
+        if length > 0:
+            return EnvState(self._kind, self._rows[start : start + length].tobytes())
+        return pickle.loads(self._rows[start : start - length])
 
     def write(self, row: int, state: Any) -> None:
         """Put a state into a row. Raises StoreFull when it is larger than that."""
-        data = pickle.dumps(state, 5)
-        size = self._rows.shape[1]
-        if len(data) > size:
+        raw = type(state) is EnvState and state.kind == self._kind and len(state.data) > 0
+        data = state.data if raw else pickle.dumps(state, 5)
+        size = len(data)
+        if size > self._size:
             raise StoreFull(
-                f"a state of {len(data)} bytes does not fit a row of the store ({size} bytes): give state_bytes="
-                f"{-(-len(data) * 2 // UNIT) * UNIT}",
-                rows=len(self._rows),
-                row_bytes=size,
+                f"a state of {size} bytes does not fit a row of the store ({self._size} bytes): give state_bytes="
+                f"{-(-size * 2 // UNIT) * UNIT}",
+                rows=self._count,
+                row_bytes=self._size,
             )
-        self._rows[row, : len(data)] = np.frombuffer(data, np.uint8)
-        self._lengths[row] = len(data)
+        start = row * self._size
+        self._rows[start : start + size] = data
+        self._lengths[row] = size if raw else -size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoreMap, (*self._fields, self._segments, None)
+        return StoreMap, (*self._fields, self._segments, None, self._kind)
 
 
 class Store:
@@ -87,7 +99,8 @@ class Store:
         plan = arena.plan()
         rows, lengths = plan.add("u1", (count, row)), plan.add("i8", (count,))
         arena.grow(plan)
-        self.map = StoreMap(rows, lengths, list(arena.segments), arena)
+        kind = first.kind if type(first) is EnvState else ""
+        self.map = StoreMap(rows, lengths, list(arena.segments), arena, kind)
         self.row_bytes, self.rows = row, count
         self._free = list(range(count - 1, -1, -1))
         self.closed = False

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import ClosedPool, UsageError
 from treadle.plan.env import PlanEnv
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.orders import orders_of
@@ -56,6 +56,7 @@ class VectorizedEnv(PlanEnv):
             raise UsageError(f"n_workers must be at least 1, got {n_workers!r}")
         self._env_class, self._n_workers, self._env_kwargs = env_class, int(n_workers), kwargs
         self._plan_env: Any = None
+        self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
         self._named = name
         self._take_flags(env_class)
         text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
@@ -106,7 +107,7 @@ class VectorizedEnv(PlanEnv):
             UsageError, FreedHandle, StoreFull: naming the item; nothing was sent.
             TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
                 former. The workers live, and all other answers have been taken.
-            WorkerDied, WorkerTimeout, BrokenPool.
+            WorkerDied, WorkerTimeout, BrokenPool; ClosedPool after `close`.
         """
         orders_of(actions, states, dt, return_state, repeat)
         self._ready()
@@ -143,8 +144,13 @@ class VectorizedEnv(PlanEnv):
             setattr(self, flag, getattr(source, flag, getattr(VectorizedEnv, flag)))
 
     def _ready(self) -> None:
+        self._refuse_closed()
         if self._plan_env is None:
             self.setup()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClosedPool(f"{self.name} is closed: setup() begins anew")
 
     @property
     def plan_env(self) -> Any:
@@ -152,6 +158,7 @@ class VectorizedEnv(PlanEnv):
         return self._plan_env
 
     def _local(self) -> Any:
+        self._refuse_closed()
         if self._plan_env is None:
             raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
         return self._plan_env

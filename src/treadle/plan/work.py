@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from treadle.plan.orders import HANDLE
+from treadle.plan.stepping import stepping
 from treadle.plan.store import StoreMap
+from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
 from treadle.states.state import EnvState
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
     """A chunk of a batch: consecutive items, for one slot.
 
@@ -28,6 +31,7 @@ class Work:
         rows: instead of `states`: where in the store they lie.
         return_state: False, True, or "handle": then `targets` says where in the store each item's state goes.
         store: the store, where rows are spoken of.
+        tray: memory for what comes back; `states` may lie in its block.
     """
 
     first: int
@@ -41,14 +45,25 @@ class Work:
     targets: list[int] | None = None
     store: StoreMap | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
+    tray: Tray | None = None
 
     def __len__(self) -> int:
         return len(self.actions)
 
+    @property
+    def given(self) -> bool:
+        """Do the items begin in states of their own?"""
+        return self.states is not None or self.rows is not None
+
 
 @dataclass
 class Done:
-    """What came of a chunk, in columns. `failed`: the item that raised, and why; those after it were not tried."""
+    """What came of a chunk, in columns.
+
+    Attributes:
+        failed: the item that raised, and why; those after it were not tried.
+        room: bytes of a tray that it takes.
+    """
 
     states: Any = None
     observations: Any = None
@@ -58,6 +73,7 @@ class Done:
     infos: list[dict[str, Any]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    room: int = 0
     failed: tuple[int, Raised] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Done:
@@ -85,68 +101,83 @@ class Packed:
 
 def packed(states: list[Any]) -> Any:
     """States as they travel best."""
-    if states and all(type(state) is EnvState for state in states):
-        kind = states[0].kind
-        if all(state.kind == kind for state in states):
-            return Packed(kind, [state.data for state in states])
-    return states
+    if {type(state) for state in states} != {EnvState}:
+        return states
+    kinds = {state.kind for state in states}
+    return Packed(kinds.pop(), [state.data for state in states]) if len(kinds) == 1 else states
 
 
-class Begin:
-    """Puts an environment where each item of a chunk begins."""
-
-    def __init__(self, env: Any, work: Work) -> None:
-        self._env, self._work = env, work
-        self.given = work.states is not None or work.rows is not None
-
-    def state(self, index: int) -> Any:
-        """The state of the chunk's item number `index`; None where it goes on."""
-        work = self._work
-        if not self.given:
-            return None
-        at = (work.first + index) // work.repeat - work.base
-        if work.rows is not None:
-            assert work.store is not None
-            return work.store.read(work.rows[at])
-        assert work.states is not None
-        return work.states[at]
+def beginnings(work: Work) -> Iterator[Any]:
+    """The state that each item of the chunk begins in; None where it goes on."""
+    if work.rows is not None:
+        assert work.store is not None
+        own: Iterator[Any] = map(work.store.read, work.rows)
+    elif work.states is not None:
+        own = iter(work.states)
+    else:
+        return itertools.repeat(None)
+    if work.repeat == 1:
+        return own
+    first, end, k = work.first, work.first + len(work), work.repeat
+    shares = (
+        itertools.repeat(state, min(end, (at + 1) * k) - max(first, at * k)) for at, state in enumerate(own, work.base)
+    )
+    return itertools.chain.from_iterable(shares)
 
 
-def do_steps(env: Any, work: Work) -> Done:
-    """Step an environment through a chunk. Never raises for what the environment does: see `Done.failed`."""
+def keeping(done: Done, work: Work) -> Callable[[Any], None]:
+    """What takes the states that the items lead to, one after the other."""
+    if work.return_state != HANDLE:
+        return (done.states if done.states is not None else []).append
+    assert work.store is not None
+    assert work.targets is not None
+    write, targets = work.store.write, iter(work.targets)
+    return lambda state: write(next(targets), state)
+
+
+def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
+    """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`."""
     done = Done(states=[] if work.return_state is True else None)
-    begin, began = Begin(env, work), perf_counter()
-    wanted = bool(work.return_state)
-    observations = Column(len(work))
+    began = perf_counter()
+    given, wanted = work.given, bool(work.return_state)
+    observations = Column(len(work), room)
+    see, keep = observations.add, keeping(done, work)
     rewards: list[Any] = []
+    terminals, truncateds, infos = done.terminals, done.truncateds, done.infos
     autoreset = getattr(env, "autoreset", False)
     ended = False
-    if begin.given and autoreset:  # the next item says itself where it begins: one reset at the end will do
+    if given and autoreset:  # the next item says itself where it begins: one reset at the end will do
         env.autoreset = False
-    index = -1
     try:
-        for index, action in enumerate(work.actions):
-            parts = env.step(action=action, state=begin.state(index), dt=work.dts[index], return_state=wanted)
+        step = stepping(env, wanted)
+        for action, state, dt in zip(work.actions, beginnings(work), work.dts):
+            parts = step(action, state, dt, True)
             if wanted:
-                state, *parts = parts
-                _keep(done, work, index, state)
-            observation, reward, terminal, truncated, info = parts
-            observations.add(observation)
+                state, observation, reward, terminal, truncated, info = parts
+                keep(state)
+            else:
+                observation, reward, terminal, truncated, info = parts
+            see(observation)
             rewards.append(reward)
-            done.terminals.append(terminal)
-            done.truncateds.append(truncated)
-            done.infos.append(info)
-            ended = terminal or truncated
+            terminals.append(terminal)
+            truncateds.append(truncated)
+            infos.append(info)
+        ended = terminal or truncated
     except Exception as error:  # noqa: BLE001 - told to the caller, item and all
-        done.failed = work.first + index, Raised.of(error, "step")
+        done.failed = work.first + len(infos), Raised.of(error, "step")
     finally:
-        if begin.given and autoreset:
+        if given and autoreset:
             env.autoreset = True
-    if begin.given and autoreset and ended and done.failed is None:
+    if given and autoreset and ended and done.failed is None:
         env.reset(return_state=False)
     done.observations, done.rewards = observations.whole(), rewards
     if done.states is not None:
         done.states = packed(done.states)
+    if room is not None:
+        done.observations = room.observations(done.observations)
+        if isinstance(done.states, Packed):
+            done.states = room.states(done.states.kind, done.states.data) or done.states
+        done.room = room.needed
     done.seconds = perf_counter() - began
     return done
 
@@ -154,37 +185,39 @@ def do_steps(env: Any, work: Work) -> Done:
 def do_rollouts(env: Any, work: Work) -> Done:
     """Play each item's actions from its state, until they or the episode end; nothing is reset."""
     done = Done(states=[] if work.return_state is True else None)
-    begin, began = Begin(env, work), perf_counter()
+    began = perf_counter()
+    keep, seen = keeping(done, work), work.rollout != "none"
     longest = max(len(actions) for actions in work.actions)
     rewards = np.zeros((len(work.actions), longest))
     observations: list[Any] = []
     autoreset = getattr(env, "autoreset", False)
     env.autoreset = False
-    index = -1
+    terminal = truncated = False
     try:
-        for index, actions in enumerate(work.actions):
-            env.set_state(begin.state(index))
-            terminal = truncated = False
-            seen: list[Any] = []
-            length, last = 0, len(actions) - 1
-            for length, action in enumerate(actions):
-                parts = env.step(action=action, dt=work.dts[index], return_state=False)
-                observation, reward, terminal, truncated, _info = parts
-                rewards[index, length] = reward
-                over = terminal or truncated
-                if work.rollout == "all" or (work.rollout == "last" and (over or length == last)):
-                    seen.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
-                if over:
+        step = stepping(env, False)
+        for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
+            shown: list[Any] = []
+            length = 0
+            for action in actions:
+                observation, row[length], terminal, truncated, _info = step(action, state, dt, seen)
+                state = None  # the item's other actions go on from there
+                length += 1
+                if work.rollout == "all":
+                    shown.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
+                if terminal or truncated:
                     break
+            if work.rollout == "last":
+                observations.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
+            else:
+                observations.append(stacked(shown) if shown else None)
+            if work.return_state:
+                keep(env.get_state())
             done.terminals.append(terminal)
             done.truncateds.append(truncated)
-            done.lengths.append(length + 1)
-            observations.append(stacked(seen) if work.rollout == "all" else seen[0] if seen else None)
+            done.lengths.append(length)
             done.infos.append({})
-            if work.return_state:
-                _keep(done, work, index, env.get_state())
     except Exception as error:  # noqa: BLE001 - as above
-        done.failed = work.first + index, Raised.of(error, "step")
+        done.failed = work.first + len(done.infos), Raised.of(error, "step")
     finally:
         env.autoreset = autoreset
     if autoreset and done.failed is None and (terminal or truncated):
@@ -197,38 +230,33 @@ def do_rollouts(env: Any, work: Work) -> Done:
     return done
 
 
-def _keep(done: Done, work: Work, index: int, state: Any) -> None:
-    if work.return_state == HANDLE:
-        assert work.store is not None
-        assert work.targets is not None
-        work.store.write(work.targets[index], state)
-    else:
-        assert done.states is not None
-        done.states.append(state)
-
-
 class Column:
     """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, room: Room | None = None) -> None:
+        self._count, self._room = count, room
         self._array: np.ndarray | None = None
+        self._like: tuple[Any, ...] = ()  # dtype and shape of its rows
         self._list: list[Any] = []
         self._filled = 0
 
     def add(self, value: Any) -> None:
         """The next one; an array is copied, environments use theirs again."""
-        array, at = self._array, self._filled
-        fits = isinstance(value, np.ndarray) and not value.dtype.hasobject
-        if at == 0 and fits:
-            array = self._array = np.empty((self._count, *value.shape), value.dtype)
-        if array is not None:
-            if fits and value.shape == array.shape[1:] and value.dtype == array.dtype:
-                array[at] = value
+        at = self._filled
+        if isinstance(value, np.ndarray):
+            like = value.dtype, value.shape
+            if at == 0 and not value.dtype.hasobject:
+                shape = (self._count, *value.shape)
+                own = None if self._room is None else self._room.array(shape, value.dtype)
+                self._array, self._like = np.empty(shape, value.dtype) if own is None else own, like
+            if self._array is not None and like == self._like:
+                self._array[at] = value
                 self._filled = at + 1
                 return
-            self._list, self._array = list(array[:at]), None
-        self._list.append(value.copy() if isinstance(value, np.ndarray) else value)
+            value = value.copy()
+        if self._array is not None:
+            self._list, self._array = list(self._array[:at]), None
+        self._list.append(value)
         self._filled = at + 1
 
     def whole(self) -> Any:

@@ -63,14 +63,20 @@ class Batches:
         return valid
 
     def assemble(
-        self, block: int, extras: Sequence[Extras | None], lost: Iterable[int] = (), *, copy: bool = False
+        self,
+        block: int,
+        extras: Sequence[Extras | None],
+        lost: Iterable[int] = (),
+        *,
+        copy: bool = False,
+        ended: bool = True,
     ) -> Batch:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
-        `copy`: hand out copies, because somebody may still write in the block.
+        `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
         """
         self.block = block
-        self._lost = {*lost, *(slot for each in extras if each is not None for slot in each.raised)}
+        self._lost = set(lost)
         infos: dict[int, Any] = {}
         finals: dict[int, Any] = {}
         for each in extras:
@@ -78,14 +84,20 @@ class Batches:
                 infos.update(each.infos)
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
+                self._lost.update(each.raised)
         for slot in range(self._n if self.observations.loose else 0):
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
-        arrays = [array.copy() for array in self._leases.peek(block)] if copy else self.hand_out(block)
-        for slot in self._lost:
-            self._last_loose[slot] = [None] * len(self.observations.loose)
-            for array in arrays:
-                array[slot] = 0
-        whole = self.finals(block, arrays, finals)
+        if copy or self._lost:
+            arrays = self._leases.peek(block)
+            if copy:
+                arrays = [array.copy() for array in arrays]
+            for slot in self._lost:
+                self._last_loose[slot] = [None] * len(self.observations.loose)
+                for array in arrays:
+                    array[slot] = 0
+        if not copy:
+            arrays = self.hand_out(block)
+        whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
 

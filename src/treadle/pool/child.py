@@ -24,7 +24,7 @@ from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line, Undecodable
+from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
@@ -126,8 +126,8 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
     while True:
         id, op, block, payload = line.next(tries)
         start = perf_counter_ns()
-        if op == STEP and payload is None:  # the common case, without ceremony
-            extras = server.step(id, block)
+        if op == STEP and (payload is None or type(payload) is OneSlot):  # the common case, without ceremony
+            extras = server.step(id, block, *(payload or ()))
             line.words[BUSY_NS] += perf_counter_ns() - start
             answer(line, id, extras, "step", ended=server.ended)
             continue

@@ -91,13 +91,15 @@ class ForkServer:
     def fork(self, sock: socket.socket) -> tuple[int, int]:
         """A new worker on `sock`: (pid, pidfd). Raises OSError when the server is gone or cannot fork."""
         with self._lock:
-            self.channel.send("fork", (sock.fileno(),), block=True)
             try:
+                self.channel.send("fork", (sock.fileno(),), block=True)
                 reply, fds = self._receive("forked", FORK_SECONDS)
                 if reply is None:
                     raise OSError(f"the fork server has not answered for {FORK_SECONDS:g} s")
             except BaseException:
-                self.stop()  # an answer that comes later would be taken for that to another request
+                # an answer that comes later would be taken for that to another request; and one that is dying, whose
+                # socket is closed already, counts as running until it has been waited for
+                self.stop()
                 raise
         if isinstance(reply, str):
             raise OSError(reply)

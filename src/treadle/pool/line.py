@@ -22,6 +22,7 @@ from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op
+ONE_SLOT = 65536  # times a slot's number + 1: added to the op of a step of that slot alone
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
@@ -58,6 +59,17 @@ class LineFields:
             plan.add("i8", (PLACES,)),
             depth,
         )
+
+
+class OneSlot(tuple[list[int], None]):
+    """The payload of a step of one slot: it travels in the words of the request, without a message."""
+
+    @classmethod
+    def of(cls, slot: int) -> OneSlot:
+        return cls(([slot], None))
+
+    def discard(self) -> None:
+        """As `channel.Packed.discard`: nothing was made for it."""
 
 
 class Undecodable:
@@ -103,7 +115,9 @@ class Line:
 
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
         """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
-        if packed is not None:
+        if type(packed) is OneSlot:
+            op += (packed[0][0] + 1) * ONE_SLOT
+        elif packed is not None:
             self.channel.send_packed(packed)
             op += WITH_PAYLOAD
         at = self.posted % self.depth * 4
@@ -181,8 +195,11 @@ class Line:
         while words[at] != self.posted + 1:
             await_bell(self.bell, tries, 3600.0)
         self.posted, id, op, block = words[at : at + 4]
-        payload = None
-        if op >= WITH_PAYLOAD:
+        payload: Any = None
+        if op >= ONE_SLOT:
+            slot, op = divmod(op, ONE_SLOT)
+            payload = OneSlot.of(slot - 1)
+        elif op >= WITH_PAYLOAD:
             op -= WITH_PAYLOAD
             try:
                 payload, fds = self.channel.recv_wait()

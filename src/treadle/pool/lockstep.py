@@ -154,7 +154,7 @@ class Lockstep:
                 if single:
                     return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
                 return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
-            return self._finish(block, [extras, *told.values()])
+            return self._finish(block, [extras, *told.values()], ended=bool(ended & FLAG_ENDED))
 
         return step
 
@@ -393,16 +393,16 @@ class Lockstep:
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, block: int, extras: Sequence[Extras | None], flight: Flight | None = None) -> Batch:
-        """The batch of a flight, or (None) of a step of the fast lane."""
+    def _finish(self, block: int, extras: Sequence[Extras | None], flight: Any = None, ended: bool = True) -> Batch:
+        """The batch of a flight, or (None) of the fast lane, which knows whether an episode has `ended`."""
         recovery = self._recovery
         if recovery is not None and flight is not None:
             nothing = recovery.fill(flight)
             batch = self._batches.assemble(block, extras, nothing)
             recovery.landed(flight, batch)
         else:
-            batch = self._batches.assemble(block, extras)
-            if recovery is not None:
+            batch = self._batches.assemble(block, extras, ended=ended)
+            if recovery is not None and ended:
                 recovery.note_ends(batch.terminated | batch.truncated)
         self._raise_first([e for e in extras if e is not None], batch)
         return batch

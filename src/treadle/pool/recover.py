@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,12 @@ class Recovery:
         if dropped and len(chosen) < self._pool.n:
             raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
         return [slot for slot in chosen if slot not in dropped]
+
+    def placed(self, slots: Collection[int]) -> None:
+        """These slots were put into states: what stood out for them does no more, and fresh programs have begun."""
+        self._fresh -= set(slots)
+        for slot in slots:
+            self.due.pop(slot, None)
 
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""

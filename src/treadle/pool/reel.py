@@ -42,8 +42,8 @@ class RolloutLeases(Leases):
         if reel is None or block not in reel.fields:
             reel = self._latest = self.reel_of(block)
         arrays = self._rows(reel, block)
-        if not self._views:
-            reel.held += map(weakref.ref, arrays)
+        if not self._views:  # rewards and flags of one step go no further than the rollout that is made of them
+            reel.held += map(weakref.ref, arrays[:-3])
         return arrays
 
     def peek(self, block: int) -> list[np.ndarray]:

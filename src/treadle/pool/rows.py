@@ -14,6 +14,7 @@ before the first step: block t writes observation t + 1. The rows of terminal ob
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,33 +186,51 @@ class Stage:
 
     def __init__(self, layout: Layout, k: int) -> None:
         leaf = layout.leaves[0] if len(layout.leaves) == 1 else None
-        self._at_hand: list[Any] = [None]
+        self._at_hand: list[Any] = [None, None]
         self.arrays: list[np.ndarray | None]
-        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT:
+        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT and _can_be_viewed(leaf.dtype):
             self.arrays = [None]
             self.writes = [_moving_writer(layout, self._at_hand, i) for i in range(k)]
             return
         self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
         self.writes = _row_writers(self.arrays, layout, k)
 
-    def turn_to(self, rows: np.ndarray | None) -> None:
-        """The block at hand, as an array [k, *shape] of its only leaf."""
-        self._at_hand[0] = rows
+    def turn_to(self, rows: tuple[Any, np.ndarray]) -> None:
+        """The block at hand: its only leaf, as a flat view and as an array [k, *shape]."""
+        self._at_hand[:] = rows
 
 
 DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
 
 
+def _can_be_viewed(dtype: Any) -> bool:
+    """Can memoryviews of it be assigned to?"""
+    one = np.zeros(1, dtype)
+    try:
+        view(one)[:] = one
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
 def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
-    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf."""
-    leaf = layout.leaves[0]
-    shape, dtype = leaf.shape, leaf.dtype
+    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf. It checks as those of
+    `spaces.rows` do: type and shape here, the dtype by assigning to a view."""
+    shape: Any = layout.leaves[0].shape
+    size = math.prod(shape)
+    place = slice(i * size, (i + 1) * size)
+
+    def slow(value: Any) -> Any:
+        return layout.row_writer([at_hand[1][i]])(value)
 
     def write(value: Any) -> Any:
-        if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
-            at_hand[0][i] = value
-            return None
-        return layout.row_writer([at_hand[0][i]])(value)
+        if type(value) is np.ndarray and value.shape == shape:
+            try:
+                at_hand[0][place] = value.ravel()
+                return None
+            except (TypeError, ValueError, NotImplementedError):
+                return slow(value)
+        return slow(value)
 
     return write
 
@@ -221,7 +240,7 @@ class BlockView:
 
     Attributes:
         staged: (rows in the arena, rows of the stage) to be copied once a batch is whole, see `settle`; () for none.
-        direct: the rows of the only leaf where a stage writes to them itself.
+        direct: the rows of the only leaf where a stage writes to them itself, as a flat view and as an array.
     """
 
     def __init__(
@@ -234,7 +253,7 @@ class BlockView:
         self._all_false = view(np.zeros(hi - lo, np.bool_))
         self._all_true = view(np.ones(hi - lo, np.bool_))
         self.staged: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
-        self.direct: np.ndarray | None = None
+        self.direct: tuple[Any, np.ndarray] | None = None
         if stage is None:
             self.writes = _writers(arena, fields.observations, layout, lo, hi)
             self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
@@ -242,7 +261,8 @@ class BlockView:
         self.writes, self.write_finals = stage.writes, []
         rows = [None if field is None else arena.array(field)[lo:hi] for field in fields.observations]
         self.staged = tuple((r, a) for r, a in zip(rows, stage.arrays) if r is not None and a is not None)
-        self.direct = rows[0] if rows and not self.staged else None
+        if rows and rows[0] is not None and not self.staged:
+            self.direct = view(rows[0].reshape(-1)), rows[0]
 
     def fresh(self) -> None:
         """No ends, all rows transitions: most batches need no more."""
@@ -299,8 +319,7 @@ class Rows:
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
         self._wholes: dict[int, WholeView] = {}
-        self._rolled: dict[int, BlockView] = {}  # blocks of rollouts, whose terminal rows are shared by all of one
-        self._finals: dict[int, list[Write]] = {}
+        self._finals: dict[int, list[Write]] = {}  # of rollouts
         self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
         self.began = view(arena.array(fields.began))[lo:hi]
@@ -314,31 +333,24 @@ class Rows:
         self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:
-        found = self._blocks.get(index)
-        if found is not None:
-            return found
-        if index >= len(self._fields.blocks):
-            return self._block_of_rollout(index)
-        fields = self._fields.blocks[index]
-        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi)
+        """The block with this number, to be written until another is asked for."""
+        found = self._blocks.get(index) or self._bound(index)
+        if found.direct is not None:
+            self._stage.turn_to(found.direct)  # type: ignore[union-attr]
         return found
 
-    def _block_of_rollout(self, index: int) -> BlockView:
-        if self._stage is None:
-            self._stage = Stage(self.layout, self._hi - self._lo)
-        found = self._rolled.get(index)
-        if found is None:
-            rollout = self._fields.blocks.rollout_of(index)
-            fields = rollout.block(index)
-            found = BlockView(self._arena, fields, self.layout, self._lo, self._hi, self._stage)
-            if fields.finals:
-                finals = self._finals.get(rollout.first)
-                if finals is None:
-                    finals = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
-                    self._finals[rollout.first] = finals
-                found.write_finals = finals
-            self._rolled[index] = found
-        self._stage.turn_to(found.direct)
+    def _bound(self, index: int) -> BlockView:
+        fields = self._fields.blocks[index]
+        if index < len(self._fields.blocks):
+            stage = None
+        else:
+            stage = self._stage = self._stage or Stage(self.layout, self._hi - self._lo)
+        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi, stage)
+        if stage is not None and fields.finals:  # all blocks of a rollout have them in common
+            first = self._fields.blocks.rollout_of(index).first
+            if first not in self._finals:
+                self._finals[first] = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
+            found.write_finals = self._finals[first]
         return found
 
     def whole(self, index: int) -> WholeView:
@@ -361,7 +373,7 @@ class Rows:
         for rollout in [rollout for rollout in blocks.rollouts if rollout.first in order.gone]:
             blocks.rollouts.remove(rollout)
         known = range(len(blocks))
-        for views in (self._rolled, self._wholes):
+        for views in (self._blocks, self._wholes):
             for index in [i for i in views if i not in known and not any(i in r for r in blocks.rollouts)]:
                 del views[index]  # type: ignore[attr-defined]
         for first in order.gone:

@@ -163,11 +163,9 @@ class Whole:
 
     def _write(self, view: Any, layout: Layout, observations: Any, chosen: list[int] | None = None) -> list[Any]:
         values = layout.flatten(observations)
-        for i, (array, value) in enumerate(zip(view.observations, values, strict=True)):
+        for leaf, array, value in zip(layout.leaves, view.observations, values):
             if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
-                leaf = layout.leaves[i]
                 raise Mismatch(leaf.path, f"{leaf.dtype}{list(array.shape)}", describe(value))
-        for array, value in zip(view.observations, values):
             if chosen is None:
                 array[...] = value
             else:

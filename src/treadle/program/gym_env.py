@@ -11,18 +11,11 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError
 from treadle.program.base import Description, Program
+from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult, settle
-
-# ids that begin so live in packages that register them on import: (package, extra that brings it)
-PACKAGES = {
-    "ALE/": ("ale_py", "atari"),
-    "MiniGrid-": ("minigrid", "minigrid"),
-    "BabyAI-": ("minigrid", "minigrid"),
-    "dm_control/": ("shimmy", ""),
-}
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,8 @@ class EnvRecipe:
             importlib.import_module(name)
         if isinstance(self.env, str):
             import_package(self.env)
-            env: Any = gym.make(self.env, **self.kwargs)
+            with registered(self.env):
+                env: Any = gym.make(self.env, **self.kwargs)
         elif isinstance(self.env, EnvSpec):
             import_package(self.env.id)
             env = gym.make(self.env, **self.kwargs)
@@ -63,20 +57,6 @@ class EnvRecipe:
         if not (hasattr(env, "step") and hasattr(env, "reset") and hasattr(env, "observation_space")):
             raise UsageError(f"{self.env!r} made a {type(env).__name__}, which is not a Gymnasium environment")
         return env
-
-
-def import_package(env_id: str) -> None:
-    """Import the package behind an id. Raises MissingExtra when it is not installed."""
-    for prefix, (package, extra) in PACKAGES.items():
-        if env_id.startswith(prefix):
-            try:
-                module = importlib.import_module(package)
-            except ModuleNotFoundError as error:
-                if error.name != package:
-                    raise
-                name = f"'treadle[{extra}]'" if extra else package
-                raise MissingExtra(f"{env_id} needs the package {package}: pip install {name}") from error
-            gym.register_envs(module)
 
 
 class GymEnv(Program):

@@ -40,12 +40,16 @@ class Actor(Protocol):
 
     `start(row, seed)` tells that a row begins an episode whose randomness is `seed`'s. `act(observations)` takes one
     observation a row (None for a row without an episode) and returns one action a row as environments take them, and
-    one info dict a row, or None for no infos at all.
+    one info dict a row, or None for no infos at all. `act_alone` is the same where there is one row.
     """
 
     def start(self, row: int, seed: int) -> None: ...
     def act(self, observations: list[Any]) -> tuple[list[Any], list[dict[str, Any]] | None]: ...
     def close(self) -> None: ...
+
+    def act_alone(self, observation: Any) -> tuple[Any, dict[str, Any] | None]:
+        (action,), infos = self.act([observation])
+        return action, None if infos is None else infos[0]
 
 
 def load_object(reference: str) -> Any:
@@ -159,7 +163,7 @@ def _parameters(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
 
 
-class RandomActor:
+class RandomActor(Actor):
     """Uniform over the action space (as the space's own `sample` defines it), drawn in blocks from the row's stream."""
 
     def __init__(self, space: gym.Space, rows: int) -> None:
@@ -184,6 +188,10 @@ class RandomActor:
                 stock = self._stock[row] = self._more(row)
             actions.append(stock.pop())
         return actions, None
+
+    def act_alone(self, observation: Any) -> tuple[Any, None]:
+        stock = self._stock[0] = self._stock[0] or self._more(0)
+        return stock.pop(), None
 
     def _more(self, row: int) -> list[Any]:
         """A block of actions in reverse order of use; the first of an episode is a short one."""
@@ -224,7 +232,7 @@ def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]
     return draw
 
 
-class PolicyActor:
+class PolicyActor(Actor):
     """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat one that has)."""
 
     def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int, name: str = "policy") -> None:
@@ -297,7 +305,7 @@ class PolicyActor:
             close()
 
 
-class SeparateActors:
+class SeparateActors(Actor):
     """A policy of its own for each row, for those that cannot tell rows apart."""
 
     def __init__(self, actors: list[PolicyActor]) -> None:

@@ -18,6 +18,8 @@ from treadle.record.packing import hasher
 from treadle.sample.episode import Episode
 
 POLICY_INFOS = "policy_infos"
+COPIED = 1 << 16  # bytes up to which it is quicker to join arrays than to hash one after the other
+_PLAIN = frozenset(map(np.dtype, ("?", *(f"<{k}{n}" for k in "iu" for n in (1, 2, 4, 8)), "<f2", "<f4", "<f8")))
 
 
 class Column(NamedTuple):
@@ -32,6 +34,11 @@ class Columns(NamedTuple):
 
     columns: list[Column]
     left_out: tuple[str, ...]
+
+
+def kind_of(columns: Sequence[Column]) -> tuple[Any, ...]:
+    """What columns of many episodes have in common, hashable: all but their rows."""
+    return tuple([(path, array.dtype, array.shape[1:]) for path, array in columns])
 
 
 def columns_of(episode: Episode, *, infos: bool = True) -> Columns:
@@ -89,11 +96,11 @@ def _collect(tree: Any, path: tuple[str, ...], rows: int, out: list[Column]) -> 
 
 
 def _plain_array(array: np.ndarray, path: tuple[str, ...]) -> np.ndarray:
-    if array.dtype.kind == "U":
-        return text_array(array.tolist(), path)
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise TypeError(f"{'/'.join(path)} holds values of type {array.dtype}; numbers and text can be stored")
-    if array.dtype.byteorder == ">":
+    if array.dtype not in _PLAIN:
+        if array.dtype.kind == "U":
+            return text_array(array.tolist(), path)
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise TypeError(f"{'/'.join(path)} holds values of type {array.dtype}; numbers and text can be stored")
         array = array.astype(array.dtype.newbyteorder("<"))
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
@@ -115,17 +122,20 @@ def digester() -> Callable[[Sequence[Column]], bytes]:
     new = hasher()
 
     def digest(columns: Sequence[Column]) -> bytes:
-        key = tuple([(c.path, c.array.dtype.str, c.array.shape[1:]) for c in columns])
-        description = known.get(key)
+        kind = kind_of(columns)
+        description = known.get(kind)
         if description is None:
             if len(known) >= 256:
                 known.clear()
-            description = known[key] = repr(key).encode()
-        state = new(description)
-        state.update(struct.pack(f"<{len(columns)}Q", *[len(c.array) for c in columns]))
+            description = known[kind] = repr(tuple((path, dtype.str, shape) for path, dtype, shape in kind)).encode()
+        head = description + struct.pack(f"<{len(columns)}Q", *[len(array) for _, array in columns])
+        if sum([array.nbytes for _, array in columns]) < COPIED:
+            found: bytes = new(b"".join([head, *[array.tobytes() for _, array in columns]])).digest()
+            return found
+        state = new(head)
         for column in columns:
             state.update(column.array.data)
-        found: bytes = state.digest()
+        found = state.digest()
         return found
 
     return digest

@@ -302,6 +302,8 @@ class _Run:
         for index, length, note in collection:
             if not notes:
                 self._place.settle()
+                if self._format == "hdf5":
+                    minari_files.require()  # to merge with: importing it takes 40 ms, in which the workers play on
             notes[index] = note
             if watch is not None:
                 now.episodes += 1

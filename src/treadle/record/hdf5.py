@@ -10,16 +10,18 @@ time. Most small episodes of a run differ only in length and data, so the header
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treadle.record import hdf5_format as form
-from treadle.record.columns import Column
+from treadle.record.columns import Column, kind_of
 from treadle.record.packing import LEVEL, deflater
 
 COMPRESS_FROM = 1 << 16
@@ -42,25 +44,49 @@ class Blob(NamedTuple):
 
 @dataclass
 class _Slot:
-    """Where in the prepared bytes one column's numbers go."""
+    """Where in the prepared bytes one column's numbers go: its rows, its address, and unless chunked its size."""
 
-    rows: int
-    address: int
-    size: int  # of a contiguous column; 0 for a chunked one
-    chunk_rows: int  # 0 for a contiguous column
-    chunks: int
+    numbers: tuple[int, ...]
+    chunk_rows: int = 0  # 0 for a contiguous column
+    chunks: int = 0
     tree: int = 0  # where the chunk index lies, of a chunked column
 
 
 @dataclass
 class _Prepared:
-    """The headers of one structure, complete but for lengths, addresses and attribute values."""
+    """The headers of one structure, complete but for lengths, addresses and attribute values: numbers of 8 bytes."""
 
     head: bytearray = field(default_factory=bytearray)
     moves: list[int] = field(default_factory=list)
     slots: list[_Slot] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
     packed_moves: bytes = b""
+
+    def finish(self) -> None:
+        """All is laid out: cut the bytes at the numbers, so that one `pack` makes the head of an episode.
+
+        The order in which `fill` takes the numbers: seed, total_steps, the statistics, then column by column.
+        """
+        numbers = [(self.values["seed"], "Q"), (self.values["total_steps"], "Q")]
+        numbers += [(self.values[name], "d") for name in _RETURNS]
+        numbers += [(at, "Q") for slot in self.slots for at in slot.numbers]
+        order = sorted(range(len(numbers)), key=lambda i: numbers[i][0])
+        layout, end = "<", 0
+        self._pieces = list[Any]()
+        for at, code in (numbers[i] for i in order):
+            layout += f"{at - end}s{code}"
+            self._pieces += [bytes(self.head[end:at]), 0]
+            end = at + 8
+        self._pieces.append(bytes(self.head[end:]))
+        self._struct = struct.Struct(f"{layout}{len(self.head) - end}s")
+        self._sorted = itemgetter(*order)
+        self.packed_moves = np.array(self.moves, "<u4").tobytes()
+
+    def fill(self, numbers: list[Any]) -> bytes:
+        """The head with these numbers in it."""
+        pieces = self._pieces.copy()
+        pieces[1::2] = self._sorted(numbers)
+        return self._struct.pack(*pieces)
 
 
 class Hdf5Encoder:
@@ -86,35 +112,44 @@ class Hdf5Encoder:
 
     def encode(self, columns: Sequence[Column], seed: int) -> Blob:
         """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",)."""
-        key: tuple = tuple(
-            [(c.path, c.array.dtype.str, c.array.shape[1:], *_chunking(c.array), c.array.size > 0) for c in columns]
-        )
-        key = (seed >= 2**63, *key)  # Minari's own writer makes such seeds unsigned, all others signed
+        key: Any = kind_of(columns)
+        if sum([array.nbytes for _, array in columns]) >= COMPRESS_FROM:  # else none of them is compressed
+            key = (key, *[_chunking(array) for _, array in columns])
+        key = (seed >= 2**63, key)  # Minari's own writer makes such seeds unsigned, all others signed
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _PREPARED_MAX:
                 self._prepared.clear()
             prepared = self._prepared[key] = self._prepare(columns, seed)
-        head, data, moves = prepared.head.copy(), list[Any](), prepared.packed_moves
-        pack_into, end = _U64.pack_into, len(head)
-        for column, slot in zip(columns, prepared.slots):
-            array = column.array
-            pack_into(head, slot.rows, len(array))
+        data, moves, end = list[Any](), prepared.packed_moves, len(prepared.head)
+        numbers = list[Any]()
+        trees = list[tuple[int, bytes]]()
+        for (path, array), slot in zip(columns, prepared.slots):
             if slot.chunks:
-                pieces, more_moves = _compress(array, slot, end, head)
+                pieces, root, tree, more_moves = _compress(array, slot, end)
+                data += pieces
+                end += sum(map(len, pieces))
                 moves += more_moves
+                trees.append((slot.tree, tree))
+                numbers += (len(array), root)
             else:
                 raw = array.tobytes()
-                pack_into(head, slot.address, end if raw else form.UNDEFINED)
-                pack_into(head, slot.size, len(raw))
-                pieces = [raw, bytes(-len(raw) % 8)] if len(raw) % 8 else [raw]
-            data += pieces
-            for piece in pieces:
-                end += len(piece)
-            if column.path == ("rewards",):
-                _describe(head, prepared.values, array)
-        pack_into(head, prepared.values["seed"], seed)
-        return Blob(moves, bytes(head), data)
+                size = len(raw)
+                numbers += (len(array), end if size else form.UNDEFINED, size)
+                data.append(raw)
+                end += size
+                if size % 8:
+                    data.append(bytes(-size % 8))
+                    end += -size % 8
+            if path == ("rewards",):
+                statistics = _statistics(array)
+        head = prepared.fill([seed, *statistics, *numbers])
+        if trees:
+            patched = bytearray(head)
+            for at, tree in trees:
+                patched[at : at + len(tree)] = tree
+            head = bytes(patched)
+        return Blob(moves, head, data)
 
     def _prepare(self, columns: Sequence[Column], seed: int) -> _Prepared:
         prepared = _Prepared()
@@ -130,11 +165,10 @@ class Hdf5Encoder:
         for column, slot in zip(columns, prepared.slots):
             if slot.chunks:
                 slot.tree = len(prepared.head)
-                _U64.pack_into(prepared.head, slot.address, slot.tree)  # of the first node; set again with the root's
                 prepared.head += bytes(
                     sum(form.chunk_tree_levels(slot.chunks)) * form.chunk_node_size(column.array.ndim)
                 )
-        prepared.packed_moves = np.array(prepared.moves, "<u4").tobytes()
+        prepared.finish()
         return prepared
 
     def _attributes(self, seed: int) -> dict[str, Any]:
@@ -200,13 +234,13 @@ def _add_data(prepared: _Prepared, column: Column, slots: dict) -> int:
     if chunks:
         layout = form.chunked_layout((chunk_rows, *array.shape[1:]), array.itemsize)
         filters = [form.gzip_filter(LEVEL)]
-        slot = _Slot(start + 32, before + 11, 0, chunk_rows, chunks)
+        slot = _Slot((start + 32, before + 11), chunk_rows, chunks)
     else:
         layout, filters = form.contiguous_layout(), []
-        slot = _Slot(start + 32, before + 10, before + 18, 0, 0)
+        slot = _Slot((start + 32, before + 10, before + 18))
     prepared.head += form.object_header([space, kind, form.fill_value(), layout, *filters])
     if array.nbytes:
-        prepared.moves.append(slot.address)
+        prepared.moves.append(slot.numbers[1])
     slots[column.path] = slot
     return start
 
@@ -221,8 +255,8 @@ def _chunking(array: np.ndarray) -> tuple[int, int]:
     return per_chunk, -(-rows // per_chunk)
 
 
-def _compress(array: np.ndarray, slot: _Slot, start: int, head: bytearray) -> tuple[list[bytes], bytes]:
-    """Compress the chunks that will lie from `start` on, write their index into `head`; the pieces and the moves."""
+def _compress(array: np.ndarray, slot: _Slot, start: int) -> tuple[list[bytes], int, bytes, bytes]:
+    """Compress the chunks that will lie from `start` on; the pieces, the index's root, the index, and its moves."""
     raw = array.reshape(-1).view(np.uint8).data
     size = slot.chunk_rows * (array.nbytes // len(array))
     pieces, addresses, sizes = list[bytes](), list[int](), list[int]()
@@ -235,22 +269,17 @@ def _compress(array: np.ndarray, slot: _Slot, start: int, head: bytearray) -> tu
         pieces.append(form.pad8(packed))
         start += len(pieces[-1])
     tree, root, moves = form.chunk_tree(slot.tree, array.ndim, slot.chunk_rows, addresses, sizes)
-    head[slot.tree : slot.tree + len(tree)] = tree
-    _U64.pack_into(head, slot.address, root)
-    return pieces, (np.array(moves, "<u4") + slot.tree).astype("<u4").tobytes()
+    return pieces, root, tree, (np.array(moves, "<u4") + slot.tree).astype("<u4").tobytes()
 
 
-def _describe(head: bytearray, values: Mapping[str, int], rewards: np.ndarray) -> None:
-    """Fill in total_steps and the statistics that Minari's collector writes."""
+def _statistics(rewards: np.ndarray) -> tuple[float, ...]:
+    """total_steps, and in the order of `_RETURNS` what Minari's collector writes."""
     steps = len(rewards)
-    _U64.pack_into(head, values["total_steps"], steps)
-    total = np.add.reduce(rewards)
+    total = float(np.add.reduce(rewards))
     mean = total / steps
     away = rewards - mean
-    spread = np.sqrt(np.add.reduce(away * away) / steps)
-    extremes = np.maximum.reduce(rewards), np.minimum.reduce(rewards)
-    for name, value in zip(_RETURNS, (total, mean, spread, *extremes)):
-        struct.pack_into("<d", head, values[name], value)
+    spread = math.sqrt(float(np.add.reduce(away * away)) / steps)
+    return steps, total, mean, spread, float(np.maximum.reduce(rewards)), float(np.minimum.reduce(rewards))
 
 
 def _flatten(options: Mapping[str, Any], above: str) -> Iterable[tuple[str, Any]]:

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SUFFIX = ".episodes"
 _FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(16, b"\0") for name in ("hdf5", "npz")}
@@ -57,8 +57,7 @@ class EpisodeNote:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A stored episode: its note, what else its writer noted, and where in the (mapped) file its sections are."""
 
     note: EpisodeNote

@@ -82,7 +82,7 @@ class PartWriter:
             total_reward=episode.total_reward,
             terminated=bool(episode.terminated[-1]),
             truncated=bool(episode.truncated[-1]),
-            nbytes=sum([c.array.nbytes for c in columns]),
+            nbytes=sum([array.nbytes for _, array in columns]),
             digest=self._digest(columns).hex(),
             left_out=left_out,
         )

@@ -6,10 +6,10 @@ it is asked for as a copy.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,15 @@ from treadle.spaces import Layout, Leaf, RowWriter
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
 
 RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the most first
+# bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw
+# Pong episode (100 MB) a third less
+LARGE = 1 << 12
 FEWEST_ROWS = 64  # rows to make writers for at once
 MOST_COLUMNS = 4  # one is written, others are on their way or held for a while; who holds more keeps them
+MEET = 16  # one step in so many of an episode that is played alone comes from outside
+
+# how an episode that is played alone asks for an action (and the policy's info or None), and whether it is to stop
+Alone = tuple[Callable[[Any], tuple[Any, Any]], Callable[[], bool]]
 
 
 class TreeColumn:
@@ -56,7 +63,7 @@ class TreeColumn:
         """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
         memory = self._lent() if self._lender is not None else None
         if memory is None:
-            memory = reserved()
+            memory = reserved(huge=leaf.nbytes >= LARGE)
         rows = max(1, len(memory) // max(1, leaf.nbytes))
         return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
 
@@ -120,7 +127,7 @@ def reserved(*, huge: bool = False) -> mmap.mmap:
         except (OSError, OverflowError):
             continue  # a limit on address space: ask for less
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
+            with contextlib.suppress(OSError):  # a kernel without them
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return memory
     raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space")
@@ -156,6 +163,7 @@ class EpisodeBuffer:
         index, seed: of the episode in the making; -1 before the first.
         length: steps taken so far.
         last: the latest observation, once `play` has ended.
+        asking, action: was `play` asking the policy by itself when it raised, and the latest action that it had.
     """
 
     def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
@@ -164,6 +172,7 @@ class EpisodeBuffer:
         self.index = self.seed = -1
         self.length = 0
         self.last: Any = None
+        self.asking, self.action = False, None
 
     def lend(self, lender: Lender) -> None:
         """Record observations in the lender's files, from the next episode on."""
@@ -180,39 +189,57 @@ class EpisodeBuffer:
         self._policy_infos: list[dict[str, Any]] = []
         self._write(self._observations, 0, observation)
 
-    def play(self, step: Any, observation: Any, most: int) -> Generator[Any, tuple[Any, Any], tuple[bool, bool]]:
+    def play(
+        self, step: Any, observation: Any, most: int, alone: Alone | None = None
+    ) -> Generator[Any, tuple[Any, Any], tuple[bool, bool]]:
         """The episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
 
+        An episode that is played `alone` asks the policy by itself, but for its first step and one in `MEET` of the
+        others (evenly over all episodes), and until it is stopped.
+
         Ends with (terminated, truncated), both False when `most` steps were taken without an end. Raises what the
-        environment raises, `spaces.Mismatch`, and `BadStep`.
+        environment (and policy) raises, `spaces.Mismatch`, and `BadStep`.
         """
         observations, actions = self._observations, self._actions
         seen, done = observations.writes, actions.writes
         reward_of, info_of = self._rewards.append, self._infos.append
         keep_infos, ndarray = self._keep_infos, np.ndarray
+        ask, stopped = alone or (None, bool)
         length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
-        while True:
-            action, policy_info = yield observation
-            if length < room:
-                done[length](action)  # before the environment has it: some change what they are given
-                observation, reward, terminated, truncated, info = step(action)
-                seen[length + 1](observation)
-            else:
-                self._write(actions, length, action)
-                observation, reward, terminated, truncated, info = stepped(step(action))
-                self._write(observations, length + 1, observation)
-                if not observations.loose and not actions.loose:
-                    room = min(len(done), len(seen) - 1)
-            reward_of(reward.copy() if type(reward) is ndarray else reward)
-            if keep_infos:
-                info_of(snapshot(info) if info else {})
-            if policy_info is not None:
-                self._policy_infos.append(snapshot(policy_info))
-            length += 1
-            self.length = length
-            if terminated or truncated or length >= most:
-                self.last = observation
-                return flag("terminated", terminated, length), flag("truncated", truncated, length)
+        meet, following = length, 1 + self.index % MEET
+        action, asking = None, False
+        try:
+            while True:
+                if ask is None or length >= meet or stopped():
+                    action, policy_info = yield observation
+                    meet, following = length + following, MEET
+                else:
+                    asking = True
+                    action, policy_info = ask(observation)
+                    asking = False
+                if length < room:
+                    done[length](action)  # before the environment has it: some change what they are given
+                    observation, reward, terminated, truncated, info = step(action)
+                    seen[length + 1](observation)
+                else:
+                    self._write(actions, length, action)
+                    observation, reward, terminated, truncated, info = stepped(step(action))
+                    self._write(observations, length + 1, observation)
+                    if not observations.loose and not actions.loose:
+                        room = min(len(done), len(seen) - 1)
+                reward_of(reward.copy() if type(reward) is ndarray else reward)
+                if keep_infos:
+                    info_of(snapshot(info) if info else {})
+                if policy_info is not None:
+                    self._policy_infos.append(snapshot(policy_info))
+                length += 1
+                self.length = length
+                if terminated or truncated or length >= most:
+                    self.last = observation
+                    return flag("terminated", terminated, length), flag("truncated", truncated, length)
+        except BaseException:
+            self.asking, self.action = asking, action
+            raise
 
     @staticmethod
     def _write(column: TreeColumn, row: int, value: Any) -> None:

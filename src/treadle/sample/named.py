@@ -38,9 +38,14 @@ def env_of(env: Any) -> Any:
     "file.py:make_env" become `Named`. What is no text is returned as it is.
 
     A name behind a colon that is an identifier is a function or class: registered ids end in "-v<number>" and are none.
+
+    Raises:
+        UsageError: a file, and not what in it.
     """
     if not isinstance(env, str):
         return env
+    if env.endswith(".py"):
+        raise UsageError(f"{env} is a file: which function or class in it makes the environment? As in {env}:make_env")
     name, colon, attribute = env.rpartition(":")
     if colon and (name.endswith(".py") or all(part.isidentifier() for part in attribute.split("."))):
         return Named(env)

@@ -7,6 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -21,9 +22,10 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.loan import Lender
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, close_env, import_package, portable_spec
+from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
+from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
-from treadle.sample.buffer import EpisodeBuffer
+from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
 from treadle.seeding import SeedStream
@@ -31,8 +33,7 @@ from treadle.spaces import Layout
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
-CLOCKED = 16  # one policy call in so many is timed
-BATCH, BATCH_SECONDS = 16, 0.05  # small episodes travel together, but none waits long
+BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
 
 
 class Globals(Enum):
@@ -139,12 +140,14 @@ class RolloutSlot(Program):
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         rows = range(self._recipe.rows)
+        self._alone = (self._actor.act_alone, control.stopped) if len(rows) == 1 else None
         self._most = self._recipe.max_steps or self._endless()
         playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
         open_rows, more, beat = 0, True, 0
+        clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
         while True:
             while more and open_rows < len(rows):
                 index = control.claim(wait=False)
@@ -170,12 +173,14 @@ class RolloutSlot(Program):
                 break
             beat += 1
             try:
-                if beat % CLOCKED:
+                if beat % clocked:
                     actions, policy_infos = act(now)
                 else:
                     before = perf_counter()
                     actions, policy_infos = act(now)
-                    shares.policy += (perf_counter() - before) * CLOCKED
+                    taken = (perf_counter() - before) * (MEET if self._alone is None or buffers[0].length else 1)
+                    shares.policy += taken
+                    shares.step -= taken
             except BaseException as error:  # noqa: BLE001 - whatever it raises, sys.exit too, is placed and raised again
                 raise self._blamed(error, now) from None
             for row in rows:
@@ -203,7 +208,10 @@ class RolloutSlot(Program):
                         ready, since = [], perf_counter()
                         mark = since
                 except BaseException as error:  # noqa: BLE001 - raised on, with its place
-                    raise _placed(error, "step", buffers[row], actions[row]) from None
+                    buffer = buffers[row]
+                    if buffer.asking:
+                        raise self._blamed(error, now) from None
+                    raise _placed(error, "step", buffer, buffer.action) from None
             if control.stopped():
                 return
         if ready:
@@ -228,7 +236,7 @@ class RolloutSlot(Program):
         self.shares.encode += taken
         self.shares.step -= taken
         ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
-        if "nan" not in self._said and np.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
+        if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
             text = (
@@ -256,7 +264,7 @@ class RolloutSlot(Program):
             buffer.begin(index, seed, observation, info)
         except BaseException as error:  # noqa: BLE001 - raised on, with its place
             raise _placed(error, "reset", buffer, None) from None
-        playing = buffer.play(self._envs[row].step, observation, self._most)
+        playing = buffer.play(self._envs[row].step, observation, self._most, self._alone)
         next(playing)
         self.shares.reset += perf_counter() - start
         return observation, playing
@@ -265,7 +273,7 @@ class RolloutSlot(Program):
         """An episode that reached the length that deserves a warning: the same one, without a limit."""
         self._most = 1 << 62
         last = self._buffers[row].last
-        playing = self._buffers[row].play(self._envs[row].step, last, self._most)
+        playing = self._buffers[row].play(self._envs[row].step, last, self._most, self._alone)
         return next(playing), playing
 
     def _store(self, episode: Episode) -> Any:

@@ -2,12 +2,12 @@
 
 Each leaf is written in the cheapest way that is still an exact check:
 
-- one-dimensional: ``view[:] = array`` on a memoryview of the row. It compares format character, item size and shape in
-  C, so uint8, int8 and bool do not pass for one another. It would also take any other buffer (bytes, array.array), so
-  the type is looked at first;
+- arrays: ``view[:] = array`` on a one-dimensional memoryview of the row. It compares format character, item size and
+  length in C, so uint8, int8 and bool do not pass for one another. It would also take any other buffer (bytes,
+  array.array), so the type is looked at first; with more dimensions the shape as well, and the array is written flat;
 - Discrete: a type look-up, then ``cell[0] = value`` on a memoryview, which refuses what its integer type cannot hold;
-- anything else, and dtypes a memoryview cannot express (foreign byte order, complex, dates): comparing shape and dtype,
-  then an array assignment.
+- dtypes a memoryview cannot express (foreign byte order, complex, dates), and shape (): comparing shape and dtype, then
+  an array assignment.
 
 Whatever does not pass at once (a subclass of dict or ndarray, np.longlong where np.int64 is due, an integer in an array
 of shape ()) gets the slow check, and is written when that finds nothing wrong.
@@ -93,12 +93,13 @@ def _view(leaf: Leaf, row: Any) -> Any:
     Typed Any because an ndarray is a Buffer in the eyes of type checkers from Python 3.12 on only.
     """
     scalar = isinstance(leaf.space, gs.Discrete)
-    if not scalar and row.ndim != 1:
+    if not scalar and (row.ndim == 0 or (row.ndim > 1 and not row.flags.c_contiguous)):
         return None
     try:
-        view: Any = memoryview(row.reshape(1) if scalar else row)
+        flat = row.reshape(-1)
+        view: Any = memoryview(flat)
         if not scalar:
-            view[:] = row  # some formats can be viewed and not assigned to
+            view[:] = flat  # some formats can be viewed and not assigned to
     except (ValueError, NotImplementedError):  # a dtype that memoryview cannot express
         return None
     return view
@@ -129,6 +130,20 @@ def _leaf_writer(leaf: Leaf, row: ndarray | None, slow: RowWriter) -> RowWriter:
 
         return write_integer
 
+    kinds, shape, dtype = _kinds(leaf, row), row.shape, row.dtype
+    if view is not None and len(shape) > 1:
+
+        def write_image(value: Any) -> list[Any] | None:
+            if type(value) is ndarray and value.shape == shape:
+                try:
+                    view[everything] = value.ravel()
+                    return None
+                except _UNKNOWN:
+                    return slow(value)
+            return slow(value)
+
+        return write_image
+
     if view is not None:
 
         def write_vector(value: Any) -> list[Any] | None:
@@ -141,8 +156,6 @@ def _leaf_writer(leaf: Leaf, row: ndarray | None, slow: RowWriter) -> RowWriter:
             return slow(value)
 
         return write_vector
-
-    kinds, shape, dtype = _kinds(leaf, row), row.shape, row.dtype
 
     def write_block(value: Any) -> list[Any] | None:
         if type(value) in kinds and value.shape == shape and value.dtype == dtype:
@@ -161,6 +174,7 @@ def _node_writer(plan: Plan, leaves: Sequence[Leaf], rows: Sequence[ndarray | No
     kind, size, everything = type(plan), len(plan), slice(None)
     vectors: list[tuple[Any, Any]] = []
     cells: list[tuple[Any, Any]] = []
+    images: list[tuple[Any, Any, tuple[int, ...]]] = []
     blocks: list[tuple[Any, ndarray, frozenset[type], tuple[int, ...], np.dtype[Any]]] = []
     children: list[tuple[Any, Write]] = []
     for key, child in plan_items(plan):
@@ -175,6 +189,8 @@ def _node_writer(plan: Plan, leaves: Sequence[Leaf], rows: Sequence[ndarray | No
             blocks.append((key, row, _kinds(leaf, row), row.shape, row.dtype))
         elif isinstance(leaf.space, gs.Discrete):
             cells.append((key, view))
+        elif row.ndim > 1:
+            images.append((key, view, row.shape))
         else:
             vectors.append((key, view))
 
@@ -187,6 +203,11 @@ def _node_writer(plan: Plan, leaves: Sequence[Leaf], rows: Sequence[ndarray | No
                 if type(item) is not ndarray:
                     raise TypeError
                 view[everything] = item
+            for key, view, shape in images:
+                item = value[key]
+                if type(item) is not ndarray or item.shape != shape:
+                    raise TypeError
+                view[everything] = item.ravel()
             for key, cell in cells:
                 item = value[key]
                 if type(item) not in _INTEGERS:

@@ -96,6 +96,7 @@ class AleState:
     def __init__(self, layer: Any, randomness: bool | None) -> None:
         self._layer = layer
         self._randomness = randomness
+        self._kind: Any = None  # the class of the emulator's states
         self._probability: float = layer.ale.getFloat("repeat_action_probability")
         if self._sticky() and not isinstance(layer.ale, Listening):
             layer.ale = Listening(layer.ale)
@@ -105,11 +106,11 @@ class AleState:
         """Is there an emulator in it?"""
         return hasattr(layer.__dict__.get("ale"), "cloneState")
 
-    def get(self) -> Any:
-        """The emulator's state, to be pickled, and the action that is to be repeated next (None: none)."""
+    def get(self) -> bytes | tuple[bytes, tuple[Any, float]]:
+        """The emulator's state as bytes; with it the action that is to be repeated next, where one is."""
         ale = self._layer.ale
         if not self._sticky():
-            return ale.cloneState(include_rng=bool(self._randomness)), None
+            return ale.cloneState(include_rng=bool(self._randomness)).__getstate__()
         state = ale.cloneState(include_rng=True)
         text = generator_of(state)
         before, following = _around(text)
@@ -118,12 +119,17 @@ class AleState:
             heeded = ale.base is not None and ale.acts and before is not None and before >= self._probability
             action = ale.acts[-1] if heeded else ale.effective(self._probability)
         ale.know(text, action or NOOP)  # which one it is does not matter where the next draw does not repeat it
-        return state, None if action is None else (getattr(action[0], "value", action[0]), action[1])
+        data = state.__getstate__()
+        return data if action is None else (data, (getattr(action[0], "value", action[0]), action[1]))
 
-    def set(self, kept: Any) -> None:
+    def set(self, kept: bytes | tuple[bytes, tuple[Any, float]]) -> None:
         """Put it back."""
-        state, action = kept
+        data, action = (kept, None) if isinstance(kept, bytes) else kept
         ale = self._layer.ale
+        if self._kind is None:
+            self._kind = type(ale.cloneState())
+        state = self._kind.__new__(self._kind)
+        state.__setstate__(data)
         if not self._sticky():
             ale.restoreState(state)
             return

@@ -18,7 +18,7 @@ it is not all there is, no library can know: `treadle.plan.check_state` tries it
 
 from __future__ import annotations
 
-import marshal
+from marshal import dumps, loads
 from sys import intern
 from typing import Any
 
@@ -28,7 +28,7 @@ from treadle.errors import StateError
 from treadle.states import layers as layer_tools
 from treadle.states import rngs
 from treadle.states.ale import AleState
-from treadle.states.encoding import MISSING, PLAIN, decode, encode
+from treadle.states.encoding import MISSING, PLAIN, VALUES, decode, encode
 from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of
 from treadle.states.mujoco import MujocoState
 from treadle.states.parts import Fixed, dump, load, stays
@@ -36,6 +36,7 @@ from treadle.states.state import EnvState
 
 SIMULATORS: tuple[Any, ...] = (AleState, MujocoState)
 FORMAT = 2  # of marshal: the last one that writes equal values as equal bytes
+NONE: list[Any] = []
 CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
 
 
@@ -53,26 +54,34 @@ class Keeper:
         self.env = env
         self._randomness, self._global_rngs = randomness, global_rngs
         self._layers: list[Any] = []
-        self._look()  # some layers are listened to from now on
+        self.look()  # some layers are listened to from now on
 
     @property
     def kind(self) -> str:
         """What its states are states of."""
-        self._look()
+        self.look()
         return self._kind
 
     def get(self) -> EnvState:
         """The state as it is now. Raises StateError, naming what cannot be kept."""
-        self._look()
+        self.look()
+        return self.take()
+
+    def take(self) -> EnvState:
+        """As `get`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         plain = PLAIN
         try:
-            named = [found.get(name, MISSING) for found, name in self._named]
-            named = [value if type(value) in plain else encode(value) for value in named]
+            named = [
+                value if type(value := found.get(name, MISSING)) in plain else encode(value)
+                for found, name in self._named
+            ]
             generators = [self._read_generator(place) for place in self._generators]
-            own = [encode(part.get()) for part in self._own]
+            if self._bare:
+                return EnvState(self._kind, dumps((named, generators, NONE, None, None), FORMAT))
+            own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
             shared = encode(rngs.get_globals()) if self._global_rngs else None
-            return EnvState(self._kind, marshal.dumps((named, generators, own, rest, shared), FORMAT))
+            return EnvState(self._kind, dumps((named, generators, own, rest, shared), FORMAT))
         except StateError:
             raise
         except Exception as error:
@@ -82,24 +91,33 @@ class Keeper:
         """Put the environment into a state. Raises StateError for a state of another kind (nothing is changed)."""
         if not isinstance(state, EnvState):
             raise StateError(f"a state of {self.kind} is an EnvState, got {type(state).__name__}")
-        self._look()
+        self.look()
+        self.put(state)
+
+    def put(self, state: EnvState) -> None:
+        """As `set`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
-        named, generators, own, rest, shared = marshal.loads(state.data)
+        named, generators, own, rest, shared = loads(state.data)
+        values = VALUES
         for (found, name), value in zip(self._named, named):
-            if value is MISSING:
+            if type(value) in values:
+                found[name] = value
+            elif value is MISSING:
                 found.pop(name, None)
             else:
-                found[name] = decode(value) if type(value) is list else value
+                found[name] = decode(value)
         for place, value in zip(self._generators, generators):
             self._write_generator(place, value)
-        for part, value in zip(self._own, own):
-            part.set(decode(value))
-        if rest is not None:
-            self._put_rest(rest)
         for checker in self._checkers:
             if not checker.checked_data_reuse:
                 layer_tools.pass_first_checks(checker)
+        if self._bare:
+            return
+        for part, value in zip(self._own, own):
+            part.set(value if type(value) in values else decode(value))
+        if rest is not None:
+            self._put_rest(rest)
         if shared is not None:
             rngs.set_globals(decode(shared))
 
@@ -133,7 +151,7 @@ class Keeper:
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Look at the layers, and plan how to keep them if they are not those of last time."""
         layer: Any = self.env
         for each in self._layers:
@@ -174,6 +192,7 @@ class Keeper:
             around.append(type(inner).__name__)
             inner = inner.env
         self._kind = "<".join([*around, inner.spec.id if inner.spec is not None else class_name(inner)])
+        self._bare = not (self._own or self._whole or self._global_rngs)
         self._layers = layers
 
     # -- layers that are kept whole ----------------------------------------------------------------------------------

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from treadle.errors import UsageError
+from treadle.errors import StartupFailed, StartupRefused, UsageError
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.owned import OwnedVectors
+
+NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio
 
 
 @cache
@@ -35,8 +38,21 @@ def make_vec(env: EnvLike, num_envs: int = 1, *, owned: bool = False, **kwargs: 
             environment's constructor. For an argument of the constructor that has an option's name, use
             kwargs={...}.
 
-    Raises: what `VectorEnv` raises.
+    Raises: what `VectorEnv` raises. Where the constructor refuses an argument whose name is nearly an option's,
+        StartupRefused says so.
     """
+    try:
+        return _made(env, num_envs, owned, kwargs)
+    except StartupFailed as error:
+        for name in kwargs.keys() - _options():
+            near = difflib.get_close_matches(name, _options() | {"owned", "num_envs"}, 1, NEAR)
+            if near and f"unexpected keyword argument {name!r}" in str(error):
+                text = f"neither make_vec nor the environment takes {name}=; did you mean {near[0]}=?"
+                raise StartupRefused(f"{text} ({error.where})", **error.__dict__) from error
+        raise
+
+
+def _made(env: EnvLike, num_envs: int, owned: bool, kwargs: dict[str, Any]) -> VectorEnv:
     names = _options()
     options = {name: value for name, value in kwargs.items() if name in names}
     own = {name: value for name, value in kwargs.items() if name not in names}

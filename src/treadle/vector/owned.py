@@ -21,7 +21,7 @@ from treadle.pool import bell
 from treadle.pool.roster import partition
 from treadle.pool.whole import Orders, WholeStep
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import import_package
+from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
 from treadle.spaces import Layout
 from treadle.vector.env_slot import REFUSED, Ask, Kept, OwnValue
@@ -60,7 +60,8 @@ class OwnedVectors:
         if isinstance(self.make, str):
             import_package(self.make)
             mode = "vector_entry_point"
-            env: Any = gym.make_vec(self.make, num_envs=rows, vectorization_mode=mode, **self.kwargs)
+            with registered(self.make):
+                env: Any = gym.make_vec(self.make, num_envs=rows, vectorization_mode=mode, **self.kwargs)
         else:
             env = self.make(num_envs=rows, **self.kwargs)
         for wrapper in self.wrappers:
@@ -171,7 +172,7 @@ class Owned:
 
     def step(self, actions: Any) -> WholeStep:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        ended = np.flatnonzero(terminated | truncated)
+        ended = (terminated | truncated).nonzero()[0]
         begun = NO_ROWS
         finals: dict[int, tuple[Any, dict[str, Any]]] = {}
         if self.mode is AutoresetMode.NEXT_STEP:

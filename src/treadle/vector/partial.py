@@ -22,7 +22,7 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.failure import bad_action
-from treadle.pool.line import BUSY_NS
+from treadle.pool.line import BUSY_NS, OneSlot
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
@@ -158,7 +158,9 @@ class PartialBatches:
             member = self._member_of[slots[0]]
             alone = not self._together and (member.inline or self._takes_long(member))
             for group in ([slot] for slot in slots) if alone else (slots,):
-                payload = (group, None) if op is Op.STEP else {slot: orders[slot] for slot in group}
+                payload: Any = {slot: orders[slot] for slot in group}
+                if op is Op.STEP:
+                    payload = OneSlot.of(group[0]) if len(group) == 1 else (group, None)
                 id = self._pool.send(member, op, payload, self._block, tuple(group))
                 self._requests[id] = member, tuple(group)
                 self._state[group] = OUT

@@ -102,11 +102,8 @@ class SampledSnapshots:
         for slot, state in states.items():
             self._results.put_slot(slot, state.books)
         self._lockstep._stale -= states.keys()
-        recovery = self._lockstep._recovery
-        if recovery is not None:  # a fresh program in a dead one's place has all it needs now
-            recovery._fresh -= states.keys()
-            for slot in states:
-                recovery.due.pop(slot, None)
+        if self._lockstep._recovery is not None:
+            self._lockstep._recovery.placed(states.keys())
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, which are paused, their counters of tasks and steps, and the

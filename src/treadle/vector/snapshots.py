@@ -52,6 +52,8 @@ class SnapshotFace:
         self._turns.check_free("call_async")
         self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
         self._lockstep._stale -= given.keys()
+        if self._lockstep._recovery is not None:
+            self._lockstep._recovery.placed(given.keys())
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,

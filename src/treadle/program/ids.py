@@ -1,0 +1,63 @@
+"""Ids of environments: the packages behind them, and what to say of one that nobody has registered."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import gymnasium as gym
+
+from treadle.errors import MissingExtra, UsageError
+
+# ids that begin so live in packages that register them on import: (package, extra that brings it)
+PACKAGES = {
+    "ALE/": ("ale_py", "atari"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "dm_control/": ("shimmy", ""),
+}
+
+
+def import_package(env_id: str) -> None:
+    """Import the package behind an id. Raises MissingExtra when it is not installed."""
+    for prefix, (package, extra) in PACKAGES.items():
+        if env_id.startswith(prefix):
+            try:
+                module = importlib.import_module(package)
+            except ModuleNotFoundError as error:
+                if error.name != package:
+                    raise
+                name = f"'treadle[{extra}]'" if extra else package
+                raise MissingExtra(f"{env_id} needs the package {package}: pip install {name}") from error
+            gym.register_envs(module)
+
+
+@contextmanager
+def registered(env_id: str) -> Iterator[None]:
+    """In the block `gymnasium.make(env_id)` is called: where that finds no such id, UsageError names the nearest."""
+    try:
+        yield
+    except gym.error.UnregisteredEnv as error:
+        if env_id.rpartition(":")[2] in gym.registry:
+            raise  # it is there, and what its constructor wants is not
+        found = nearest_ids(env_id)
+        hint = f"did you mean {' or '.join(found)}?" if found else "gymnasium.pprint_registry() lists them"
+        raise UsageError(f"there is no environment {env_id!r}; {hint}") from error
+
+
+def nearest_ids(env_id: str, count: int = 3) -> list[str]:
+    """Registered ids that look like `env_id`, those of installed packages that we know included."""
+    for prefix, (package, _) in PACKAGES.items():
+        if find_spec(package) is not None:
+            import_package(prefix)
+    known = {name.lower(): name for name in gym.registry}
+    bare: dict[str, str] = {}
+    for name in gym.registry:  # the newest version of a name comes last
+        bare[name.rpartition("/")[2].lower()] = name
+    text = env_id.rpartition(":")[2].lower()
+    close = [known[each] for each in difflib.get_close_matches(text, known, count)]
+    close += [bare[each] for each in difflib.get_close_matches(text.rpartition("/")[2], bare, count)]
+    return list(dict.fromkeys(close))[:count]

@@ -1,0 +1,135 @@
+"""Trays and quick steps: whatever way a chunk takes, its results are those of a plain loop."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+from plan_envs import Walk, same
+
+from conftest import require
+from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.plan.stepping import blind_step, stepping
+from treadle.plan.trays import LEASED, MOST_BLOCKS
+from treadle.plan.work import Work, do_rollouts, do_steps, packed
+
+
+class Painter(gym.Env[np.ndarray, int]):
+    """Observes a sheet of one shade, in an array that it uses again; with `grows`, sheet and state grow."""
+
+    action_space = gs.Discrete(5)
+
+    def __init__(self, side: int = 100, grows: bool = False) -> None:
+        self.observation_space = gs.Box(0, 255, (side, side), np.uint8)
+        self.side, self.grows = side, grows
+        self.shade, self.trail = 0, b""
+        self.sheet = np.zeros((side, side), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.shade, self.trail = 0, b""
+        return self.sheet * 0, {}
+
+    def step(self, action: int) -> Any:
+        self.shade = (self.shade * 5 + int(action) + 1) % 251
+        if self.grows:
+            self.trail += bytes([self.shade]) * 400
+            self.sheet = np.zeros((self.side + len(self.trail) // 800, self.side), np.uint8)
+        self.sheet[:] = self.shade
+        return self.sheet, float(self.shade), False, False, {}
+
+
+def batches(env: ParallelEnv, count: int, items: int) -> list[Any]:
+    """What `count` batches return that each go on from the one before; everything is kept."""
+    states = [env.get_state()] * items
+    found = []
+    for number in range(count):
+        found.append(env.step_batch([(number + i) % 5 for i in range(items)], states))
+        states = found[-1][0]
+    return found
+
+
+@pytest.mark.parametrize("grows", [False, True], ids=["the same size", "growing"])
+def test_what_is_kept_stays_as_it_was(grows: bool) -> None:
+    """More batches than there are blocks, of observations that are handed out as they lie."""
+    items = 4
+    assert 100 * 100 * items // 2 > LEASED
+    count = 8 if grows else MOST_BLOCKS + 3
+    with ParallelEnv(GymPlanEnv, Painter, n_workers=1, backend="serial", grows=grows) as env:
+        expected = batches(env, count, items)
+    with ParallelEnv(GymPlanEnv, Painter, n_workers=2, grows=grows) as env:
+        found = batches(env, count, items)
+    same(found, expected)
+    assert found[0][1][0].flags.writeable
+
+
+def test_blocks_are_used_again() -> None:
+    with ParallelEnv(GymPlanEnv, Painter, n_workers=2) as env:
+        for found in (batches(env, 6, 4), batches(env, 6, 4)):
+            assert len(found) == 6
+            del found
+        trays = env._batch_env.batcher._trays
+        before = len(trays._blocks)
+        states = [env.get_state()] * 4
+        for _ in range(10):
+            states, *_ = env.step_batch([1] * 4, states)
+        assert len(trays._blocks) == before
+        with pytest.raises(ValueError, match="item 2"):
+            env.step_batch([1, 1, "no", 1], states)
+        assert all(not block.busy for block in trays._blocks)
+
+
+class Double(GymPlanEnv):
+    def apply_action(self, action: Any) -> Any:
+        obs, reward, *rest = super().apply_action(action)
+        return obs, 2 * reward, *rest
+
+
+@pytest.mark.parametrize("made", [GymPlanEnv, Double])
+def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
+    env = made("CartPole-v1", frameskip=2)
+    state, *_ = env.reset()
+    expected = [env.step(i % 2, state, dt=3, return_state=True) for i in range(5)]
+    done = do_steps(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True))
+    same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
+    assert expected[0][2] == (12.0 if made is Double else 6.0)
+    env.step = lambda **asked: "own"  # type: ignore[method-assign]
+    assert stepping(env, False)(0, None, 1, True) == "own"
+
+
+def _parts(rows: list[Any]) -> Any:
+    states, observations, rewards, _, _, infos = zip(*rows, strict=True)
+    return states, np.stack(observations), rewards, infos
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_frames_that_nobody_sees_are_not_drawn(wrapped: bool) -> None:
+    """Pictures, states and rewards are those of frames that are all drawn, at the end of an episode too."""
+    require("ale_py")
+    options: dict[str, Any] = {"frameskip": 3, "env_kwargs": {"frameskip": 4, "max_num_frames_per_episode": 200}}
+    if wrapped:  # it puts the frames in between into its observations
+        options["wrappers"] = [(gym.wrappers.FrameStackObservation, {"stack_size": 2})]
+    env = GymPlanEnv("ALE/Boxing-v5", obs_type="grayscale", **options)
+    env.seed(1)
+    state, *_ = env.reset()
+    n = 12
+    expected, states = [], [state]
+    for i in range(n):
+        expected.append(env.step(i % 5, states[-1], dt=2, return_state=True))
+        states.append(state if expected[-1][4] else expected[-1][0])
+    assert any(row[4] for row in expected), "an episode ends"
+    assert (blind_step(env.gym_env) is None) == wrapped
+    done = do_steps(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True))
+    same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
+    played = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"))
+    seen = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"))
+    same([list(played.states), played.rewards], [list(seen.states), seen.rewards])
+
+
+def test_states_of_every_size_in_a_store_of_one_kind() -> None:
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
+        start = env.get_state()
+        handles, *_ = env.step_batch([0, 1], [start] * 2, return_state="handle")
+        states, *_ = env.step_batch([0, 1], [start] * 2)
+        assert [handle.fetch() for handle in handles] == states

@@ -1,0 +1,45 @@
+"""A run that ends in a dataset: what is stored when it ends before its time. (The rest: `tests/cli`.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+
+from treadle.record.dataset import collect_dataset
+from treadle.record.parts import recover
+from treadle.sample.failed import CollectionFailed
+
+
+class Few(gym.Env[Any, Any]):
+    """Episodes of three quick steps; after `LAST` of them its reset raises."""
+
+    observation_space = gs.Box(0, 3, (1,), np.float32)
+    action_space = gs.Discrete(2)
+    LAST = 57
+    begun = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.begun += 1
+        if self.begun > self.LAST:
+            raise RuntimeError("no more")
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return np.full(1, self.t, np.float32), 1.0, self.t == 3, False, {}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_quick_episodes_that_wait_to_be_written_are_there_when_the_next_one_raises(rows: int, tmp_path: Path) -> None:
+    last = Few.LAST * rows
+    with pytest.raises(CollectionFailed, match="no more") as caught:
+        collect_dataset(Few, out=tmp_path, episodes=1000, workers=1, envs_per_worker=rows, verify=0)
+    assert caught.value.stored.finished == len(recover(tmp_path / ".parts"))
+    assert last - rows < caught.value.stored.finished <= last
+    assert caught.value.stored.summary.episodes >= last - rows
