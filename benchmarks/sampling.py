@@ -1,9 +1,12 @@
 """`python -m benchmarks.sampling`: what sampling episodes with a policy costs, as a share of the bare limit.
 
 The limit is W processes that never talk to anyone, each with one env and the same small NumPy policy: the tightest loop
-that acts, steps, keeps the latest row, and resets. Contestants, interleaved with it: `MultiprocessingSampler.
-obtain_samples` with W workers, in both schedules. A rate is env steps in the returned batch over the seconds of the
-call, so that stopping, joining the episodes and everything else the caller does is in it; starting workers is not.
+that acts, steps, keeps the latest row, and resets. Contestants, interleaved with it: the same loops where each keeps
+what it sees in an array of its own, which is the least that whoever wants the data has to pay; and
+`MultiprocessingSampler.obtain_samples` with W workers, in both schedules. A rate is env steps in the returned batch
+over the seconds of the call, so that stopping, joining the episodes, those that were begun for nothing and everything
+else the caller does is in it. Starting workers is not, nor are first touches of memory: a call of the same size goes
+before it, as in a training loop, and the array of the loops that keep is touched beforehand.
 
 A second table tells what the caller spends: its CPU while it waits for an env of 100 ms a step, and episodes and
 megabytes a second through the stream.
@@ -29,6 +32,7 @@ from benchmarks.report import figure, machine, markdown, summarise, take_turns
 from benchmarks.workloads import SEED, WORKLOADS
 
 _TIMEOUT_S = 120.0
+KEPT = 2048  # rows of the array of loops that keep: written over and over, and too large for any cache where it matters
 
 
 class SmallPolicy:
@@ -63,14 +67,14 @@ def policy_for(name: str) -> SmallPolicy:
 # -- the limit ---------------------------------------------------------------------------------------------------------
 
 
-def play(env: gym.Env[Any, Any], policy: SmallPolicy, seconds: float) -> tuple[int, float]:
-    """Act, step, keep the latest row, reset, until `seconds` have passed; (env steps, wall seconds)."""
-    space = env.observation_space
-    assert isinstance(space, gym.spaces.Box)
-    row: Any = np.zeros(space.shape, space.dtype)
-    if row.ndim == 1:
-        row = memoryview(row)
-    kept = np.zeros(4)
+def play(env: gym.Env[Any, Any], policy: SmallPolicy, seconds: float, rows: np.ndarray) -> tuple[int, float]:
+    """Act, step, keep the row, reset, until `seconds` have passed; (env steps, wall seconds).
+
+    rows: [n, *shape], where row after row is kept, from the first again after the last.
+    """
+    places: list[Any] = [memoryview(row) if row.ndim == 1 else row for row in rows]  # type: ignore[arg-type]
+    kept, last = np.zeros((len(rows), 4)), len(rows) - 1
+    at, row, numbers = 0, places[0], kept[0]
     act, step, reset, clock = policy.get_action, env.step, env.reset, perf_counter
     observation, _ = reset()
     steps, start = 0, clock()
@@ -78,8 +82,11 @@ def play(env: gym.Env[Any, Any], policy: SmallPolicy, seconds: float) -> tuple[i
     while True:
         action, _ = act(observation)
         observation, reward, terminated, truncated, _ = step(action)
-        kept[0], kept[1], kept[2], kept[3] = action, reward, terminated, truncated
+        numbers[0], numbers[1], numbers[2], numbers[3] = action, reward, terminated, truncated
         row[:] = observation
+        if last:
+            at = at + 1 if at < last else 0
+            row, numbers = places[at], kept[at]
         steps += 1
         if terminated or truncated:
             observation, _ = reset()
@@ -88,27 +95,30 @@ def play(env: gym.Env[Any, Any], policy: SmallPolicy, seconds: float) -> tuple[i
                 return steps, now - start
 
 
-def _serve(name: str, seed: int, requests: Connection, barrier: Barrier) -> None:
+def _serve(name: str, seed: int, rows: int, requests: Connection, barrier: Barrier) -> None:
     env = WORKLOADS[name].make()
     env.reset(seed=seed)
     policy = policy_for(name)
+    space = env.observation_space
+    assert isinstance(space, gym.spaces.Box)
+    memory = np.full((rows, *space.shape), 1, space.dtype)
     if any(module.partition(".")[0] == "treadle" for module in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)
     while (seconds := requests.recv()) is not None:
         barrier.wait(_TIMEOUT_S)
-        requests.send(play(env, policy, seconds))
+        requests.send(play(env, policy, seconds, memory))
     env.close()
 
 
-def limit(name: str, workers: int, seconds: float) -> Measure:
-    """W independent loops, started together; the wall time is that of the slowest."""
+def limit(name: str, workers: int, seconds: float, *, rows: int = 1) -> Measure:
+    """W independent loops, started together, each with so many rows; the wall time is that of the slowest."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(workers)
     lines = []
     for i in range(workers):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(name, SEED + i, theirs, barrier), daemon=True)
+        process = context.Process(target=_serve, args=(name, SEED + i, rows, theirs, barrier), daemon=True)
         process.start()
         theirs.close()
         lines.append((ours, process))
@@ -147,7 +157,7 @@ def _received(line: Connection) -> Any:
 
 
 def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: dict[str, float]) -> Measure:
-    """One `obtain_samples` of about so many seconds, at the rate that an earlier turn had."""
+    """One `obtain_samples` of about so many seconds, at the rate that an earlier turn had, after another one."""
     from treadle import MultiprocessingSampler, NewEnvUpdate
 
     with MultiprocessingSampler(
@@ -162,6 +172,7 @@ def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: di
         start = perf_counter()
         warm = sampler.obtain_samples(0, 2000, None)
         wanted = int(seconds * rates.get(name, len(warm) / (perf_counter() - start)))
+        sampler.obtain_samples(0, wanted, None)
 
         def stretch() -> tuple[int, float]:
             start = perf_counter()
@@ -262,6 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates: dict[str, float] = {}
         contestants: dict[str, Callable[..., Measure]] = {
             "limit": limit,
+            "limit, rows kept": partial(limit, rows=KEPT),
             "treadle": partial(treadle, schedule="arrival", rates=rates),
             "treadle, deterministic": partial(treadle, schedule="deterministic", rates=rates),
         }

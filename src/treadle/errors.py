@@ -44,7 +44,7 @@ class Where:
         slot: which stream of experience, 0-based.
         worker: which worker ran it; None for the caller's own share.
         pid: the worker's process id.
-        phase: init | reset | step | call | state | stream | close.
+        phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
         step: steps taken in the slot's current episode, this one included.
         episode: which episode of the slot (lockstep) or of the run (collecting), 0-based.
         seed: what the slot's last seeded reset was given.
@@ -68,6 +68,8 @@ class Where:
         if self.phase is None:
             return who
         doing = f"{self.phase} {self.step}" if self.phase == "step" and self.step is not None else self.phase
+        if self.phase == "rollout" and self.step is not None:
+            doing = f"step {self.step} of a rollout"
         if self.episode is not None:
             doing += f" of episode {self.episode}"
         return f"{who} in {doing}"

@@ -89,6 +89,64 @@ def test_a_worker_that_raises_is_told_if_that_is_wanted(kind: Any) -> None:
         assert len(sampler.obtain_exact_episodes(2, good).lengths) == 4  # the worker lives
 
 
+class Weak(Walk):
+    """Breaks in its third step; what it returns as a reward then, or raises, is `way`."""
+
+    def __init__(self, way: Any) -> None:
+        super().__init__()
+        self.way = way
+
+    def reset(self, **arguments: Any) -> Any:
+        self.taken = 0
+        return super().reset(**arguments)
+
+    def step(self, action: int) -> Any:
+        self.taken += 1
+        observation, reward, _, _, info = super().step(action)
+        if self.taken == 3 and isinstance(self.way, Exception):
+            raise self.way
+        return observation, self.way if self.taken == 3 else reward, False, self.taken == 5, info
+
+
+class Stubborn(Coin):
+    def reset(self, do_resets: Any = None) -> None:
+        self.asked = 0
+
+    def get_action(self, observation: Any) -> Any:
+        self.asked += 1
+        if self.asked == 3:
+            raise RuntimeError("no more")
+        return super().get_action(observation)
+
+
+class Own(DefaultWorker):
+    def step_episode(self) -> bool:
+        return super().step_episode()
+
+
+@pytest.mark.parametrize("worker", [DefaultWorker, Own, VecWorker])
+@pytest.mark.parametrize(
+    ("agent", "env"), [(Coin(), Weak(KeyError("broken"))), (Coin(), Weak("much")), (Stubborn(), Weak(1.0))]
+)
+def test_an_error_says_in_which_step_it_was(worker: Any, agent: Any, env: Any) -> None:
+    if worker is VecWorker and isinstance(agent, Stubborn):
+        pytest.skip("it asks for several environments at once")
+    with make(LocalSampler, agent, env, worker_class=worker, n_workers=1) as sampler:
+        with pytest.raises(WorkerError) as caught:
+            sampler.obtain_exact_episodes(3, None)
+        assert (caught.value.where.slot, caught.value.where.phase, caught.value.where.step) == (0, "rollout", 3)
+        assert "step 3 of a rollout" in str(caught.value)
+
+
+def test_what_is_told_of_a_dropped_worker_says_it_too(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        make(MultiprocessingSampler, Coin(), [Weak(KeyError("broken")), Walk()]) as sampler,
+        pytest.raises(WorkersLost, match=r"worker 0: KeyError: 'broken'.*\(in step 3 of an episode\)"),
+    ):
+        sampler.obtain_exact_episodes(1, None)
+    assert "(in step 3 of an episode)" in caplog.text
+
+
 @BOTH
 def test_a_worker_that_raises_is_replaced(kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with make(kind, Once(str(tmp_path / "once"), "raise"), Walk(), on_failure="restart") as sampler:

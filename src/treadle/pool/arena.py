@@ -66,7 +66,7 @@ class Arena:
 
     def __init__(self, *, shared: bool = True, fd: int | None = None) -> None:
         """A new arena, or with `fd` (which is taken over) the one that another process made."""
-        self.fd = fd if fd is not None else (_anonymous_file() if shared else -1)
+        self.fd = fd if fd is not None else (anonymous_file() if shared else -1)
         self._size = 0
         self._maps: list[mmap.mmap | None] = []  # None: dropped
         self.segments: list[tuple[int, int]] = []  # (offset in the file, bytes)
@@ -138,7 +138,8 @@ def view(array: np.ndarray) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
+    """A descriptor of a file in memory that has no name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("treadle", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix="treadle-") as file:

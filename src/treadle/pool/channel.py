@@ -3,7 +3,8 @@
 Frames are `length, descriptors` and a pickle (protocol 5). A message above `SPILL` bytes is written with its
 out-of-band buffers into a memory file of its own, and only the descriptor travels: the receiver maps it and unpickles
 arrays straight over the mapping, without a copy, and no socket buffer can ever be too small for it. So sending a
-request never blocks the caller, and an episode of 100 MB costs the same trip as a small one.
+request never blocks the caller, and an episode of 100 MB costs the same trip as a small one. Arrays that lie in a
+worker's loans (`loan.py`) stay where they are.
 
 `LocalChannel` is the same road within one process (threads): objects pass as they are.
 """
@@ -18,12 +19,14 @@ import pickle
 import select
 import socket
 import struct
-import tempfile
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+
+from treadle.pool.arena import anonymous_file
+from treadle.pool.loan import Borrower, Lender
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")
@@ -49,9 +52,16 @@ class Packed:
 
 
 class Channel:
-    """One end. `recv` and `send` are for one thread at a time; frames keep their order."""
+    """One end. `recv` and `send` are for one thread at a time; frames keep their order.
+
+    Attributes:
+        lender: of a worker's end, which may send what lies in files of its own.
+        borrower: of the caller's end, to which such things are sent.
+    """
 
     in_process = False
+    lender: Lender | None = None
+    borrower: Borrower | None = None
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -77,13 +87,12 @@ class Channel:
         """
         self.send_packed(self.pack(message), fds, block=block)
 
-    @staticmethod
-    def pack(message: Any) -> Packed:
+    def pack(self, message: Any) -> Packed:
         """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open).
 
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
-        packed = Packed(*encode(message))
+        packed = Packed(*encode(message, self.lender))
         for file in getattr(message, "files", ()):
             packed.fds.append(os.dup(file))
         return packed
@@ -141,7 +150,18 @@ class Channel:
                 return None
         return message
 
+    def decode(self, body: bytes) -> Any:
+        """A message of which the body is all there is, wherever it came from. See `settle`."""
+        return decode(body, [], self.borrower)[0]
+
+    def settle(self) -> None:
+        """The latest message was taken: what it borrows is given back when nobody holds it any more."""
+        if self.borrower is not None:
+            self.borrower.settle()
+
     def close(self) -> None:
+        if self.borrower is not None:
+            self.borrower.close()
         for _, fds in self._outbox:
             while fds:
                 os.close(fds.pop())
@@ -159,7 +179,7 @@ class Channel:
             return None
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
-            message = decode(body, fds)
+            message = decode(body, fds, self.borrower)
         except Exception:
             self._consume(HEAD.size + length, count, body)
             raise  # what foreign code says; an interrupt (Ctrl-C) of it leaves the message there, to be read again
@@ -169,34 +189,64 @@ class Channel:
     def _consume(self, nbytes: int, count: int, body: bytes) -> None:
         fds = [self._fds.popleft() for _ in range(count)]
         del self._inbox[:nbytes]
-        if _spilt(body):
-            os.close(fds[0])
+        for fd in fds[: _own(body)]:
+            os.close(fd)
 
 
-def encode(message: Any) -> tuple[bytes, list[int]]:
-    """(body, [descriptor of the spill file]) of a message; large ones go into the spill file whole."""
-    buffers: list[pickle.PickleBuffer] = []
+def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[int]]:
+    """(body, its own descriptors) of a message.
+
+    Small arrays, and everything else if it is not much, are in the body (tag 0). Large ones and all else go into a
+    spill file (tag 1). If some lie in the lender's files, the body says where, and only the others are spilt (tag 2).
+    """
+    raws: list[memoryview] = []
+    left = SPILL
+
+    def kept(buffer: pickle.PickleBuffer) -> bool:
+        nonlocal left
+        raw = buffer.raw()
+        if raw.nbytes <= left:
+            left -= raw.nbytes
+            return True
+        raws.append(raw)
+        return False
+
     try:
-        head = pickle.dumps(message, 5, buffer_callback=buffers.append)
+        head = pickle.dumps(message, 5, buffer_callback=kept)
     except Exception:  # noqa: BLE001 - lambdas and local classes: cloudpickle knows how, or raises the real reason
-        buffers.clear()
-        head = cloudpickle.dumps(message, 5, buffer_callback=buffers.append)
-    raws = [b.raw() for b in buffers]
-    total = len(head) + sum(len(r) for r in raws)
-    if total <= SPILL and not raws:
+        raws.clear()
+        left = SPILL
+        head = cloudpickle.dumps(message, 5, buffer_callback=kept)
+    if not raws and len(head) <= 2 * SPILL:
         return b"\0" + head, []
-    if total <= SPILL:
-        return b"\0" + pickle.dumps(message, 5), []
-    fd = spill([head, *raws], [len(head), *(len(r) for r in raws)])
-    return b"\1", [fd]
+    if raws and lender is not None:
+        spots, fds = lender.lend(raws)
+        if any(spots):
+            rest = [raw for raw, spot in zip(raws, spots, strict=True) if spot is None]
+            try:
+                own = [spill(rest, [raw.nbytes for raw in rest])] if rest else []
+            except BaseException:
+                for fd in fds:
+                    os.close(fd)
+                raise
+            return bytes((2, len(own) + len(fds))) + pickle.dumps((head, spots), 5), [*own, *fds]
+    return b"\1", [spill([head, *raws], [len(head), *(raw.nbytes for raw in raws)])]
 
 
-def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
-    """The message and the descriptors that came with it, without the spill file, which stays open."""
-    if not _spilt(body):
+def decode(body: bytes, fds: list[int], borrower: Borrower | None = None) -> tuple[Any, list[int]]:
+    """The message and the descriptors that came with it, without its own, which stay open."""
+    own = _own(body)
+    if body[0] == 0:
         return pickle.loads(memoryview(body)[1:]), fds
-    first, *fds = fds
-    return unpack(mapped(first)), fds
+    if body[0] == 1:
+        return unpack(mapped(fds[0])), fds[own:]
+    assert borrower is not None
+    head, spots = pickle.loads(memoryview(body)[2:])
+    spilt = None in spots
+    rest = iter(parts_of(mapped(fds[0])) if spilt else ())
+    buffers = borrower.open(spots, fds[spilt:own])
+    message = pickle.loads(head, buffers=[next(rest) if buffer is None else buffer for buffer in buffers])
+    return message, fds[own:]
 
 
 def mapped(file: int, *, private: bool = False) -> memoryview:
@@ -207,27 +257,30 @@ def mapped(file: int, *, private: bool = False) -> memoryview:
 
 def unpack(view: memoryview) -> Any:
     """The message in a spill file; its arrays lie in the file's memory."""
+    parts = parts_of(view)
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def parts_of(view: memoryview) -> list[memoryview]:
+    """What was spilt."""
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
     for nbytes in sizes:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return parts
 
 
-def _spilt(body: bytes) -> bool:
-    return body[0] == 1
+def _own(body: bytes) -> int:
+    """How many of a frame's descriptors are the message's own."""
+    return body[1] if body[0] == 2 else body[0]
 
 
 def spill(parts: list[Any], sizes: list[int]) -> int:
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("treadle-message", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile(prefix="treadle-") as file:
-            fd = os.dup(file.fileno())
+    fd = anonymous_file()
     try:
         os.ftruncate(fd, total)
         offset = 0
@@ -308,6 +361,9 @@ class LocalChannel:
 
     def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
         return self.recv()
+
+    def settle(self) -> None:
+        """Nothing is borrowed."""
 
     def pump(self) -> bool:
         return True

@@ -25,6 +25,7 @@ from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
+from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
@@ -104,11 +105,14 @@ def _run(channel: Channel) -> int:
     else:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
     line = Line(arena, ground.line, bell, pool_bell, channel)
+    lender = channel.lender = Lender(line.loans)
     slots = start.spec.slots
     server = Server(slots, programs)
     for program in programs:
         if hasattr(program, "share"):
             program.share(arena)
+        if hasattr(program, "lend"):
+            program.lend(lender)
     if ground.rows is not None:
         assert ground.observations is not None
         assert ground.actions is not None

@@ -16,6 +16,7 @@ from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.lease import fields_of
 from treadle.pool.line import Line, LineFields
+from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.reel import RolloutLeases
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
@@ -113,6 +114,7 @@ class Grounding:
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
         line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots)
         line.clear()
+        member.worker.channel.borrower = Borrower(line.loans)
         ground = Ground(
             self.arena.segments,
             fields,

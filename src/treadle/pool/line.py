@@ -17,7 +17,7 @@ import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
-from treadle.pool.channel import decode
+from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of an answer that need not go by the channel
@@ -43,6 +43,7 @@ class LineFields:
     answers: Field
     box: Field
     words: Field
+    loans: Field
     depth: int
 
     @classmethod
@@ -55,6 +56,7 @@ class LineFields:
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (8,)),
+            plan.add("i8", (PLACES,)),
             depth,
         )
 
@@ -96,6 +98,7 @@ class Line:
         self.answers = view(arena.array(fields.answers))
         self.box = view(arena.array(fields.box))
         self.words = view(arena.array(fields.words))
+        self.loans = view(arena.array(fields.loans))  # see `loan.py`
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
@@ -103,7 +106,7 @@ class Line:
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
-        for words in (self.requests, self.answers, self.words):
+        for words in (self.requests, self.answers, self.words, self.loans):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
         self.latest = None
@@ -151,7 +154,7 @@ class Line:
         try:
             if flags & FLAG_BOX:
                 start = self.taken % self.depth * BOX
-                extras = decode(bytes(self.box[start : start + nbytes]), [])[0]
+                extras = self.channel.decode(bytes(self.box[start : start + nbytes]))
             elif flags & FLAG_CHANNEL:
                 message = self.channel.recv_wait(timeout)
                 if message is None:
@@ -166,6 +169,8 @@ class Line:
         if self.one_to_one:
             self.latest = reply
         self.taken = number
+        if flags & WITH_EXTRAS:
+            self.channel.settle()
         self.words[CREDIT] = number
         if self.words[STARVED]:
             self.bell.release()
@@ -178,7 +183,7 @@ class Line:
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
-        self.words[STOP] = id
+        self.words[STOP] = max(id, self.words[STOP])
         self.bell.release()
 
     # -- the worker's half -------------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ class Program:
     begins an episode; the server sets it back to None.
 
     A program with a method `share(arena)` is given the pool's memory once, in a process of its own: requests may then
-    speak of what lies there.
+    speak of what lies there. A program with a method `lend(lender)` is given, likewise, a `treadle.pool.loan.Lender`:
+    large arrays in its files travel without a copy, and must not be written again while their file is out.
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]

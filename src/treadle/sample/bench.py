@@ -6,11 +6,13 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from treadle.pool.loan import Lender
+from treadle.sample.contract import in_step
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul, haul_of
 from treadle.sample.tight import TightLoop, tight_loop
 
-BATCH, BATCH_SECONDS, BATCH_BYTES = 16, 0.05, 1 << 20  # small rollouts travel together, but none waits long
+BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
 
 
 class Interrupted(BaseException):
@@ -22,13 +24,14 @@ class Bench:
 
     Args:
         worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
+        lender: None, or whose files observations are to lie in; see `treadle.pool.loan`.
 
     Attributes:
         made: rollouts that lie here.
     """
 
-    def __init__(self, worker: Any) -> None:
-        self.worker = worker
+    def __init__(self, worker: Any, lender: Lender | None = None) -> None:
+        self.worker, self._lender = worker, lender
         self._step = getattr(worker, "step_episode", None)
         self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
         self._tight: TightLoop | None = None
@@ -39,16 +42,22 @@ class Bench:
     def guard(self, stopped: Callable[[], bool]) -> None:
         """Let `stopped` in between any two steps, also in a `rollout` that a user has written."""
         self._stopped = stopped
-        step = self._step
+        step, worker = self._step, self.worker
         if step is None or not self._interruptible:
             return
+        one = getattr(worker, "by_index", False)  # one episode at a time: `_eps_length` is its
 
         def step_episode() -> bool:
             if stopped():
                 raise Interrupted
-            return step()
+            try:
+                return step()
+            except Exception as error:
+                if one:
+                    in_step(error, getattr(worker, "_eps_length", 0) + 1)
+                raise
 
-        self.worker.step_episode = step_episode
+        worker.step_episode = step_episode
 
     def play(self) -> bool:
         """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""
@@ -83,15 +92,15 @@ class Bench:
             return tight if tight.env.plain else None
         if self.made:  # what lies here is sent first
             return None
-        self._tight = tight_loop(self.worker)
+        self._tight = tight_loop(self.worker, self._lender)
         return self._tight
 
-    def due(self, steps: int) -> bool:
-        """Is what lies here worth a message, if so many steps are?"""
+    def due(self, steps: int, rollouts: int = BATCH) -> bool:
+        """Is what lies here worth a message, if so many steps or rollouts are?"""
         tight = self._tight
         return (
             self._steps >= steps
-            or self.made >= BATCH
+            or self.made >= rollouts
             or perf_counter() - self._since > BATCH_SECONDS
             or (tight is not None and tight.nbytes > BATCH_BYTES)
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.pool.loan import Lender, LoanFile
 from treadle.pool.serve import snapshot
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
@@ -27,6 +28,7 @@ RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the
 # Pong episode (100 MB) a third less
 LARGE = 1 << 12
 FEWEST_ROWS = 64  # rows to make writers for at once
+MOST_COLUMNS = 4  # one is written, others are on their way or held for a while; who holds more keeps them
 MEET = 16  # one step in so many of an episode that is played alone comes from outside
 
 # how an episode that is played alone asks for an action (and the policy's info or None), and whether it is to stop
@@ -40,17 +42,55 @@ class TreeColumn:
     memory, once, and is used again by later episodes. Copying to a bigger array instead would touch three times the
     memory, and first touches cost more than everything else here (a raw Pong episode is 100 MB: 0.4 s of them).
 
+    Args:
+        layout: of the space.
+        lender: None, or whose files the arrays are to lie in, so that they can be sent without a copy.
+
     Attributes:
         writes: one exact writer a row, as `Layout.row_writer` makes them; `more` extends it.
         loose: for each leaf without a fixed shape its values, to be appended by who writes.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._data = [reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
+    def __init__(self, layout: Layout, lender: Lender | None = None) -> None:
+        self._layout, self._lender = layout, lender
+        self._files: list[LoanFile] = []
+        self._data = [self._reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
         self._rows = min((len(data) for data in self._data if data is not None), default=1 << 62)
         self.writes: list[RowWriter] = []
         self.loose: list[list[Any]] = [[] for _ in layout.loose]
+
+    def _reserve(self, leaf: Leaf) -> np.ndarray:
+        """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
+        memory = self._lent() if self._lender is not None else None
+        if memory is None:
+            memory = reserved(huge=leaf.nbytes >= LARGE)
+        rows = max(1, len(memory) // max(1, leaf.nbytes))
+        return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
+
+    def _lent(self) -> mmap.mmap | None:
+        """Memory of the lender's, None where it has no more."""
+        assert self._lender is not None
+        for nbytes in RESERVED:
+            try:
+                file = self._lender.file(nbytes)
+            except OSError:
+                continue  # a limit on address space, or on the size of files: ask for less
+            if file is None:
+                return None
+            self._files.append(file)
+            return file.memory
+        return None
+
+    @property
+    def out(self) -> bool:
+        """Does the caller hold something of its arrays? Then they must not be written."""
+        return self._lender is not None and any(map(self._lender.out, self._files))
+
+    def forget(self) -> None:
+        """It is not going to be written again."""
+        for file in self._files:
+            assert self._lender is not None
+            self._lender.forget(file)
 
     def more(self) -> None:
         """Make writers for further rows. Raises MemoryError when the reservation is used up."""
@@ -76,19 +116,44 @@ class TreeColumn:
         return self._layout.unflatten(values)
 
 
-def reserve(leaf: Leaf) -> np.ndarray:
-    """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
+def reserved(*, huge: bool = False) -> mmap.mmap:
+    """As much address space as can be had, which becomes memory when it is written; `huge`: in large pages.
+
+    Raises MemoryError.
+    """
     for nbytes in RESERVED:
-        rows = max(1, nbytes // max(1, leaf.nbytes))
         try:
-            memory = mmap.mmap(-1, rows * leaf.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
         except (OSError, OverflowError):
             continue  # a limit on address space: ask for less
-        if leaf.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel that has none
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
-    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space for an episode")
+        return memory
+    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space")
+
+
+class Columns:
+    """Columns of one space that take turns: while the caller holds what was sent of one, another is written."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lender: Lender | None = None
+        self._columns: list[TreeColumn] = []
+
+    def lend(self, lender: Lender | None) -> None:
+        """Let the arrays lie in the lender's files, from the next column on."""
+        self._lender, self._columns = lender, []
+
+    def free(self) -> TreeColumn:
+        """One that may be written. While few are out, new ones are made; then the one that is out longest goes."""
+        for column in self._columns:
+            if not column.out:
+                return column
+        if len(self._columns) == MOST_COLUMNS:
+            self._columns.pop(0).forget()
+        self._columns.append(TreeColumn(self._layout, self._lender))
+        return self._columns[-1]
 
 
 class EpisodeBuffer:
@@ -102,16 +167,21 @@ class EpisodeBuffer:
     """
 
     def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
-        self._observations, self._actions = TreeColumn(observations), TreeColumn(actions)
+        self._columns, self._actions = Columns(observations), TreeColumn(actions)
         self._keep_infos = infos
         self.index = self.seed = -1
         self.length = 0
         self.last: Any = None
         self.asking, self.action = False, None
 
+    def lend(self, lender: Lender) -> None:
+        """Record observations in the lender's files, from the next episode on."""
+        self._columns.lend(lender)
+
     def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
         """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
         self.index, self.seed, self.length = index, seed, 0
+        self._observations = self._columns.free()
         self._observations.clear()
         self._actions.clear()
         self._rewards: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,15 @@ class BadStep(TreadleError, TypeError):
     """The environment's reset or step returned what they must not. `step`: which one, from 1; None: the present one."""
 
     step: int | None = None
+
+
+def in_step(error: Exception, step: int | None) -> None:
+    """Note in which step of its episode (from 1) an error was raised, for who reports it."""
+    if isinstance(error, BadStep) and error.step is not None:
+        step = error.step
+    if not hasattr(error, "treadle_step"):
+        with suppress(AttributeError, TypeError):  # of a class that takes no attributes
+            error.treadle_step = step  # type: ignore[attr-defined]
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

@@ -97,11 +97,11 @@ class Crew:
                 self.strangers -= mine.keys()
         return requests
 
-    def raised(self, worker: int, raised: Raised) -> WorkerError:
-        """The error of a worker that raised. Its stream is told to end, should it not have ended by that."""
+    def raised(self, worker: int, raised: Raised, request: int) -> WorkerError:
+        """The error of a worker that raised. Its stream, of that request, is told to end, should it go on."""
         member = self.member(worker)
-        if not member.inline:
-            member.worker.stop(self.pool._last_id)
+        if not member.inline:  # a later request is not to be stopped by an earlier one's error
+            member.worker.stop(request)
         return failure.task_error(raised, worker, member.shown, member.worker.pid)
 
     def died(self, event: Failed) -> bool:

@@ -70,6 +70,7 @@ class Gathering:
     rule: when it is enough.
     first: worker -> its first order: with this sampling's updates, or for one of `crew.strangers` with all of them.
     watch: called with every haul that is taken.
+    settle: called with every haul of the result, in the result's order, as soon as that is known.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class Gathering:
         rule: StopRule,
         first: Callable[[int], Order],
         watch: Callable[[Haul], None],
+        settle: Callable[[Haul], None],
     ) -> None:
-        self._crew, self._versions, self._rule, self._watch = crew, versions, rule, watch
+        self._crew, self._versions, self._rule = crew, versions, rule
+        self._watch, self._settle = watch, settle
         self._first = first
         self._open: dict[int, dict[int, Order]] = {}  # request -> worker -> order, of those that are not over
         self._fresh = set(crew.ready())  # workers that have no order of this sampling yet
@@ -161,8 +164,10 @@ class Gathering:
                 taken = self._rule.take(worker, haul)
                 if taken is not None:
                     self._watch(taken)
+                for settled in self._rule.settled():
+                    self._settle(settled)
             for worker, raised in sorted(extras.raised.items()):
-                error = self._crew.raised(worker, raised)
+                error = self._crew.raised(worker, raised, reply.id)
                 if ours is None:
                     log.warning("worker %d raised after it was told to stop, and goes on: %s", worker, reason_of(error))
                 elif worker in ours:

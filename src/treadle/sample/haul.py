@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle import trees
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.info_columns import join_columns
 from treadle.sample.padding import joined, rows_of
@@ -51,6 +52,18 @@ class Haul:
     def __deepcopy__(self, memo: Any) -> Haul:
         return self  # made to be handed over: nobody else refers to it
 
+    def settle(self, lay: Callable[[Any, np.ndarray], np.ndarray]) -> None:
+        """Let its arrays lie where `lay` says, which is called with each one's path and the array."""
+        for name, tree in self.columns.items():
+            paths = iter(trees.paths(tree))
+            self.columns[name] = trees.map(
+                lambda leaf, name=name, paths=paths: _laid(lay, (name, *next(paths)), leaf), tree
+            )
+
+    def strip(self) -> None:
+        """Keep rewards and lengths alone."""
+        self.columns = {name: self.columns[name] for name in ("rewards", "lengths")}
+
     def part(self, start: int, stop: int) -> Haul:
         """Rollouts start to stop-1; arrays are views."""
         if start == 0 and stop == len(self.rollouts):
@@ -70,6 +83,10 @@ class Haul:
             for name, values in self.columns.items()
         }
         return Haul(self.env_spec, columns, self.codes[begin:end], rollouts, indices, self.kind)
+
+
+def _laid(lay: Callable[[Any, np.ndarray], np.ndarray], path: Any, leaf: Any) -> Any:
+    return lay(path, leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 BY_EPISODE = frozenset({"episode_infos", "last_observations", "lengths"})
@@ -94,21 +111,21 @@ def haul_of(batches: Sequence[EpisodeBatch]) -> Haul:
     return Haul(batches[0].env_spec, columns, codes, rollouts, kind=type(batches[0]))
 
 
-def batch_of(hauls: Sequence[Haul], place: Callable[..., Any] | None = None) -> Any:
+def batch_of(hauls: Sequence[Haul], there: Callable[..., Any] | None = None) -> Any:
     """All of them as one batch, in one pass over the arrays. Raises what building the batch raises.
 
-    `place`: see `padding.joined`.
+    `there`: see `padding.joined`.
     """
     lengths = [haul.lengths for haul in hauls]
     rows, episodes = [len(haul.codes) for haul in hauls], list(map(len, lengths))
     tables = [haul.columns for haul in hauls]
     return hauls[0].kind(
         env_spec=hauls[0].env_spec,
-        episode_infos=join_columns([t["episode_infos"] for t in tables], episodes),
-        env_infos=join_columns([t["env_infos"] for t in tables], rows),
-        agent_infos=join_columns([t["agent_infos"] for t in tables], rows, strict="agent_infos"),
+        episode_infos=join_columns([t["episode_infos"] for t in tables], episodes, there=there),
+        env_infos=join_columns([t["env_infos"] for t in tables], rows, there=there),
+        agent_infos=join_columns([t["agent_infos"] for t in tables], rows, strict="agent_infos", there=there),
         **{
-            name: joined([t[name] for t in tables], place)
+            name: joined([t[name] for t in tables], there)
             for name in ("observations", "last_observations", "actions", "rewards")
         },
         step_types=types_of(joined([haul.codes for haul in hauls])),

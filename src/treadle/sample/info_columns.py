@@ -6,7 +6,7 @@ values are no numbers, and the column `_<key>` (bool) tells which rows have it: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,11 @@ def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def join_columns(
-    tables: Sequence[dict[str, Any]], lengths: Sequence[int], *, strict: str | None = None
+    tables: Sequence[dict[str, Any]],
+    lengths: Sequence[int],
+    *,
+    strict: str | None = None,
+    there: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """The tables of infos of several batches as one.
 
@@ -57,13 +61,14 @@ def join_columns(
         lengths: rows of each table.
         strict: None: keys that some tables lack are filled as in `columns_of`. Otherwise what to call the tables in
             the error that is raised instead.
+        there: see `padding.joined`.
 
     Raises:
         ValueError: a key is missing somewhere, with `strict` given; or nested columns differ in structure.
     """
     first = tables[0]
     if all(table.keys() == first.keys() for table in tables):
-        return {key: joined([table[key] for table in tables]) for key in first}
+        return {key: joined([table[key] for table in tables], there) for key in first}
     keys = dict.fromkeys(key for table in tables for key in table)
     if strict is not None:
         for key in keys:

@@ -57,27 +57,26 @@ def row_of(tree: Any, i: int) -> Any:
     return trees.map(lambda values: values[i], tree)
 
 
-def joined(values: Sequence[Any], place: Callable[..., np.ndarray | None] | None = None) -> Any:
+def joined(values: Sequence[Any], there: Callable[..., np.ndarray | None] | None = None) -> Any:
     """Trees one after the other, in one pass.
 
     Args:
         values: the trees. One alone is returned as it is.
-        place: called with shape and dtype of a result; returns an array to write it to, or None for a new one.
+        there: called with the arrays of each leaf; returns them as one array if they lie so already, or None.
 
     Raises:
         ValueError: they differ in structure; it names the path.
     """
-    if len(values) == 1:
+    if len(values) == 1 and there is None:
         return values[0]
 
     def join(*values: Any) -> Any:
-        first = values[0]
-        if isinstance(first, list):
+        if isinstance(values[0], list):
             return [item for value in values for item in value]
-        out = None
-        if place is not None and all(value.dtype == first.dtype for value in values):
-            out = place((sum(map(len, values)), *first.shape[1:]), first.dtype)
-        return np.concatenate(values, out=out)
+        found = there(values) if there is not None else None
+        if found is None:
+            found = np.concatenate(values) if len(values) > 1 else values[0]
+        return found
 
     return trees.map(join, values[0], *values[1:])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
+from collections.abc import Callable
 from typing import Any, Self
 
 import cloudpickle
@@ -19,7 +20,7 @@ from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.evaluate import Evaluation
 from treadle.sample.gathering import Gathering, Versions
-from treadle.sample.haul import batch_of
+from treadle.sample.haul import Haul, batch_of
 from treadle.sample.sampler import Sampler
 from treadle.sample.sampler_slot import Order, SlotRecipe, latest
 from treadle.sample.schedule import Schedule
@@ -192,15 +193,19 @@ class PoolSampler(Sampler):
         check_seed(seed)
         rule = ByIndex(Schedule(episodes=episodes))
         with Watch(self._progress, of_episodes=episodes) as watch:
-            self._gather(rule, agent_update, env_update, watch, root=seed, aside=True)
+            self._gather(rule, agent_update, env_update, watch, Haul.strip, root=seed, aside=True)
         return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
 
     def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
-        self._gather(rule, agent_update, env_update, watch, root=self._root, steps=steps)
+        shelf = self._shelf
+        shelf.begin()
+        self._gather(
+            rule, agent_update, env_update, watch, lambda haul: haul.settle(shelf.lay), root=self._root, steps=steps
+        )
         if isinstance(rule, ByIndex):
             assert rule.schedule.end is not None
             self._base += rule.schedule.end
-        batch = batch_of(rule.hauls(), self._shelf.array)
+        batch = batch_of(rule.hauls(), shelf.joined)
         self.total_env_steps += len(batch)
         return batch
 
@@ -210,6 +215,7 @@ class PoolSampler(Sampler):
         agent_update: Any,
         env_update: Any,
         watch: Any,
+        settle: Callable[[Haul], None],
         *,
         root: int,
         steps: int = 1 << 40,
@@ -242,7 +248,7 @@ class PoolSampler(Sampler):
             )
 
         try:
-            Gathering(self._crew, self._versions, rule, order, watch).run()
+            Gathering(self._crew, self._versions, rule, order, watch, settle).run()
         except WorkerError as error:
             if error.where.phase == "update":  # what cannot be applied is not told to workers that come later, either
                 self._told_agent, self._told_env = before

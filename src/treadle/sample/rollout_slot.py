@@ -20,6 +20,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
+from treadle.pool.loan import Lender
 from treadle.program.base import Description, Program
 from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
 from treadle.program.ids import import_package
@@ -121,6 +122,11 @@ class RolloutSlot(Program):
         torch: Any = sys.modules.get("torch")
         if torch is not None and self._globals is Globals.SEED:
             torch.set_num_threads(1)  # there are as many workers as cores
+
+    def lend(self, lender: Lender) -> None:
+        if self._sink is None:  # else episodes are not sent
+            for buffer in self._buffers:
+                buffer.lend(lender)
 
     def describe(self) -> Description:
         env = self._envs[0]

@@ -16,14 +16,18 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.pool.loan import Lender
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
-from treadle.sample.bench import Bench
+from treadle.sample.bench import BATCH, Bench
+from treadle.sample.contract import BadStep, in_step
 from treadle.sample.haul import Haul
 from treadle.sample.worker import GLOBALS
 
 log = logging.getLogger("treadle")
+
+PARTS = 4  # messages at least that an order for several rollouts is answered with
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class SamplerSlot(Program):
         self._incarnation = 0
         self._agent: tuple[Parcel, ...] = ()  # what it was told since, for a worker that is built anew
         self._env: tuple[Parcel, ...] = ()
+        self._lender: Lender | None = None
         self._bench: Bench | None = None
         self._root: int | None = None  # of the seeds by index
         with seeding.keep_globals() if shared else nullcontext():
@@ -97,6 +102,9 @@ class SamplerSlot(Program):
         torch: Any = sys.modules.get("torch")
         if torch is not None and not shared:
             torch.set_num_threads(1)  # there are as many workers as cores
+
+    def lend(self, lender: Lender) -> None:
+        self._lender, self._bench = lender, Bench(self._worker, lender)
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -109,7 +117,7 @@ class SamplerSlot(Program):
             worker.update_agent(parcel.open())
         for parcel in self._env:
             worker.update_env(parcel.open())
-        self._bench = Bench(worker)
+        self._bench = Bench(worker, self._lender)
 
     def _seed(self, worker: Any) -> None:
         """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""
@@ -143,6 +151,7 @@ class SamplerSlot(Program):
         indices = order.indices
         most = order.most if indices is None else len(indices)
         played, told, left = 0, None, order.rebuilds
+        batch = BATCH if most is None else min(BATCH, max(1, -(-most // PARTS)))  # who dies loses no more than that
         while (most is None or played < most) and not control.stopped():
             try:
                 if indices is not None:
@@ -161,7 +170,7 @@ class SamplerSlot(Program):
                 bench.guard(control.stopped)
                 continue
             played, left = played + 1, order.rebuilds
-            if self._shared or bench.due(order.steps) or played == most:
+            if self._shared or bench.due(order.steps, batch) or played == most:
                 for haul in self._sent(bench, indices, played):
                     spec = haul.env_spec
                     haul.env_spec = None if spec is told else spec
@@ -175,7 +184,10 @@ class SamplerSlot(Program):
 
     def _sent(self, bench: Bench, indices: tuple[int, ...] | None, played: int) -> list[Haul]:
         """What lies on the bench, ready to go."""
-        hauls = bench.hauls(copy=self._shared)
+        try:
+            hauls = bench.hauls(copy=self._shared)
+        except BadStep as error:
+            raise _placed(error, Order(), None) from None
         at = played - bench.made
         for haul in hauls:
             count = len(haul.rollouts)
@@ -246,8 +258,11 @@ def latest(told: tuple[Parcel, ...], update: tuple[Parcel, ...]) -> tuple[Parcel
 
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
-    """The same exception, knowing in which episode it happened."""
+    """The same exception, knowing in which episode it happened, and in which step if its worker could tell."""
     error.treadle_phase = "rollout"  # type: ignore[attr-defined]
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
-    error.treadle_where = {"episode": index, "seed": seed}  # type: ignore[attr-defined]
+    if isinstance(error, BadStep):
+        in_step(error, None)
+    step = getattr(error, "treadle_step", None)
+    error.treadle_where = {"episode": index, "seed": seed, "step": step}  # type: ignore[attr-defined]
     return error

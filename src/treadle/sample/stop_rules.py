@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from treadle.sample.haul import Haul
@@ -19,7 +20,7 @@ class AtLeast:
 
     def __init__(self, steps: int) -> None:
         self.wanted = steps
-        self.steps = self.episodes = 0
+        self.steps = self.episodes = self._settled = 0
         self._hauls: list[Haul] = []
 
     @property
@@ -42,6 +43,12 @@ class AtLeast:
         self._hauls.append(taken)
         return taken
 
+    def settled(self) -> Iterator[Haul]:
+        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
+        while self._settled < len(self._hauls):
+            self._settled += 1
+            yield self._hauls[self._settled - 1]
+
     def hauls(self) -> list[Haul]:
         """All that was taken, in the order of the result."""
         return self._hauls
@@ -62,6 +69,7 @@ class Exactly:
         self.wanted = episodes * workers
         self.have = [0] * workers
         self.steps = 0
+        self._turn = self._settled = 0  # the worker whose hauls are next, and how many of them are settled
         self._hauls: list[list[Haul]] = [[] for _ in range(workers)]
 
     @property
@@ -84,6 +92,17 @@ class Exactly:
         self._hauls[worker].append(taken)
         return taken
 
+    def settled(self) -> Iterator[Haul]:
+        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
+        while self._turn < len(self.have):
+            hauls = self._hauls[self._turn]
+            while self._settled < len(hauls):
+                self._settled += 1
+                yield hauls[self._settled - 1]
+            if self.have[self._turn] < self.each:
+                return
+            self._turn, self._settled = self._turn + 1, 0
+
     def hauls(self) -> list[Haul]:
         """All that was taken, in the order of the result."""
         return [haul for hauls in self._hauls for haul in hauls]
@@ -101,7 +120,7 @@ class ByIndex:
 
     def __init__(self, schedule: Schedule, base: int = 0) -> None:
         self.schedule, self.base = schedule, base
-        self.steps = self.episodes = 0
+        self.steps = self.episodes = self._settled = 0
         self._hauls: dict[int, Haul] = {}  # index of its first rollout -> haul of consecutive ones
 
     @property
@@ -125,6 +144,12 @@ class ByIndex:
         self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
         self.episodes += int(haul.rollouts[new].sum())
         return haul
+
+    def settled(self) -> Iterator[Haul]:
+        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
+        while (haul := self._hauls.get(self._settled)) is not None:
+            self._settled += len(haul.rollouts)
+            yield haul
 
     def chunk(self) -> tuple[int, ...]:
         """Indices for one worker to make; small rollouts go in larger chunks. Empty: nothing more is needed."""

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
+from treadle.pool.loan import Lender
 from treadle.pool.serve import snapshot
 from treadle.sample.adapt import GymnasiumEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
-from treadle.sample.buffer import TreeColumn
-from treadle.sample.contract import BadStep, flag, numbers
+from treadle.sample.buffer import Columns
+from treadle.sample.contract import BadStep, flag, in_step, numbers
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul
@@ -42,11 +43,12 @@ class TightLoop:
         latest: steps of the latest episode.
     """
 
-    def __init__(self, worker: DefaultWorker) -> None:
+    def __init__(self, worker: DefaultWorker, lender: Lender | None = None) -> None:
         self._worker = worker
         self.env: GymnasiumEnv = worker.env
         layout = Layout.of(self.env.observation_space)
-        self._column, self._row_bytes = TreeColumn(layout), layout.row_nbytes
+        self._columns, self._row_bytes = Columns(layout), layout.row_nbytes
+        self._columns.lend(lender)
         self.clear()
 
     @property
@@ -55,7 +57,8 @@ class TightLoop:
         return self.rows * self._row_bytes
 
     def clear(self) -> None:
-        """Forget what was played; its arrays are written again from now on."""
+        """Forget what was played; its arrays are written again from now on, or when the caller has let them go."""
+        self._column = self._columns.free()
         self.rows = self.episodes = self.latest = 0
         self._lengths: list[int] = []
         self._ends: list[int] = []
@@ -95,13 +98,17 @@ class TightLoop:
         while True:  # what stands here is paid at every step
             if stopped():
                 return False
-            action, agent_info = get_action(observation)
+            try:
+                action, agent_info = get_action(observation)
+            except Exception as error:
+                in_step(error, row - base + 1)
+                raise
             if type(action) is not int:  # before the environment has it: some change what they are given
                 action = snapshot(action)
             try:
                 observation, reward, terminated, truncated, info = step(action)
-            except (TypeError, ValueError) as error:
-                raise _misshapen(error) from None
+            except Exception as error:  # noqa: BLE001 - raised on
+                raise _misshapen(error, row - base + 1) from None
             row += 1
             if row >= room:
                 self._room(row + 1)
@@ -151,12 +158,20 @@ class TightLoop:
             "observations": self._column.tree(self.rows, copy),
             "last_observations": stacked(self._lasts),
             "actions": stacked(self._actions),
-            "rewards": numbers(self._rewards),
+            "rewards": self._numbers(ends),
             "env_infos": columns_of(self._env_infos),
             "agent_infos": _strict(self._agent_infos),
             "lengths": lengths,
         }
         return Haul(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
+
+    def _numbers(self, ends: np.ndarray) -> np.ndarray:
+        try:
+            return numbers(self._rewards)
+        except BadStep as error:
+            step = error.step or 1  # of all episodes together
+            error.step = step - int(max(ends[ends < step], default=0))
+            raise
 
     def _room(self, rows: int) -> None:
         while len(self._column.writes) < rows:
@@ -194,7 +209,7 @@ class TightLoop:
         return worker.collect_episode()
 
 
-def tight_loop(worker: Any) -> TightLoop | None:
+def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
     """The tight loop of a worker, None where it would not do the same as the worker does by itself."""
     kind, env = type(worker), worker.env
     if not isinstance(worker, DefaultWorker) or not isinstance(env, GymnasiumEnv) or not env.plain:
@@ -202,15 +217,18 @@ def tight_loop(worker: Any) -> TightLoop | None:
     if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
         return None
     try:
-        return TightLoop(worker) if not Layout.of(env.observation_space).loose else None
+        return TightLoop(worker, lender) if not Layout.of(env.observation_space).loose else None
     except (TypeError, ValueError):  # a space of the user's own
         return None
 
 
-def _misshapen(error: Exception) -> Exception:
+def _misshapen(error: Exception, step: int) -> Exception:
     """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
     inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-    return error if inside else BadStep(f"step must return five values: {error}")
+    if not inside and isinstance(error, TypeError | ValueError):
+        error = BadStep(f"step must return five values: {error}")
+    in_step(error, step)
+    return error
 
 
 def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:

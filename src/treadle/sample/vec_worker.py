@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from treadle.sample.agents import actions_of, reset_agent
+from treadle.sample.contract import in_step
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.in_progress import InProgressEpisode
@@ -79,7 +80,11 @@ class ManyEnvs(DefaultWorker):
         over = []
         for i, (episode, action) in enumerate(zip(episodes, actions, strict=True)):
             assert episode is not None
-            episode.step(action, {key: values[i] for key, values in infos.items()})
+            try:
+                episode.step(action, {key: values[i] for key, values in infos.items()})
+            except Exception as error:
+                in_step(error, len(episode) + 1)
+                raise
             over.append(episode.ended or self._length(i) >= self._max_episode_length)
         return over
 

@@ -33,7 +33,8 @@ def why(error: WorkerError) -> str:
     """What happened, in a line."""
     if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
         return failure.reason(error).removesuffix(". Traceback in .remote_traceback")
-    return reason_of(error)
+    step = error.where.step
+    return reason_of(error) + (f" (in step {step} of an episode)" if step is not None else "")
 
 
 def _made(what: str, failures: dict[int, WorkerError]) -> WorkersLost:

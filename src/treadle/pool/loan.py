@@ -1,0 +1,221 @@
+"""Loans: memory files that a worker fills, sends by name, and fills again once the caller holds nothing of them.
+
+First touches of new memory cost several times what writing to memory costs that is there (on a virtual machine that
+hands free pages back to its host, twenty times). So what a worker records large arrays in is a memory file that both
+sides keep mapped: a message only says where in it an array lies, and nobody copies. When the last array over a loan is
+gone, the caller writes the loan's number to the file's word in the arena, and the worker may fill the file again.
+
+A file has a *place*, which is the index of its word. A worker may forget a file that is out for too long and give its
+place to a new one: the caller learns of that by the descriptor that comes with the new file's first loan, and numbers
+are never used twice, so what it then says of the old file means nothing. Memory of forgotten files belongs to those
+who hold arrays in it.
+
+A fork of the caller shares its mappings but not its references: what is out at a fork stays out for good.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.arena import anonymous_file
+
+PLACES = 64  # files of one worker
+LEAST = 64 * 1024  # bytes of an array from which on it is worth a loan
+MOST_NEW = 8  # new files in one message: it carries few descriptors
+
+Spot = tuple[int, int, int, int, bool]  # an array in a message: place, number of the loan, start, stop, new file?
+
+
+class LoanFile:
+    """A worker's file. `number`: of its latest loan, 0 before the first. `fd`: -1 once it was sent."""
+
+    def __init__(self, place: int, nbytes: int) -> None:
+        """A sparse file: what is not written takes no memory. Raises OSError where so much cannot be mapped."""
+        self.place, self.number = place, 0
+        self.fd = anonymous_file()
+        try:
+            os.ftruncate(self.fd, nbytes)
+            self.memory = mmap.mmap(self.fd, nbytes)
+        except BaseException:
+            self.close()
+            raise
+        self.start = _address(self.memory)
+        self.stop = self.start + nbytes
+
+    def close(self) -> None:
+        """Its descriptor is needed no more."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+class Lender:
+    """The worker's side. `words`: one a place, which the caller writes."""
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+        self._files: weakref.WeakValueDictionary[int, LoanFile] = weakref.WeakValueDictionary()
+        self._number = os.getpid() << 32
+
+    def file(self, nbytes: int) -> LoanFile | None:
+        """A new file of so many bytes at most; None: all places are taken. Raises OSError.
+
+        Who is given it holds it; when he lets it go, its place is free, as if it were forgotten.
+        """
+        place = next((place for place in range(len(self._words)) if place not in self._files), None)
+        if place is None:
+            return None
+        file = self._files[place] = LoanFile(place, nbytes)
+        return file
+
+    def forget(self, file: LoanFile) -> None:
+        """Its place is free; the memory lives as long as anybody maps it."""
+        if self._files.get(file.place) is file:
+            del self._files[file.place]
+        file.close()
+
+    def out(self, file: LoanFile) -> bool:
+        """Does the caller hold something of it?"""
+        return file.number != 0 and self._words[file.place] != file.number
+
+    def lend(self, raws: list[memoryview]) -> tuple[list[Spot | None], list[int]]:
+        """Where each buffer lies in files that are here, None where it does not, and duplicated descriptors of new
+        files, in order. From now on these files are out."""
+        found = [self._find(raw) for raw in raws]
+        fresh = {file.place for file, _ in filter(None, found) if file.fd >= 0}
+        if len(fresh) > MOST_NEW:
+            fresh = set(sorted(fresh)[:MOST_NEW])
+            found = [each if each and (each[0].fd < 0 or each[0].place in fresh) else None for each in found]
+        self._number += 1
+        spots: list[Spot | None] = []
+        fds: list[int] = []
+        for raw, each in zip(raws, found, strict=True):
+            if each is None:
+                spots.append(None)
+                continue
+            file, start = each
+            spots.append((file.place, self._number, start, start + raw.nbytes, file.fd >= 0))
+            if file.fd >= 0:
+                fds.append(file.fd)
+                file.fd = -1
+            file.number = self._number
+        return spots, fds
+
+    def _find(self, raw: memoryview) -> tuple[LoanFile, int] | None:
+        if raw.nbytes < LEAST:
+            return None
+        address = _address(raw)
+        for file in list(self._files.values()):
+            if file.start <= address < file.stop and not self.out(file):
+                return file, address - file.start
+        return None
+
+
+class _Record:
+    """The caller's knowledge of one file: a descriptor, and as much of a mapping as was needed so far."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = os.dup(fd)
+        self.memory: mmap.mmap | None = None
+
+    def upto(self, nbytes: int) -> mmap.mmap:
+        if self.memory is None or len(self.memory) < nbytes:
+            pages = -(-2 * nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            self.memory = mmap.mmap(self.fd, min(pages, os.fstat(self.fd).st_size))
+        return self.memory
+
+    def close(self) -> None:
+        """Its descriptor is needed no more: the file was forgotten, or the worker is gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+class Borrower:
+    """The caller's side of one worker's loans. `words`: one a place."""
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+        self._records: dict[int, _Record] = {}
+        self._pending: list[tuple[np.ndarray, _Record, int, int]] = []
+        self._latest = self._pinned = 0  # loans up to this number are never given back
+        self._pid = os.getpid()
+        _borrowers.add(self)
+
+    def open(self, spots: list[Spot | None], fds: list[int]) -> list[memoryview | None]:
+        """The buffers of a message; `fds`: of new files, in order. Call `settle` once the message cannot be read
+        again: until then it does not count as given back, whatever becomes of what was read."""
+        self._pending = []
+        fresh = iter(fds)
+        needed: dict[int, int] = {}
+        for place, number, _, stop, new in filter(None, spots):
+            if new:
+                if place in self._records:
+                    self._records[place].close()
+                self._records[place] = _Record(next(fresh))
+            needed[place] = max(stop, needed.get(place, 0))
+            self._latest = number
+        holders: dict[int, memoryview] = {}
+        for place, nbytes in needed.items():
+            record = self._records[place]
+            memory = record.upto(nbytes)
+            # a fresh array over the file: whatever is made from it holds it, and not only the mapping
+            holder = np.ndarray((len(memory),), np.uint8, memory)
+            self._pending.append((holder, record, place, self._latest))
+            holders[place] = memoryview(holder)  # type: ignore[arg-type]
+        return [None if spot is None else holders[spot[0]][spot[2] : spot[3]] for spot in spots]
+
+    def settle(self) -> None:
+        """What was opened last is given back when it is let go."""
+        pending, self._pending = self._pending, []
+        for holder, record, place, number in pending:
+            weakref.finalize(holder, self._give_back, record, place, number).atexit = False
+
+    def _give_back(self, record: _Record, place: int, number: int) -> None:
+        words = self._words
+        known = words is not None and self._records.get(place) is record
+        if known and number > self._pinned and self._pid == os.getpid():
+            words[place] = number
+
+    def pin(self) -> None:
+        """What is out now stays out."""
+        self._pinned = self._latest
+
+    def close(self) -> None:
+        """Nothing is given back any more; arrays that are held stay as they are."""
+        self._words, self._pending = None, []
+        for record in self._records.values():
+            record.close()
+        self._records = {}
+
+
+_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
+
+
+def _pin_all() -> None:
+    for borrower in list(_borrowers):
+        borrower.pin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_pin_all)
+
+
+def _address(memory: Any) -> int:
+    return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+
+
+__all__ = ["Borrower", "Lender", "LoanFile"]
