@@ -279,6 +279,16 @@ def lasting_helpers() -> None:
     fork_server()
 
 
+@pytest.fixture
+def every_interrupt_is_heard() -> Iterator[None]:
+    """Hypothesis times the garbage collector in a callback written in Python. A signal that comes during a collection
+    is answered there, and what its handler raises is only reported; with a large heap that is not rare."""
+    callbacks = list(gc.callbacks)
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
+
+
 @pytest.fixture(autouse=True)
 def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterator[None]:
     """Fail the test that leaves a process, descriptor, shared memory, thread or signal handler behind."""

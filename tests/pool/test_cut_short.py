@@ -124,6 +124,7 @@ def test_slots_that_raised_beside_one_that_hangs_must_be_reset() -> None:
             pool.step(ACTIONS)
 
 
+@pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
     kinds = [faults.StepRaises, Sound, faults.SlowOnce, Sound]
     makers = [gym_env(kind, kwargs={"seconds": 1.5} if kind is faults.SlowOnce else {}) for kind in kinds]

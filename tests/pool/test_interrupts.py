@@ -53,6 +53,7 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("inline", [0, 2])
+@pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_interrupts_at_random_moments(inline: int) -> None:
     """All slots have taken a step or none has; only a slot of the caller's own can need a reset, and then says so."""
     steps = interrupts = 0

@@ -509,6 +509,7 @@ def test_a_stop_comes_in_at_the_next_step(worker_class: Any, tmp_path: Path) -> 
 
 
 @BOTH
+@pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_an_interrupted_sampling_leaves_a_sampler_that_goes_on(kind: Any) -> None:
     class Slow(EnvUpdate):
         def __call__(self, old_env: Any = None) -> Any:
