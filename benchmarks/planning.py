@@ -178,24 +178,20 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
         return 0.0
     if hasattr(env, "_exchange"):
         from treadle.plan import batcher, trays
-        from treadle.pool import channel, line
+        from treadle.pool import channel
 
-        plain_encode, plain_decode = channel.encode, line.decode
-        channel_decode = channel.decode
+        plain_encode, plain_decode = channel.encode, channel.decode
 
-        def encode(message: Any) -> Any:
+        def encode(message: Any, *lent: Any) -> Any:
             nonlocal total
-            body, fds = plain_encode(message)
+            body, fds = plain_encode(message, *lent)
             total += len(body) + sum(os.fstat(fd).st_size for fd in fds)
             return body, fds
 
-        def decode(plain: Any) -> Any:
-            def counted(body: bytes, fds: list[int]) -> Any:
-                nonlocal total
-                total += len(body) + sum(os.fstat(fd).st_size for fd in fds)
-                return plain(body, fds)
-
-            return counted
+        def decode(body: bytes, fds: list[int], *lent: Any) -> Any:
+            nonlocal total
+            total += len(body) + sum(os.fstat(fd).st_size for fd in fds)
+            return plain_decode(body, fds, *lent)
 
         plain_lay, plain_unpack = batcher.lay, trays.Block.unpack
 
@@ -211,12 +207,12 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
             total += sum(laid[0].sizes) if isinstance(laid[0], trays.Laid) else 0
             total += done.observations.nbytes if isinstance(laid[1], trays.Shown) else 0
 
-        channel.encode, channel.decode, line.decode = encode, decode(channel_decode), decode(plain_decode)
+        channel.encode, channel.decode = encode, decode
         batcher.lay, trays.Block.unpack = lay, unpack
         try:
             items, _ = stretch(0.2)
         finally:
-            channel.encode, channel.decode, line.decode = plain_encode, channel_decode, plain_decode
+            channel.encode, channel.decode = plain_encode, plain_decode
             batcher.lay, trays.Block.unpack = plain_lay, plain_unpack
         return total / items
 

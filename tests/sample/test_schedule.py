@@ -104,3 +104,17 @@ def test_a_run_of_steps_is_a_prefix_whatever_the_number_of_workers() -> None:
         runs.append((schedule.end, schedule.prefix_steps))
     assert len(set(runs)) == 1
     assert runs[0][1] >= 1000 > runs[0][1] - lengths[runs[0][0] - 1]
+
+
+def test_what_is_left_to_hand_out() -> None:
+    schedule = Schedule(steps=100)
+    assert schedule.to_hand_out(10.0) == 10
+    taken = [schedule.take() for _ in range(4)]
+    assert taken == [0, 1, 2, 3]
+    assert schedule.to_hand_out(10.0) == 6
+    schedule.finish(0, 40)  # a long one: 60 steps are left, and three of six episodes are under way
+    assert schedule.to_hand_out(10.0) == 3
+    schedule.finish(1, 60)
+    assert schedule.to_hand_out(10.0) <= 0
+    assert Schedule(episodes=7).to_hand_out(3.0) == 7
+    assert Schedule().to_hand_out(3.0) == float("inf")

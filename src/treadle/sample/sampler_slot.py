@@ -151,7 +151,8 @@ class SamplerSlot(Program):
         indices = order.indices
         most = order.most if indices is None else len(indices)
         played, told, left = 0, None, order.rebuilds
-        batch = BATCH if most is None else min(BATCH, max(1, -(-most // PARTS)))  # who dies loses no more than that
+        # who dies loses no more than what lies here; by index it is made again
+        batch = BATCH if order.most is None else min(BATCH, max(1, -(-order.most // PARTS)))
         while (most is None or played < most) and not control.stopped():
             try:
                 if indices is not None:

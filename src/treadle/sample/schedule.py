@@ -7,6 +7,7 @@ counts because of its index, never because it was ready first.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 # how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
@@ -48,6 +49,14 @@ class Schedule:
             self._next += 1
         self.issued.add(index)
         return index
+
+    def to_hand_out(self, mean: float) -> float:
+        """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""
+        if self.end is not None:
+            return self.end - self._next + len(self._again)
+        if self._steps is None:
+            return math.inf
+        return (self._steps - self.prefix_steps) / mean - (self._next - self._prefix)
 
     def finish(self, index: int, length: int) -> bool:
         """Note a finished episode. False: it was finished before (made twice after a death) and is to be ignored."""

@@ -152,11 +152,15 @@ class ByIndex:
             yield haul
 
     def chunk(self) -> tuple[int, ...]:
-        """Indices for one worker to make; small rollouts go in larger chunks. Empty: nothing more is needed."""
-        lengths = self.schedule.lengths
-        count = 1 if not lengths else max(1, min(MOST_IN_CHUNK, STEPS_IN_CHUNK * len(lengths) // max(1, self.steps)))
+        """Indices for one worker to make. Empty: nothing more is needed.
+
+        Small rollouts go in larger chunks, and towards the end the chunks get smaller: what is made beyond it is lost.
+        """
+        known = len(self.schedule.lengths)
+        mean = max(1.0, self.steps / known) if known else STEPS_IN_CHUNK
+        count = min(MOST_IN_CHUNK, STEPS_IN_CHUNK / mean, self.schedule.to_hand_out(mean) / CHUNKS_LEFT)
         found: list[int] = []
-        while len(found) < count and (index := self.schedule.take()) is not None:
+        while len(found) < max(1, int(count)) and (index := self.schedule.take()) is not None:
             found.append(index + self.base)
         return tuple(found)
 
@@ -176,6 +180,7 @@ class ByIndex:
         return found
 
 
-STEPS_IN_CHUNK, MOST_IN_CHUNK = 400, 16
+STEPS_IN_CHUNK, MOST_IN_CHUNK = 1600, 64
+CHUNKS_LEFT = 8  # that what is left is worth at any time
 
 StopRule = AtLeast | Exactly | ByIndex
