@@ -105,7 +105,9 @@ def test_results_of_other_kinds_follow_in_the_same_memory() -> None:
 def test_nothing_of_a_result_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a batch of one message alone shows of it, either."""
     monkeypatch.setattr(shelf, "LEAST", 8)
-    with treadle.LocalSampler(lambda o: (o[:, 2] > 0).astype(int), gym.make("CartPole-v1"), max_episode_length=50, seed=1) as sampler:
+    with treadle.LocalSampler(
+        lambda o: (o[:, 2] > 0).astype(int), gym.make("CartPole-v1"), max_episode_length=50, seed=1
+    ) as sampler:
         batches = [sampler.obtain_samples(i, 1, None) for i in range(6)]
     assert len({len(batch) for batch in batches}) > 1
     assert [len(batch.lengths) for batch in batches] == [1] * 6
