@@ -265,12 +265,12 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, resource.RLIM_INFINITY))
 
-    done = treadle(*play, preexec_fn=limit)
+    done = treadle(*play, "--force", preexec_fn=limit)
     assert done.returncode == 1, done.stderr
     first, second = done.stderr.strip().splitlines()
     assert "File too large" in first
     assert "finished episodes are kept" in second
-    assert "--resume continues" in second
+    assert "with --resume in place of --force continues" in second
     kept = int(second.split()[1])
     done = treadle(*play, "--resume")
     assert (done.returncode, done.stderr) == (0, "")

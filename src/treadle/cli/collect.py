@@ -27,12 +27,12 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
                 stored = collect_dataset(**arguments, command=command, watch=progress)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C
-            failures.say(f"interrupted: {_left(stored)}")
+            failures.say(f"interrupted: {_left(stored, options.force)}")
         except CollectionFailed as error:
             stored, code = error.stored, failures.FAILED
             failures.tell(error, debug=options.debug)
             if stored is not None:
-                failures.say(_left(stored))
+                failures.say(_left(stored, options.force))
         else:
             code = failures.OK
         if stored is None or stored.summary is None:
@@ -47,7 +47,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
         return code
 
 
-def _left(stored: Stored) -> str:
+def _left(stored: Stored, forced: bool) -> str:
     """What a stopped run leaves."""
     if not stored.finished:
         return "no episode was finished"
@@ -56,7 +56,7 @@ def _left(stored: Stored) -> str:
         first = stored.summary.episodes
         merged = "it is" if stored.finished == 1 else "the first of them is" if first == 1 else ""
         many += f"; {merged or f'the first {first:,} of them are'} merged into {stored.path}"
-    return f"{many}; the same command with --resume continues"
+    return f"{many}; the same command with --resume {'in place of --force ' if forced else ''}continues"
 
 
 def _all(episodes: int) -> str:
