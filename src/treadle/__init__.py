@@ -44,6 +44,9 @@ _HOME = {
     "AsyncVectorEnv": "treadle.vector.async_vector",
     "make_vec": "treadle.vector.make_vec",
     "vector_entry_point": "treadle.vector.make_vec",
+    **dict.fromkeys(
+        ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "treadle.vector.refusals"
+    ),
     "next_obs": "treadle.vector.next_obs",
     "VectorStats": "treadle.vector.stats",
     "Rollout": "treadle.vector.rollout",
@@ -168,6 +171,7 @@ if TYPE_CHECKING:
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
     from treadle.vector.owned import OwnedVectors
+    from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout
     from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
     from treadle.vector.sampled_tasks import TaskVectorStats

@@ -1,6 +1,8 @@
 """`ParallelEnv` and its parts: the same bytes on every backend, promises, errors that name the item, deaths."""
 
 import copy
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -253,6 +255,16 @@ def test_batches_with_states_survive_a_death(policy: str) -> None:
         with pytest.raises(WorkerDied):
             promise()
         same(env.step_batch(actions, states, dts), expected)
+
+
+def test_batches_with_states_do_without_a_worker_that_missed_its_deadline() -> None:
+    """It is dropped while it is being asked for more: the others do its share."""
+    with walks(on_failure="drop", step_timeout=0.5) as env:
+        states, actions, dts = scene(env)
+        expected = env.step_batch(actions, states, dts)
+        os.kill(env._exchange.member(0).worker.pid, signal.SIGSTOP)
+        same(env.step_batch(actions, states, dts), expected)
+        assert env._exchange.slots() == [1]
 
 
 def test_a_batch_without_states_does_not_go_on_after_a_death() -> None:

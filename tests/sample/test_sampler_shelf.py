@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+import treadle
 from treadle.sample import shelf
 from treadle.sample.padding import joined
 from treadle.sample.shelf import Shelf
@@ -98,3 +100,15 @@ def test_results_of_other_kinds_follow_in_the_same_memory() -> None:
     held = made(on)
     on.clear()
     assert (held[:60] == 7).all()
+
+
+def test_nothing_of_a_result_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a batch of one message alone shows of it, either."""
+    monkeypatch.setattr(shelf, "LEAST", 8)
+    with treadle.LocalSampler(
+        lambda o: (o[:, 2] > 0).astype(int), gym.make("CartPole-v1"), max_episode_length=50, seed=1
+    ) as sampler:
+        batches = [sampler.obtain_samples(i, 1, None) for i in range(6)]
+    assert len({len(batch) for batch in batches}) > 1
+    assert [len(batch.lengths) for batch in batches] == [1] * 6
+    assert [batch.lengths.sum() for batch in batches] == [len(batch.rewards) for batch in batches]

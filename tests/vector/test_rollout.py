@@ -334,6 +334,17 @@ def test_an_environment_that_raises() -> None:
         assert rollout.observations[0].tolist() == [[0.5] * 3, [0.0] * 3, [0.5] * 3]
 
 
+def test_rewards_that_an_error_has_are_not_written_again() -> None:
+    with closing(VectorEnv([Picky] * 3, workers=1, inline=1)) as vector:
+        try:
+            vector.rollout(scripted([[0, 3, 0]]), steps=1)
+        except treadle.TaskRaised as error:
+            rewards = error.partial[1]
+        vector.reset_at(1)
+        vector.rollout(lambda _: [0, 0, 0], steps=1)
+        assert rewards.tolist() == [1.0, 0.0, 1.0]
+
+
 class Photo(gym.Env[np.ndarray, int]):
     """Images that say the step's number. Action 3: a subclass of ndarray, 4: another dtype."""
 

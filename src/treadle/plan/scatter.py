@@ -19,6 +19,7 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.promise import Promise
 from treadle.plan.work import Done, Work
 from treadle.pool import failure
+from treadle.pool.life import State
 
 Lane = tuple[Exchange, int]
 
@@ -117,6 +118,10 @@ class _Scattered:
             try:
                 self.out[index] = lane[0].ask(lane[1], Ask.WORK, self._works[index]), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
+                if self._anywhere and lane[0].member(lane[1]).state is State.GONE:  # dropped while it was waited for
+                    alive = [other for other in alive if other != lane]
+                    if alive:
+                        continue
                 self._error = error
                 return
             self._todo.popleft()

@@ -138,11 +138,11 @@ def view(array: np.ndarray) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def anonymous_file() -> int:
-    """A descriptor of a file in memory that has no name."""
+def anonymous_file(label: str = "treadle") -> int:
+    """A descriptor of a file in memory that has no name; `label` is what /proc shows."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("treadle", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix="treadle-") as file:
+        return os.memfd_create(label, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=f"{label}-") as file:
         return os.dup(file.fileno())
 
 

@@ -74,9 +74,11 @@ class Batches:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
         `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
+        Where a slot raised they are copies, too: rewards and flags of a rollout's step are not leased on their own.
         """
         self.block = block
         self._lost = set(lost)
+        raised = False
         infos: dict[int, Any] = {}
         finals: dict[int, Any] = {}
         for each in extras:
@@ -85,6 +87,7 @@ class Batches:
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
                 self._lost.update(each.raised)
+                raised = raised or bool(each.raised)
         for slot in range(self._n if self.observations.loose else 0):
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         if copy or self._lost:
@@ -97,6 +100,8 @@ class Batches:
                     array[slot] = 0
         if not copy:
             arrays = self.hand_out(block)
+            if raised:
+                arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)

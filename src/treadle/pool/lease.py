@@ -24,9 +24,8 @@ import numpy as np
 
 from treadle.pool.arena import Arena, Field
 
-SMALL = (
-    4096  # bytes up to which a copy (0.15 us) costs less than an array over the block and a reference to it (0.3 us)
-)
+# bytes up to which a copy (0.15 us) costs less than an array over the block and a reference to it (0.3 us)
+SMALL = 4096
 
 
 class Leases:

@@ -88,8 +88,8 @@ class Lender:
         return file.number != 0 and self._words[file.place] != file.number
 
     def lend(self, raws: list[memoryview]) -> tuple[list[Spot | None], list[int]]:
-        """Where each buffer lies in files that are here, None where it does not, and duplicated descriptors of new
-        files, in order. From now on these files are out."""
+        """Where each buffer lies in files that are here, None where it does not; and the descriptors of new files, in
+        order, which are the caller's from now on, to be sent and closed. From now on these files are out."""
         found = [self._find(raw) for raw in raws]
         fresh = {file.place for file, _ in filter(None, found) if file.fd >= 0}
         if len(fresh) > MOST_NEW:

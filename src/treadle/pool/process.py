@@ -22,6 +22,7 @@ from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
+from treadle.pool.arena import anonymous_file
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
 from treadle.pool.line import Line
@@ -62,7 +63,7 @@ class ProcessWorker(Lined):
         self._child = Child(-1, -1, lambda timeout: None)
         self.channel, theirs = Channel.pair()
         try:
-            self._crash = _crash_file()
+            self._crash = anonymous_file("treadle-crash")  # its stack goes there when it dies, or is asked for it
             self._child = _launch(theirs, start_method, preload)
             self._greet()
         except BaseException:  # no more descriptors, say: nothing of it stays behind
@@ -248,16 +249,6 @@ def _usable(fd: int) -> int:
         return os.dup(fd)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
-
-
-def _crash_file() -> int:
-    """Where a worker's stack is written when it dies, or is asked for it."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("treadle-crash", os.MFD_CLOEXEC)
-    import tempfile
-
-    with tempfile.TemporaryFile(prefix="treadle-crash-") as file:
-        return os.dup(file.fileno())
 
 
 # -- launching -------------------------------------------------------------------------------------------------------

@@ -129,5 +129,5 @@ def batch_of(hauls: Sequence[Haul], there: Callable[..., Any] | None = None) -> 
             for name in ("observations", "last_observations", "actions", "rewards")
         },
         step_types=types_of(joined([haul.codes for haul in hauls])),
-        lengths=joined(lengths),
+        lengths=joined(lengths, there),
     )
