@@ -43,7 +43,7 @@ class Laid(NamedTuple):
 class Shown(NamedTuple):
     """Observations that lie in a tray."""
 
-    dtype: str
+    dtype: np.dtype  # itself: its `str` says nothing of the fields of a structured one
     shape: tuple[int, ...]
     at: int
 
@@ -104,7 +104,7 @@ class Room:
         at = -(-self._at // ALIGN) * ALIGN
         if at + nbytes > self._end:
             return None
-        self._shown, self._at = Shown(dtype.str, shape, at), at + nbytes
+        self._shown, self._at = Shown(dtype, shape, at), at + nbytes
         return np.ndarray(shape, dtype, self._memory, at)
 
     def observations(self, values: Any) -> Any:
