@@ -63,7 +63,7 @@ def scatter(
             another, as long as the pool starts new workers (on_failure="restart") or does without ("drop").
         one_by_one: wait for each chunk before the next is sent.
         abandoned: called with the number of every chunk when this raises, as soon as nobody works on it any more. Not
-            for a chunk whose worker missed a deadline: nobody knows when that is.
+            for a chunk whose worker missed a deadline, or whose sending was interrupted: nobody knows when that is.
 
     Raises WorkerError when a worker fails; all other answers have come by then.
     """
@@ -76,7 +76,7 @@ def scatter(
                 promise = flight.out.get(index)
                 if promise is not None:  # an interrupt: it is still at work
                     promise[0].afterwards(partial(abandoned, index))
-                elif index not in flight.late:
+                elif index not in flight.late and not flight.may_have(index):
                     abandoned(index)
         raise
 
@@ -93,6 +93,14 @@ class _Scattered:
         self._error: BaseException | None = None
         self.out: dict[int, tuple[Promise, Lane]] = {}  # chunk -> its promise, and who has it
         self.late: set[int] = set()
+        self._sending: tuple[int, Lane, int] | None = None  # chunk, to whom, the request before it
+
+    def may_have(self, index: int) -> bool:
+        """Was its sending interrupted (Ctrl-C) when it may have been on its way, so that a worker may have it?"""
+        if self._sending is None or self._sending[0] != index:
+            return False
+        _, (exchange, slot), before = self._sending
+        return any(owed.request.id > before for owed in exchange.member(slot).owed)
 
     def run(self) -> tuple[list[Done], list[Lane]]:
         while self._todo or self.out:
@@ -114,11 +122,13 @@ class _Scattered:
             if lane is None:
                 return
             index = self._todo[0]
+            self._sending = index, lane, lane[0].pool.latest_id
             try:
                 self.out[index] = lane[0].ask(lane[1], Ask.WORK, self._works[index]), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
-                self._error = error
+                self._error, self._sending = error, None
                 return
+            self._sending = None
             self._todo.popleft()
             self._load[lane] += 1
 
