@@ -133,3 +133,58 @@ def test_states_of_every_size_in_a_store_of_one_kind() -> None:
         handles, *_ = env.step_batch([0, 1], [start] * 2, return_state="handle")
         states, *_ = env.step_batch([0, 1], [start] * 2)
         assert [handle.fetch() for handle in handles] == states
+
+
+class Odd(gym.Env[Any, int]):
+    """Observes how many steps it has taken, as an array of some kind that it uses again; ends after 6."""
+
+    action_space = gs.Discrete(2)
+    observation_space = gs.Box(-np.inf, np.inf, (), np.float64)
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.count = kind, 0
+        self.seen: Any = {
+            "fields": np.zeros(500, [("whole", "i4"), ("half", "f8")]),
+            "no axis": np.zeros(()),
+            "masked": np.ma.masked_equal(np.arange(9.0), 4.0),
+            "dict": {"x": np.zeros(500)},
+            "plain": np.zeros(500),
+        }[kind]
+
+    def _now(self) -> Any:
+        if self.kind == "fields":
+            self.seen["half"][:] = self.count / 2
+        elif self.kind == "masked":
+            self.seen[0] = self.count
+        else:
+            (self.seen["x"] if self.kind == "dict" else self.seen)[...] = self.count
+        return self.seen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._now(), {}
+
+    def step(self, action: int) -> Any:
+        self.count += 1 + int(action)
+        return self._now(), 1.0, self.count >= 6, False, {}
+
+
+@pytest.mark.parametrize("kind", ["fields", "no axis", "masked", "dict", "plain"])
+@pytest.mark.parametrize("given", [True, False], ids=["from states", "going on"])
+def test_observations_of_every_kind(kind: str, given: bool) -> None:
+    """By message, in trays, and from one environment alone: with the same types, and an episode's last ones as well."""
+    actions = [0, 1, 1, 1, 0, 1]
+    one = GymPlanEnv(Odd, env_kwargs={"kind": kind})
+    state = one.reset()[0]
+    states = [state] * 6 if given else None
+    with ParallelEnv(GymPlanEnv, Odd, n_workers=1, env_kwargs={"kind": kind}) as env:
+        env.reset()
+        for _ in range(3):
+            found = env.step_batch(actions, states, dt=2, return_state=True)[1]
+            expected = one.step_batch(actions, states, dt=2, return_state=True)[1]
+            same(found, expected)
+            assert [type(each) for each in found] == [type(each) for each in expected]
+    first = [each["x"] if kind == "dict" else each["half"] * 2 if kind == "fields" else each for each in found]
+    values = [float(np.ravel(each)[0]) for each in first]
+    assert values == [2, 4, 4, 4, 2, 4] if given else 6 in values  # what ended an episode is no reset's

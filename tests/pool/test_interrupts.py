@@ -18,6 +18,7 @@ from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
 from treadle.errors import UsageError
+from treadle.pool.interrupts import undisturbed
 from treadle.pool.pool import Pool
 from treadle.testing.faults import Sound
 
@@ -187,3 +188,17 @@ def raise_interrupt(*_: Any) -> None:
 def check_together(batch: Any) -> None:
     assert len(set(batch.observations[:, 2].tolist())) == 1, batch.observations
     assert batch.observations[:, 0].tolist() == [7, 8, 9, 10]
+
+
+def test_what_cannot_be_made_in_a_thread_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the interpreter's end (Python 3.12), and beyond the system's limit, no thread can be started."""
+
+    def refused(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", refused)
+    discarded: list[int] = []
+    assert undisturbed(lambda: 3, discarded.append) == 3
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 // 0, discarded.append)
+    assert discarded == []

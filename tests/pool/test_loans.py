@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -203,3 +204,32 @@ def test_episodes_that_are_kept_stay_as_they_are() -> None:
         assert (episode.observations == episode.rewards[0]).all()
     for episode in kept:
         assert (episode.observations == episode.rewards[0]).all()
+
+
+def test_as_many_episodes_are_held_as_there_is_memory_for() -> None:
+    """A mapping holds a descriptor: beyond half of those there may be, arrays are copied."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(128, 2 * used + 60), limits[1]))
+    try:
+        episodes = list(collect(Fading, episodes=120, workers=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [int(episode.observations[0, 0, 0]) for episode in episodes] == [episode.seed % 251 for episode in episodes]
+    assert len(os.listdir("/proc/self/fd")) - used < 120
+
+
+class Fading(gym.Env[np.ndarray, int]):
+    """Short episodes of one shade, which the seed says."""
+
+    observation_space = gym.spaces.Box(0, 255, (200, 200), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.left, self.shade = 3, 0 if seed is None else seed % 251
+        return np.full((200, 200), self.shade, np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.left -= 1
+        return np.full((200, 200), self.shade, np.uint8), 0.0, self.left == 0, False, {}

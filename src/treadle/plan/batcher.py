@@ -130,11 +130,13 @@ class Batcher:
             if block is not None:
                 block.busy = bool(at_work)
 
+        if block is not None:  # not before: an interrupt would leave it busy for ever
+            block.busy = True
         dones, by = scatter(lanes, works, anywhere=anywhere, one_by_one=self._one_by_one, abandoned=abandoned)
         if block is not None:
+            block.busy = False
             for done in dones:
                 block.unpack(done)
-            block.busy = False
         try:
             raise_failed(dones, by, n)
         except BaseException:

@@ -14,6 +14,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.plan.orders import orders_of, whole
+from treadle.pool.serve import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
 
@@ -183,6 +184,8 @@ class PlanEnv:
         if state is not None:
             self.set_state(state)
         obs, reward, terminal, truncated, info = self.step_with_dt(action, dt)
+        if terminal or truncated:
+            obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
         info["dt"] = dt
         if self._return_image:
             info["rgb"] = self.get_image()
@@ -233,7 +236,7 @@ class PlanEnv:
         for item, action in enumerate(orders.actions):
             state = None if orders.states is None else orders.states[item]
             parts = self.step(action, state, orders.dts[item], orders.return_state)
-            rows.append([part.copy() if isinstance(part, np.ndarray) else part for part in parts])
+            rows.append([snapshot(part) if isinstance(part, np.ndarray | dict | tuple) else part for part in parts])
         return tuple(list(column) for column in zip(*rows, strict=True))
 
     def run_autoreset(self, step_data: tuple[Any, ...]) -> None:

@@ -64,7 +64,7 @@ def scatter(
             another, as long as the pool starts new workers (on_failure="restart") or does without ("drop").
         one_by_one: wait for each chunk before the next is sent.
         abandoned: called with the number of every chunk when this raises, as soon as nobody works on it any more. Not
-            for a chunk whose worker missed a deadline: nobody knows when that is.
+            for a chunk whose worker missed a deadline, or whose sending was interrupted: nobody knows when that is.
 
     Raises WorkerError when a worker fails; all other answers have come by then.
     """
@@ -77,7 +77,7 @@ def scatter(
                 promise = flight.out.get(index)
                 if promise is not None:  # an interrupt: it is still at work
                     promise[0].afterwards(partial(abandoned, index))
-                elif index not in flight.late:
+                elif index not in flight.late and not flight.may_have(index):
                     abandoned(index)
         raise
 
@@ -94,6 +94,14 @@ class _Scattered:
         self._error: BaseException | None = None
         self.out: dict[int, tuple[Promise, Lane]] = {}  # chunk -> its promise, and who has it
         self.late: set[int] = set()
+        self._sending: tuple[int, Lane, int] | None = None  # chunk, to whom, the request before it
+
+    def may_have(self, index: int) -> bool:
+        """Was its sending interrupted (Ctrl-C) when it may have been on its way, so that a worker may have it?"""
+        if self._sending is None or self._sending[0] != index:
+            return False
+        _, (exchange, slot), before = self._sending
+        return any(owed.request.id > before for owed in exchange.member(slot).owed)
 
     def run(self) -> tuple[list[Done], list[Lane]]:
         while self._todo or self.out:
@@ -115,15 +123,18 @@ class _Scattered:
             if lane is None:
                 return
             index = self._todo[0]
+            self._sending = index, lane, lane[0].pool.latest_id
             try:
                 self.out[index] = lane[0].ask(lane[1], Ask.WORK, self._works[index]), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
+                self._sending = None
                 if self._anywhere and lane[0].member(lane[1]).state is State.GONE:  # dropped while it was waited for
                     alive = [other for other in alive if other != lane]
                     if alive:
                         continue
                 self._error = error
                 return
+            self._sending = None
             self._todo.popleft()
             self._load[lane] += 1
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from treadle.pool.serve import snapshot
 from treadle.states.layers import class_name
 
 Step = Callable[[Any, Any, int, bool], tuple[Any, ...]]
@@ -65,6 +66,8 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
             total = total + reward
             done += 1
         terminal, truncated = bool(terminal), bool(truncated)
+        if terminal or truncated:
+            obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
         info = {**info, "n_step": done, "dt": dt}
         if take is None:
             result: tuple[Any, ...] = (obs, total, terminal, truncated, info)

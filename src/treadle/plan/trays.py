@@ -43,7 +43,7 @@ class Laid(NamedTuple):
 class Shown(NamedTuple):
     """Observations that lie in a tray."""
 
-    dtype: str
+    dtype: np.dtype  # itself: its `str` says nothing of the fields of a structured one
     shape: tuple[int, ...]
     at: int
 
@@ -104,7 +104,7 @@ class Room:
         at = -(-self._at // ALIGN) * ALIGN
         if at + nbytes > self._end:
             return None
-        self._shown, self._at = Shown(dtype.str, shape, at), at + nbytes
+        self._shown, self._at = Shown(dtype, shape, at), at + nbytes
         return np.ndarray(shape, dtype, self._memory, at)
 
     def observations(self, values: Any) -> Any:
@@ -131,17 +131,13 @@ class Block:
         self._buffer = arena.buffer(field)[0]  # no array or view: a lease is the only array between it and a row
         self.memory = view(arena.array(field))
         self.nbytes = nbytes
-        self.busy = True
+        self.busy = False  # is, or may be, a worker writing to it?
         self._leased: list[weakref.ref[np.ndarray]] = []
 
     @property
     def free(self) -> bool:
-        """Is nobody using it, and is nothing of it held any more?"""
+        """Is no worker using it, and is nothing of it held any more?"""
         return not self.busy and all(ref() is None for ref in self._leased)
-
-    def taken(self) -> None:
-        """For a batch."""
-        self.busy, self._leased = True, []
 
     def unpack(self, done: Any) -> None:
         """Take out what a chunk has laid here; large observations stay, as long as somebody holds them."""
@@ -153,7 +149,7 @@ class Block:
             if array.nbytes < LEASED:
                 array = array.copy()
             else:
-                self._leased.append(weakref.ref(array))
+                self._leased = [*(ref for ref in self._leased if ref() is not None), weakref.ref(array)]
             done.observations = array
 
 
@@ -170,12 +166,13 @@ class Trays:
         self._total = 0
 
     def take(self, nbytes: int) -> Block | None:
-        """A block of at least so many bytes; None when there is none to be had: then everything goes by message."""
+        """A block of at least so many bytes; None when there is none to be had: then everything goes by message.
+
+        It is the same one again until it is `busy`, or something of it is held.
+        """
         fitting = [block for block in self._blocks if block.nbytes >= nbytes and block.free]
         if fitting:
-            block = min(fitting, key=lambda each: each.nbytes)
-            block.taken()
-            return block
+            return min(fitting, key=lambda each: each.nbytes)
         size = max(LEAST_BYTES, 1 << (nbytes - 1).bit_length())
         if self._total + size > MOST_BYTES or len(self._blocks) >= MOST_BLOCKS:
             return None

@@ -16,6 +16,7 @@ from treadle.plan.stepping import stepping
 from treadle.plan.store import StoreMap
 from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
+from treadle.pool.serve import snapshot
 from treadle.states.state import EnvState
 
 
@@ -231,7 +232,10 @@ def do_rollouts(env: Any, work: Work) -> Done:
 
 
 class Column:
-    """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list."""
+    """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list.
+
+    Arrays of shape () and subclasses of ndarray are no rows: they would come out as scalars, and without what they add.
+    """
 
     def __init__(self, count: int, room: Room | None = None) -> None:
         self._count, self._room = count, room
@@ -243,7 +247,7 @@ class Column:
     def add(self, value: Any) -> None:
         """The next one; an array is copied, environments use theirs again."""
         at = self._filled
-        if isinstance(value, np.ndarray):
+        if type(value) is np.ndarray and value.ndim:
             like = value.dtype, value.shape
             if at == 0 and not value.dtype.hasobject:
                 shape = (self._count, *value.shape)
@@ -253,7 +257,8 @@ class Column:
                 self._array[at] = value
                 self._filled = at + 1
                 return
-            value = value.copy()
+        if not isinstance(value, np.generic):
+            value = snapshot(value)
         if self._array is not None:
             self._list, self._array = list(self._array[:at]), None
         self._list.append(value)

@@ -26,7 +26,7 @@ from typing import Any
 import cloudpickle
 
 from treadle.pool.arena import anonymous_file
-from treadle.pool.loan import Borrower, Lender
+from treadle.pool.loan import Borrower, Lender, crowded, map_file
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")
@@ -250,9 +250,25 @@ def decode(body: bytes, fds: list[int], borrower: Borrower | None = None) -> tup
 
 
 def mapped(file: int, *, private: bool = False) -> memoryview:
-    """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees."""
+    """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees.
+
+    A mapping holds a descriptor of its own for as long as anybody holds an array in it; where they run short (see
+    `crowded`) it is a copy.
+    """
     size = os.fstat(file).st_size
-    return memoryview(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
+    if crowded():
+        return memoryview(copied(file, size))
+    return memoryview(map_file(file, size, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
+
+
+def copied(file: int, size: int) -> mmap.mmap:
+    """A file's content in memory of our own, for which no descriptor is needed."""
+    memory = mmap.mmap(-1, size)
+    done = 0
+    with memoryview(memory) as view:
+        while done < size:
+            done += os.preadv(file, [view[done:]], done)
+    return memory
 
 
 def unpack(view: memoryview) -> Any:

@@ -131,6 +131,11 @@ class Dispatch:
     def in_slot_order(self) -> list[Member]:
         return self.roster.in_slot_order()
 
+    @property
+    def latest_id(self) -> int:
+        """Of the latest request."""
+        return self._last_id
+
     def next_id(self) -> int:
         self._last_id += 1
         return self._last_id

@@ -63,7 +63,10 @@ def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
     work = _Work(make, discard)
     try:
         # Not a threading.Thread: an interrupt in the middle of its `start` leaves the locks of that module locked.
-        _thread.start_new_thread(work.run, ())
+        try:
+            _thread.start_new_thread(work.run, ())
+        except RuntimeError:  # there can be no more threads: at the interpreter's end, or beyond the system's limit
+            work.run()
         work.ended.get()
         return work.result()
     except BaseException:

@@ -10,6 +10,9 @@ place to a new one: the caller learns of that by the descriptor that comes with 
 are never used twice, so what it then says of the old file means nothing. Memory of forgotten files belongs to those
 who hold arrays in it.
 
+A mapping holds a descriptor. A caller that keeps so many arrays that descriptors run short is given copies, and no more
+files are forgotten: what it can keep is limited by memory, and not by their number.
+
 A fork of the caller shares its mappings but not its references: what is out at a fork stays out for good.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import weakref
 from typing import Any
 
@@ -26,6 +30,7 @@ from treadle.pool.arena import anonymous_file
 
 PLACES = 64  # files of one worker
 LEAST = 64 * 1024  # bytes of an array from which on it is worth a loan
+MOST_MAPPED = 1 << 14  # mappings that may be held; Linux allows a process 65530 of all kinds
 MOST_NEW = 8  # new files in one message: it carries few descriptors
 
 Spot = tuple[int, int, int, int, bool]  # an array in a message: place, number of the loan, start, stop, new file?
@@ -130,7 +135,7 @@ class _Record:
     def upto(self, nbytes: int) -> mmap.mmap:
         if self.memory is None or len(self.memory) < nbytes:
             pages = -(-2 * nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            self.memory = mmap.mmap(self.fd, min(pages, os.fstat(self.fd).st_size))
+            self.memory = map_file(self.fd, min(pages, os.fstat(self.fd).st_size))
         return self.memory
 
     def close(self) -> None:
@@ -176,7 +181,10 @@ class Borrower:
             holder = np.ndarray((len(memory),), np.uint8, memory)
             self._pending.append((holder, record, place, self._latest))
             holders[place] = memoryview(holder)  # type: ignore[arg-type]
-        return [None if spot is None else holders[spot[0]][spot[2] : spot[3]] for spot in spots]
+        found = [None if spot is None else holders[spot[0]][spot[2] : spot[3]] for spot in spots]
+        if crowded():
+            return [None if each is None else memoryview(bytearray(each)) for each in found]
+        return found
 
     def settle(self) -> None:
         """What was opened last is given back when it is let go."""
@@ -214,8 +222,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_pin_all)
 
 
+def map_file(fd: int, nbytes: int, flags: int = mmap.MAP_SHARED) -> mmap.mmap:
+    """A mapping, counted as long as it lives; it holds a descriptor of its own."""
+    memory = mmap.mmap(fd, nbytes, flags=flags)
+    _mappings.add(memory)
+    return memory
+
+
+def crowded() -> bool:
+    """Do mappings take so many descriptors (half of what this process may have) that there had better be no more?"""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return len(_mappings) >= (MOST_MAPPED if limit == resource.RLIM_INFINITY else min(limit // 2, MOST_MAPPED))
+
+
+_mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
 def _address(memory: Any) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
 
-__all__ = ["Borrower", "Lender", "LoanFile"]
+__all__ = ["Borrower", "Lender", "LoanFile", "crowded", "map_file"]
