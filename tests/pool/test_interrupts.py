@@ -18,7 +18,7 @@ from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
 from treadle.errors import UsageError
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
 from treadle.testing.faults import Sound
 
@@ -129,6 +129,7 @@ def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries
             if not held() <= before:
                 gc.collect()
             until(lambda: held() <= before, what=f"everything of it is gone after {injector.moment}: {held()}")
+    live()
     assert points > 100
 
 
@@ -165,6 +166,55 @@ def test_interrupts_at_every_moment_of_resets_and_steps(setup: dict[str, Any], e
                 check_together(batch)
                 assert batch.rewards.tolist() == [t] * pool.n, injector.moment
     assert points > 100
+
+
+@pytest.mark.usefixtures("every_interrupt_is_heard")
+def test_ctrl_c_never_parts_a_request_from_its_payload() -> None:
+    """Every reset sends seeds of its own. Were one left behind, each reset after it would get those of another."""
+    rng = np.random.default_rng(0)
+    interrupts = 0
+    with Pool(with_fault(Sound), workers=2) as pool:
+        pool.reset(seeds=range(pool.n))
+        previous = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        try:
+            for i in range(1000):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1e-3)))
+                    for k in range(3):
+                        seeds = [100 * i + 10 * k + slot for slot in range(pool.n)]
+                        batch = pool.reset(seeds=seeds)
+                        assert batch.observations[:, 0].tolist() == seeds
+                    while signal.getitimer(signal.ITIMER_REAL)[0]:
+                        time.sleep(0.0005)
+                except KeyboardInterrupt:
+                    interrupts += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+    assert interrupts > 300
+
+
+def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Later():
+        with Later():
+            signal.raise_signal(signal.SIGINT)
+            said.append("inner")
+        said.append("outer")
+    assert said == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def cut_short() -> None:
+        Later().__enter__()  # and no end: an exception came in between
+
+    cut_short()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    cut_short()
+    with Later():
+        said.append("healed")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def held() -> Counter[str]:

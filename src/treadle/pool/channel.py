@@ -111,6 +111,11 @@ class Channel:
         while not self.pump() and block:
             select.select([], [self.sock], [])
 
+    @property
+    def waiting(self) -> bool:
+        """Is there something that the socket has not taken yet?"""
+        return bool(self._outbox)
+
     def pump(self) -> bool:
         """Push out what is waiting. True when nothing is left."""
         while self._outbox:

@@ -17,6 +17,7 @@ import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
+from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
 
@@ -103,23 +104,29 @@ class Line:
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
+        self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
         for words in (self.requests, self.answers, self.words, self.loans):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
-        self.latest = None
+        self.latest = self._kept = None
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
         """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
         if type(packed) is OneSlot:
-            op += (packed[0][0] + 1) * ONE_SLOT
-        elif packed is not None:
-            self.channel.send_packed(packed)
-            op += WITH_PAYLOAD
+            self._post(id, op + (packed[0][0] + 1) * ONE_SLOT, block)
+        elif packed is None:
+            self._post(id, op, block)
+        else:
+            with Later():  # a payload without its request would be taken for that of the next one
+                self.channel.send_packed(packed)
+                self._post(id, op + WITH_PAYLOAD, block)
+
+    def _post(self, id: int, op: int, block: int) -> None:
         at = self.posted % self.depth * 4
         self.posted += 1
         words = self.requests
@@ -146,10 +153,21 @@ class Line:
 
     def take(self, timeout: float) -> Reply | None:
         """The next answer, None when there is none. `timeout` bounds the wait for a payload that was announced."""
+        if (kept := self._kept) is not None:
+            self._kept = None
+            return kept
         at = self.taken % self.depth * 4
         number, id, flags, nbytes = self.answers[at : at + 4]
         if number != self.taken + 1:
             return None
+        if not flags & FLAG_CHANNEL:
+            return self._take(number, id, flags, nbytes, timeout)
+        with Later():
+            self._kept = self._take(number, id, flags, nbytes, timeout)
+        reply, self._kept = self._kept, None
+        return reply
+
+    def _take(self, number: int, id: int, flags: int, nbytes: int, timeout: float) -> Reply | None:
         extras = None
         try:
             if flags & FLAG_BOX:

@@ -25,6 +25,7 @@ from treadle.pool import child, forkserver, lifeline
 from treadle.pool.arena import anonymous_file
 from treadle.pool.channel import Channel
 from treadle.pool.failure import signal_name
+from treadle.pool.interrupts import Later
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
@@ -130,8 +131,9 @@ class ProcessWorker(Lined):
     def take(self) -> Reply | None:
         if self.line is None:
             return None
-        with contextlib.suppress(OSError):  # it is dying: its death is seen where deaths are looked for
-            self.channel.pump()
+        if self.channel.waiting:
+            with contextlib.suppress(OSError), Later():  # it is dying: its death is seen where deaths are looked for
+                self.channel.pump()
         return self.line.take(PAYLOAD_TIMEOUT)
 
     def idle(self) -> bool:
