@@ -10,7 +10,7 @@ import pytest
 from plan_envs import Abacus, Walk, same
 
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
-from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make
+from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make, scatter
 
 pytestmark = pytest.mark.timeout(120, method="signal")  # the thread of the other method forbids forking
 
@@ -245,8 +245,9 @@ def test_a_death_is_told_with_its_slot() -> None:
 
 
 @pytest.mark.parametrize("policy", ["restart", "drop"])
-def test_batches_with_states_survive_a_death(policy: str) -> None:
+def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk of the worker that was killed goes to another one: the result is that of a pool without deaths."""
+    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
     with walks(on_failure=policy, start_method="forkserver") as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
@@ -257,14 +258,47 @@ def test_batches_with_states_survive_a_death(policy: str) -> None:
         same(env.step_batch(actions, states, dts), expected)
 
 
-def test_batches_with_states_do_without_a_worker_that_missed_its_deadline() -> None:
+def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is dropped while it is being asked for more: the others do its share."""
+    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
     with walks(on_failure="drop", step_timeout=0.5) as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
         os.kill(env._exchange.member(0).worker.pid, signal.SIGSTOP)
         same(env.step_batch(actions, states, dts), expected)
         assert env._exchange.slots() == [1]
+
+
+@pytest.mark.parametrize(
+    ("n", "slots", "seconds", "sizes"),
+    [
+        (5, 2, None, [1, 1, 1, 2]),  # nothing is known yet: two a slot
+        (64, 2, 1e-6, [64]),  # too little to be worth a second worker
+        (64, 2, 15e-6, [32, 32]),
+        (64, 16, 25e-6, [16] * 4),  # some of many
+        (64, 2, 1e-3, [10, 11, 11] * 2),  # as many as take ten milliseconds each
+        (3, 4, 1.0, [1, 1, 1]),
+    ],
+)
+def test_how_a_batch_is_cut(n: int, slots: int, seconds: float | None, sizes: list[int]) -> None:
+    chunks = scatter.balanced_chunks(n, slots, seconds)
+    assert [hi - lo for lo, hi in chunks] == sizes
+    assert [lo for lo, _ in chunks] + [n] == [0] + [hi for _, hi in chunks]
+
+
+def test_names_of_arguments_are_the_environments_own() -> None:
+    """Also those that something on the way has, too."""
+    with ExternalProcess(Named) as process:
+        assert process.call("told", name=1, slot=2, then=3)() == (1, 2, 3)
+        assert process.told(name=1, slot=2, then=3) == (1, 2, 3)
+
+
+class Named(Abacus):
+    def __init__(self) -> None:
+        super().__init__("named")
+
+    def told(self, name: int, slot: int, then: int) -> tuple[int, int, int]:
+        return name, slot, then
 
 
 def test_a_batch_without_states_does_not_go_on_after_a_death() -> None:

@@ -10,7 +10,7 @@ from kit import until, within
 from treadle.pool.arena import Arena
 from treadle.pool.bell import local_bell
 from treadle.pool.channel import SPILL, Channel
-from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot
+from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot, Undecodable
 from treadle.pool.messages import Extras
 
 
@@ -58,6 +58,45 @@ def test_both_rings_wrap(size: int | None, line: Ends) -> None:
         assert (reply.id, reply.last) == (id, True)
         assert reply.extras == (None if size is None else extras(b"%d" % id + b"x" * size))
     assert line.caller.idle()
+
+
+@pytest.mark.parametrize("size", [0, BOX - 100, BOX, 3 * SPILL])
+def test_payloads_of_any_size(size: int, line: Ends) -> None:
+    """Those that fit the box need no channel; the others keep their place among them."""
+    payloads = [b"%d" % id + b"x" * (size if id % 2 else 0) for id in range(1, 3 * line.caller.depth)]
+    for id, payload in enumerate(payloads, 1):
+        line.caller.post(id, 3, -1, line.caller.channel.pack(payload))
+        if id > 5:  # some are always on their way
+            assert line.worker.next(0) == (id - 5, 3, -1, payloads[id - 6])
+            line.worker.answer(id - 5, None)
+            assert line.caller.take(0.0) is not None
+
+
+def test_a_payload_that_cannot_be_unpickled_fails_its_request(line: Ends) -> None:
+    line.caller.post(1, 3, -1, line.caller.channel.pack(Poison()))
+    line.caller.post(2, 3, -1, line.caller.channel.pack("sound"))
+    found = line.worker.next(0)[3]
+    assert isinstance(found, Undecodable)
+    assert str(found.error) == "poison"
+    assert line.worker.next(0)[3] == "sound"
+
+
+@pytest.mark.parametrize("payload", [None, "small", "large" * SPILL])
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_an_answer_together_with_others_rings_if_it_is_the_last(tokens: int, payload: Any, line: Ends) -> None:
+    turnstile = line.worker.turnstile = local_bell()
+    for _ in range(tokens):
+        turnstile.release()
+    line.caller.post(1, 3, 7, line.caller.channel.pack(payload), together=True)
+    line.caller.post(2, 3)
+    assert line.worker.next(0) == (1, 3, 7, payload)
+    line.worker.answer(1, None)
+    assert line.bells[1].acquire(False) == (tokens == 0)
+    assert not turnstile.acquire(False)
+    assert line.worker.next(0)[:2] == (2, 3)
+    turnstile.release()
+    line.worker.answer(2, None)
+    assert line.bells[1].acquire(False), "it was asked alone"
 
 
 def test_requests_queue_up_in_order(line: Ends) -> None:

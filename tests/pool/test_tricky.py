@@ -11,6 +11,7 @@ from scripts import alive
 from treadle.errors import (
     WorkerDied,
 )
+from treadle.pool.line import BOX
 from treadle.pool.pool import Pool
 from treadle.testing import faults
 
@@ -58,8 +59,9 @@ def test_an_environment_that_closes_all_descriptors() -> None:
     with Pool(with_fault(faults.ClosesDescriptors), workers=2, close_timeout=1.0) as pool:
         warm(pool, 3)
         assert pool.step(ACTIONS).rewards.tolist() == [4] * 4
+        pool.reset(seeds=range(4))  # what is small needs no descriptor
         with pytest.raises(WorkerDied, match=r"slot 0 .* in reset"):
-            pool.reset()
+            pool.reset(options=[{"large": bytes(BOX)}] * 4)
         with within(2.5):
             pool.close()
 

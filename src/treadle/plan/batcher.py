@@ -171,9 +171,9 @@ class Batcher:
     def _rows(self, orders: Orders) -> list[int] | None:
         """The rows that the states are, where they are handles. Raises UsageError and FreedHandle, naming the item."""
         states = orders.states or ()
-        handles = [isinstance(state, StateHandle) for state in states]
-        if not any(handles):
+        if StateHandle not in set(map(type, states)):
             return None
+        handles = [type(state) is StateHandle for state in states]
         if not all(handles):
             item = handles.index(not handles[0]) * orders.repeat
             raise UsageError(
@@ -197,7 +197,7 @@ class Batcher:
             if any(lane[0] is not exchange for lane in self.lanes):
                 raise UsageError("handles need workers of one ParallelEnv: these processes share no memory")
             if first is None and self._state_bytes is None:
-                first = exchange.ask(slot, Ask.CALL, "get_state")()
+                first = exchange.ask(slot, Ask.CALL, ("get_state",))()
             arena = exchange.pool.grounding.arena
             assert arena is not None
             self.store = Store(arena, first, self._store_bytes, self._state_bytes)

@@ -50,8 +50,17 @@ class Exchange:
         self.pool.check()
         return [slot for slot, member in sorted(self._members.items()) if member.state is not State.GONE]
 
-    def ask(self, slot: int, name: str, *args: Any, then: Callable[[Any], Any] | None = None, **kwargs: Any) -> Promise:
-        """Run a program's operation in a slot; `then` is applied to its result, here.
+    def ask(
+        self,
+        slot: int,
+        name: str,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        then: Callable[[Any], Any] | None = None,
+        together: bool = False,
+    ) -> Promise:
+        """Run a program's operation in a slot; `then` is applied to its result, here. `together`: see `Pool`.
 
         Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """
@@ -63,7 +72,7 @@ class Exchange:
             self.pump(None)
             self.pool.check()
         promise = Promise(self, then)
-        id = self.pool.send(member, Op.CALL, {slot: (name, args, kwargs)}, slots=(slot,))
+        id = self.pool.send(member, Op.CALL, {slot: (name, args, kwargs or {})}, slots=(slot,), together=together)
         self._waiting[id] = promise, slot
         return promise
 

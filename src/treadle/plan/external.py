@@ -68,15 +68,15 @@ class ExternalProcess:
         return self._get(name)
 
     def _get(self, name: str) -> Any:
-        found = self._exchange.ask(self._slot, Ask.GET, name)()
+        found = self._exchange.ask(self._slot, Ask.GET, (name,))()
         return partial(self._now, name) if isinstance(found, Method) else found
 
-    def _now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         return self.call(name, *args, **kwargs)()
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Promise:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Promise:
         """Call a method of the environment; the promise brings what it returns."""
-        return self._exchange.ask(self._slot, Ask.CALL, name, *args, **kwargs)
+        return self._exchange.ask(self._slot, Ask.CALL, (name, *args), kwargs)
 
     def step(
         self, action: Any, state: Any = None, dt: int = 1, blocking: bool = True, return_state: bool | None = None
@@ -102,7 +102,7 @@ class ExternalProcess:
             raise_failed([done], [(self._exchange, self._slot)], len(orders))
             return columns([done], bool(orders.return_state))
 
-        promise = self._exchange.ask(self._slot, Ask.WORK, work, then=unpacked)
+        promise = self._exchange.ask(self._slot, Ask.WORK, (work,), then=unpacked)
         return promise() if blocking else promise
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
@@ -112,7 +112,7 @@ class ExternalProcess:
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
         """Put the environment into a state; None, or a promise of it."""
-        promise = self._exchange.ask(self._slot, Ask.CALL, "set_state", state, then=lambda _: None)
+        promise = self._exchange.ask(self._slot, Ask.CALL, ("set_state", state), then=lambda _: None)
         return promise() if blocking else promise
 
     def close(self) -> None:

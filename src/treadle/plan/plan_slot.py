@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 from treadle.plan.store import StoreMap
@@ -14,7 +13,7 @@ from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 
 
-class Ask(StrEnum):
+class Ask:
     """Operations of the slot. The names are no identifiers, so no method of an environment is hidden."""
 
     GET = "treadle: get attribute"

@@ -24,6 +24,7 @@ from treadle.pool.life import State
 Lane = tuple[Exchange, int]
 
 CHUNK_SECONDS = 0.010
+LEAST_SECONDS = 0.0004  # a chunk that is shorter costs more, in caller and worker, than it saves
 MOST = 8  # chunks a slot
 
 
@@ -37,12 +38,14 @@ def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int
     """Chunks for items that may go anywhere. `seconds`: what one takes; None: not known.
 
     Without knowledge there are two a slot, and with it as many as take CHUNK_SECONDS each, from one to MOST a slot.
+    What takes less than LEAST_SECONDS for each slot is left to a few of them.
     """
     if seconds is None:
-        each = 2
+        count = 2 * slots
     else:
         each = min(MOST, max(1, int(n * seconds / slots / CHUNK_SECONDS)))
-    count = min(n, slots * each)
+        count = min(slots * each, max(1, int(n * seconds / LEAST_SECONDS)))
+    count = min(n, count)
     edges = [n * i // count for i in range(count + 1)]
     return list(itertools.pairwise(edges))
 
@@ -92,6 +95,7 @@ class _Scattered:
         self._by: list[Lane] = [lanes[0]] * len(works)
         self._load = dict.fromkeys(lanes, 0)
         self._error: BaseException | None = None
+        self._together = False
         self.out: dict[int, tuple[Promise, Lane]] = {}  # chunk -> its promise, and who has it
         self.late: set[int] = set()
         self._sending: tuple[int, Lane, int] | None = None  # chunk, to whom, the request before it
@@ -104,6 +108,7 @@ class _Scattered:
         return any(owed.request.id > before for owed in exchange.member(slot).owed)
 
     def run(self) -> tuple[list[Done], list[Lane]]:
+        self._together = self._all_at_once() and self._lanes[0][0].pool.together(len(self._works))
         while self._todo or self.out:
             self._send()
             if self.out:
@@ -115,6 +120,16 @@ class _Scattered:
             raise self._error
         return [done for done in self._results if done is not None], self._by
 
+    def _all_at_once(self) -> bool:
+        """Has every chunk a slot of one pool to itself? Then there is nothing to be done before all have answered."""
+        exchange = self._lanes[0][0]
+        ours = {slot for other, slot in self._lanes if other is exchange}
+        return (
+            not self._one_by_one
+            and len(ours) == len(self._lanes)
+            and len(self._works) <= len(ours.intersection(exchange.slots()))
+        )
+
     def _send(self) -> None:
         able = {id(lane[0]): lane[0].slots() for lane in self._lanes} if self._anywhere and self._todo else {}
         alive = [lane for lane in self._lanes if lane[1] in able.get(id(lane[0]), ())]
@@ -125,7 +140,8 @@ class _Scattered:
             index = self._todo[0]
             self._sending = index, lane, lane[0].pool.latest_id
             try:
-                self.out[index] = lane[0].ask(lane[1], Ask.WORK, self._works[index]), lane
+                work = self._works[index]
+                self.out[index] = lane[0].ask(lane[1], Ask.WORK, (work,), together=self._together), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
                 self._sending = None
                 if self._anywhere and lane[0].member(lane[1]).state is State.GONE:  # dropped while it was waited for

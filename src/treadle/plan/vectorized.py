@@ -109,7 +109,8 @@ class VectorizedEnv(PlanEnv):
                 former. The workers live, and all other answers have been taken.
             WorkerDied, WorkerTimeout, BrokenPool; ClosedPool after `close`.
         """
-        orders_of(actions, states, dt, return_state, repeat)
+        if self._plan_env is None:
+            orders_of(actions, states, dt, return_state, repeat)  # before anything is started
         self._ready()
         return self.make_transitions(actions, states, dt, return_state, repeat)
 

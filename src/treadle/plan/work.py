@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -102,10 +103,13 @@ class Packed:
 
 def packed(states: list[Any]) -> Any:
     """States as they travel best."""
-    if {type(state) for state in states} != {EnvState}:
+    if set(map(type, states)) != {EnvState}:
         return states
-    kinds = {state.kind for state in states}
-    return Packed(kinds.pop(), [state.data for state in states]) if len(kinds) == 1 else states
+    kinds = set(map(_kind_of, states))
+    return Packed(kinds.pop(), list(map(_data_of, states))) if len(kinds) == 1 else states
+
+
+_kind_of, _data_of = attrgetter("kind"), attrgetter("data")
 
 
 def beginnings(work: Work) -> Iterator[Any]:
@@ -240,29 +244,36 @@ class Column:
     def __init__(self, count: int, room: Room | None = None) -> None:
         self._count, self._room = count, room
         self._array: np.ndarray | None = None
-        self._like: tuple[Any, ...] = ()  # dtype and shape of its rows
+        self._dtype: np.dtype | None = None  # of its rows
+        self._shape: tuple[int, ...] = ()
         self._list: list[Any] = []
         self._filled = 0
 
     def add(self, value: Any) -> None:
         """The next one; an array is copied, environments use theirs again."""
         at = self._filled
+        if at and type(value) is np.ndarray and value.dtype is self._dtype and value.shape == self._shape:
+            self._array[at] = value  # type: ignore[index]  # as there is a dtype
+        else:
+            self._add(at, value)
+        self._filled = at + 1
+
+    def _add(self, at: int, value: Any) -> None:
+        """The first one, or one that is not obviously like it."""
         if type(value) is np.ndarray and value.ndim:
-            like = value.dtype, value.shape
             if at == 0 and not value.dtype.hasobject:
                 shape = (self._count, *value.shape)
                 own = None if self._room is None else self._room.array(shape, value.dtype)
-                self._array, self._like = np.empty(shape, value.dtype) if own is None else own, like
-            if self._array is not None and like == self._like:
+                self._array = np.empty(shape, value.dtype) if own is None else own
+                self._dtype, self._shape = value.dtype, value.shape
+            if self._array is not None and (value.dtype, value.shape) == (self._dtype, self._shape):
                 self._array[at] = value
-                self._filled = at + 1
                 return
         if not isinstance(value, np.generic):
             value = snapshot(value)
         if self._array is not None:
-            self._list, self._array = list(self._array[:at]), None
+            self._list, self._array, self._dtype = list(self._array[:at]), None, None
         self._list.append(value)
-        self._filled = at + 1
 
     def whole(self) -> Any:
         """What there is of it."""

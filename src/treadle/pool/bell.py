@@ -129,13 +129,14 @@ def cores() -> int:
     return max(1, count)
 
 
-def spins(workers: int, inline: int, cores: int) -> tuple[int, int]:
+def spins(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
     """Tries before sleeping, as (caller, worker). Pure.
 
     With inline slots the caller is one more runnable process. Without, it has nothing to do while its workers step,
     so with as many workers as cores it sleeps at once and the workers, whose next order comes soon, do the trying.
+    That is so in lockstep; what else workers are asked comes later than it pays to try.
     """
-    if inline:
+    if inline or not lockstep:
         return (SPIN_TRIES, SPIN_TRIES) if workers + 1 <= cores else (0, 0)
     if workers + 1 <= cores:
         return SPIN_TRIES, SPIN_TRIES

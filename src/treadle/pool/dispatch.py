@@ -7,19 +7,16 @@ is `life.py`'s table, what to do about it `failure.py`'s.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from time import monotonic
 from typing import Any, Self
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
-from treadle.pool import bell, failure, life
+from treadle.pool import bell, failure, life, open_pools
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -29,31 +26,6 @@ from treadle.pool.messages import Op, Request
 from treadle.pool.roster import FAREWELL, Roster, partition
 
 log = logging.getLogger("treadle")
-
-_open: weakref.WeakSet[Dispatch] = weakref.WeakSet()
-
-
-@cache
-def _watch_this_process() -> None:
-    """Once a process: pools that are still open at its exit are closed, and in its forks they are out of use."""
-    atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_fork)
-
-
-def _at_exit() -> None:
-    for pool in list(_open):
-        pool.close()
-    from treadle.pool import forkserver
-
-    forkserver.stop()
-
-
-def _in_fork() -> None:
-    for pool in list(_open):
-        pool._closed = True  # what keeps the fast lane of `step` from being taken
-        pool._lock = threading.RLock()
-
 
 Order = tuple[Member, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
@@ -103,13 +75,12 @@ class Dispatch:
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
-        self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores)
+        self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores, rows)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
         self.roster = Roster(backend, start_method, tuple(preload), self.grounding, self.worker_tries, start_timeout)
         self.members = self.roster.members
         self._closed = False
-        _watch_this_process()
-        _open.add(self)
+        open_pools.note(self)
         try:
             self.roster.equip(worker_output)
             self.tickets = self.roster.tickets
@@ -141,12 +112,38 @@ class Dispatch:
         return self._last_id
 
     def send(
-        self, member: Member, op: Op, payload: Any = None, block: int = -1, slots: Sequence[int] | None = None
+        self,
+        member: Member,
+        op: Op,
+        payload: Any = None,
+        block: int = -1,
+        slots: Sequence[int] | None = None,
+        together: bool = False,
     ) -> int:
-        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block)[0]
+        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits.
 
-    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1) -> list[int]:
+        `together`: see there.
+        """
+        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block, together)[0]
+
+    def together(self, count: int) -> bool:
+        """So many requests are going to be sent `together`: only the last of their answers rings, so that the caller
+        is woken once. Returns whether that can be done.
+
+        All but one of them find a token in a turnstile and pass without ringing. Whatever happens there are never too
+        many tokens: those that were left are taken out, and an answer of earlier requests that takes one makes another
+        ring too early. When a worker dies, nobody rings for it, and `poll` finds out when it looks.
+        """
+        turnstile = self.grounding.turnstile
+        if turnstile is None or count < 2:
+            return False
+        while turnstile.acquire(False):
+            pass
+        for _ in range(count - 1):
+            turnstile.release()
+        return True
+
+    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1, together: bool = False) -> list[int]:
         """Send each of several members a request: all or, when one of them cannot be sent, none."""
         with self._lock:  # against a `close` from another thread
             self.check()
@@ -166,7 +163,7 @@ class Dispatch:
                     member.asides += 1
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
-                request = Request(self.next_id(), op, payload, block)
+                request = Request(self.next_id(), op, payload, block, together)
                 member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
                 ids.append(request.id)
             return ids
@@ -346,6 +343,11 @@ class Dispatch:
     def closed(self) -> bool:
         return self._closed
 
+    def disown(self) -> None:
+        """In a fork: it belongs to the parent."""
+        self._closed = True  # what keeps the fast lane of `step` from being taken
+        self._lock = threading.RLock()
+
     def close(self, timeout: float | None = None) -> None:
         """End all workers: ask, wait, SIGTERM to the groups, 1 s, SIGKILL. Idempotent; from any thread, at any time.
 
@@ -359,7 +361,7 @@ class Dispatch:
             left: list[Member] = []
             try:
                 self._closed = True
-                _open.discard(self)
+                open_pools.forget(self)
                 deadline = monotonic() + (self.close_timeout if timeout is None else timeout)
                 left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
                 for member in self.members:

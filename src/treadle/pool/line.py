@@ -2,8 +2,9 @@
 
 An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
 is there exactly when it bears the number that the reader expects. Both sides are led to a ring by a bell or by a
-death, never act on half an entry, and keep the order. Small answers (infos) lie pickled in the entry's box; what does
-not fit goes by the channel, after the entry that announces it.
+death, never act on half an entry, and keep the order. Small payloads and answers (infos) lie pickled in the entry's
+box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
+announces it, an answer after it.
 
 Both sides use this class; each uses its own half of it.
 """
@@ -21,9 +22,11 @@ from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
 
-BOX = 4096  # bytes of an answer that need not go by the channel
-WITH_PAYLOAD = 256  # added to a request's op
-ONE_SLOT = 65536  # times a slot's number + 1: added to the op of a step of that slot alone
+BOX = 4096  # bytes of a payload or an answer that need not go by the channel
+WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
+TOGETHER = 512  # added to a request's op: only the last of several workers that answer rings
+ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
+IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
@@ -41,6 +44,7 @@ class LineFields:
 
     bell: Field
     requests: Field
+    orders: Field
     answers: Field
     box: Field
     words: Field
@@ -54,6 +58,7 @@ class LineFields:
         return cls(
             plan.add("u1", (CELL,)),
             plan.add("i8", (depth * 4,)),
+            plan.add("u1", (depth * BOX,)),
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (8,)),
@@ -81,7 +86,10 @@ class Undecodable:
 
 
 class Line:
-    """Args: slots: the worker's, named when an answer cannot be unpickled."""
+    """Args:
+    slots: the worker's, named when an answer cannot be unpickled.
+    turnstile: the worker's half: see `Dispatch.together`.
+    """
 
     def __init__(
         self,
@@ -91,11 +99,15 @@ class Line:
         pool_bell: Bell,
         channel: Any,
         slots: tuple[int, ...] = (),
+        turnstile: Bell | None = None,
     ) -> None:
         self.slots = slots
+        self.turnstile = turnstile
+        self._together = False
         self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
         self.requests = view(arena.array(fields.requests))
+        self.orders = view(arena.array(fields.orders))  # boxes of the requests' payloads
         self.answers = view(arena.array(fields.answers))
         self.box = view(arena.array(fields.box))
         self.words = view(arena.array(fields.words))
@@ -115,12 +127,22 @@ class Line:
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
-    def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
-        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
+    def post(self, id: int, op: int, block: int = -1, packed: Any = None, together: bool = False) -> None:
+        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits.
+
+        `together`: it is to ring with its answer only if it does not pass the turnstile.
+        """
+        if together:
+            op += TOGETHER
         if type(packed) is OneSlot:
             self._post(id, op + (packed[0][0] + 1) * ONE_SLOT, block)
         elif packed is None:
             self._post(id, op, block)
+        elif packed.size <= BOX:
+            start, size = self.posted % self.depth * BOX, len(packed.body)
+            with Later():
+                self.orders[start : start + size] = packed.body
+                self._post(id, op + size * IN_BOX, block)
         else:
             with Later():  # a payload without its request would be taken for that of the next one
                 self.channel.send_packed(packed)
@@ -208,16 +230,23 @@ class Line:
 
     def next(self, tries: int) -> tuple[int, int, int, Any]:
         """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
-        at = self.posted % self.depth * 4
+        entry = self.posted % self.depth
+        at = entry * 4
         words = self.requests
         while words[at] != self.posted + 1:
             await_bell(self.bell, tries, 3600.0)
         self.posted, id, op, block = words[at : at + 4]
         payload: Any = None
-        if op >= ONE_SLOT:
+        if op >= IN_BOX:
+            size, op = divmod(op, IN_BOX)
+            try:
+                payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
+            except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
+                payload = Undecodable(error)
+        elif op >= ONE_SLOT:
             slot, op = divmod(op, ONE_SLOT)
             payload = OneSlot.of(slot - 1)
-        elif op >= WITH_PAYLOAD:
+        elif op & WITH_PAYLOAD:
             op -= WITH_PAYLOAD
             try:
                 payload, fds = self.channel.recv_wait()
@@ -227,7 +256,8 @@ class Line:
                 raise
             except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
                 payload = Undecodable(error)
-        return id, op, block, payload
+        self._together = op >= TOGETHER
+        return id, op - TOGETHER if self._together else op, block, payload
 
     def stopped(self, id: int) -> bool:
         """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
@@ -283,6 +313,8 @@ class Line:
         words[at + 2] = flags
         words[at + 3] = size
         words[at] = self.taken
-        self.pool_bell.release()
+        passed = self._together and self.turnstile is not None and self.turnstile.acquire(False)
+        if not passed:
+            self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)

@@ -29,12 +29,14 @@ CLOSING = 2**62  # the number of the last request: above all others, so that it 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One numbered order to one worker. `block` says which rows the answer goes to; -1: none."""
+    """One numbered order to one worker. `block` says which rows the answer goes to; -1: none. `together`: see
+    `Dispatch.together`."""
 
     id: int
     op: Op
     payload: Any = None
     block: int = -1
+    together: bool = False
 
 
 class Extras(NamedTuple):

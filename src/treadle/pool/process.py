@@ -62,10 +62,13 @@ class ProcessWorker(Lined):
         self._tail: Tail | None = None
         self._crash = -1
         self._child = Child(-1, -1, lambda timeout: None)
+        self._watch = select.poll()  # its pidfd, where there is one
         self.channel, theirs = Channel.pair()
         try:
             self._crash = anonymous_file("treadle-crash")  # its stack goes there when it dies, or is asked for it
             self._child = _launch(theirs, start_method, preload)
+            if self._child.pidfd >= 0:
+                self._watch.register(self._child.pidfd, select.POLLIN)
             self._greet()
         except BaseException:  # no more descriptors, say: nothing of it stays behind
             self.abandon()
@@ -123,7 +126,7 @@ class ProcessWorker(Lined):
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
-            self.line.post(request.id, request.op, request.block, packed)
+            self.line.post(request.id, request.op, request.block, packed, request.together)
         except (BrokenPipeError, ConnectionResetError):
             self._unreachable = True
             self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
@@ -145,9 +148,7 @@ class ProcessWorker(Lined):
         if self._ended:
             return True
         if self._child.pidfd >= 0:
-            poll = select.poll()
-            poll.register(self._child.pidfd, select.POLLIN)
-            self._ended = bool(poll.poll(0))
+            self._ended = bool(self._watch.poll(0))
         else:
             self._ended = self._child.reap(0.0) is not None
         return self._ended
