@@ -10,7 +10,7 @@ from plan_envs import Walk, same
 
 from conftest import require
 from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.plan.stepping import blind_step, stepping
+from treadle.plan.stepping import blind_step, walking
 from treadle.plan.trays import LEASED, MOST_BLOCKS
 from treadle.plan.work import Work, do_rollouts, do_steps, packed
 
@@ -95,7 +95,7 @@ def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
     assert expected[0][2] == (12.0 if made is Double else 6.0)
     env.step = lambda **asked: "own"  # type: ignore[method-assign]
-    assert stepping(env, False)(0, None, 1, True) == "own"
+    assert list(walking(env, True).steps([0], [None], [1], True)) == ["own"]
 
 
 def _parts(rows: list[Any]) -> Any:

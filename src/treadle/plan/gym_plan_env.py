@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
 from treadle.plan.env import PROCESSES, PlanEnv
-from treadle.plan.stepping import Step, plain
+from treadle.plan.stepping import Walk, plain
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
@@ -239,7 +239,7 @@ class GymPlanEnv(PlanEnv):
         image = self._seen()
         return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
 
-    def plain_step(self, wanted: bool) -> Step | None:
+    def plain_walk(self, wanted: bool, kind: str | None = None) -> Walk | None:
         """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
         own = not STEPPED.isdisjoint(self.__dict__) or (
             type(self) is not GymPlanEnv
@@ -248,7 +248,6 @@ class GymPlanEnv(PlanEnv):
         if own or self._processes or self._return_image:
             return None
         keeper = self._kept()
-        keeper.look()
 
         def put(state: Any) -> None:
             if type(state) is EnvState:
@@ -256,8 +255,12 @@ class GymPlanEnv(PlanEnv):
             else:
                 self.set_state(state)
 
-        take = None if not wanted else self.get_state if self.STATE_IS_ARRAY else keeper.take
-        return plain(self.gym_env, self.frameskip, put, take, self.run_autoreset)
+        raw = kind == keeper.kind and not self.STATE_IS_ARRAY
+        take: Any = None
+        if wanted:
+            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else keeper.take
+        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, self.run_autoreset)
+        return Walk(steps, raw)
 
     def get_state(self) -> Any:
         """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""

@@ -10,15 +10,25 @@ out where no wrapper could have looked at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from treadle.pool.serve import snapshot
 from treadle.states.layers import class_name
 
-Step = Callable[[Any, Any, int, bool], tuple[Any, ...]]
+Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info
+# called with actions, states (None: it goes on), dts, and whether somebody looks (else observations may be None)
+Steps = Callable[[Iterable[Any], Iterable[Any], Iterable[int], bool], Iterator[Row]]
+
+
+class Walk(NamedTuple):
+    """What steps an environment, a row for each action."""
+
+    steps: Steps
+    raw: bool = False  # do states go in and come out as the bytes of an `EnvState`?
+
 
 BLIND = frozenset(  # wrappers that do not look at observations (the checker: after its first steps)
     {
@@ -30,20 +40,28 @@ BLIND = frozenset(  # wrappers that do not look at observations (the checker: af
 DRAWN = "ale_py.env.AtariEnv"
 
 
-def stepping(env: Any, wanted: bool) -> Step:
-    """What steps an environment: called with action, state (None: it goes on), dt, and whether somebody looks.
+def walking(env: Any, wanted: bool, kind: str | None = None) -> Walk:
+    """What steps an environment, as `PlanEnv.step` does.
 
-    It returns what `PlanEnv.step` does, with the state if `wanted`. Where nobody looks, the observation may be None.
+    Args:
+        wanted: are states to be returned?
+        kind: all states are `EnvState`s of this kind, and can be had as bytes; None: they may be anything.
     """
-    plain = getattr(env, "plain_step", None)
-    found: Step | None = None if plain is None else plain(wanted)
+    plain = getattr(env, "plain_walk", None)
+    found: Walk | None = None if plain is None else plain(wanted, kind)
     if found is not None:
         return found
     step = env.step
-    return lambda action, state, dt, seen: step(action=action, state=state, dt=dt, return_state=wanted)
+
+    def steps(actions: Iterable[Any], states: Iterable[Any], dts: Iterable[int], seen: bool) -> Iterator[Row]:
+        for action, state, dt in zip(actions, states, dts):
+            row = step(action=action, state=state, dt=dt, return_state=wanted)
+            yield row if wanted else (None, *row)
+
+    return Walk(steps)
 
 
-def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[], Any] | None, reset: Any) -> Step:
+def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[], Any] | None, reset: Any) -> Steps:
     """`PlanEnv.step` where nothing was changed.
 
     Args:
@@ -54,30 +72,30 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
     """
     once, blind = env.step, blind_step(env)
 
-    def step(action: Any, state: Any, dt: int, seen: bool) -> tuple[Any, ...]:
-        if state is not None:
-            put(state)
-        times = dt * frameskip
-        hidden = 0 if blind is None else times - seen
-        obs, total, terminal, truncated, info = blind(action, seen) if blind and hidden else once(action)
-        done = 1
-        while done < times and not (terminal or truncated):
-            obs, reward, terminal, truncated, info = blind(action, seen) if blind and done < hidden else once(action)
-            total = total + reward
-            done += 1
-        terminal, truncated = bool(terminal), bool(truncated)
-        if terminal or truncated:
-            obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
-        info = {**info, "n_step": done, "dt": dt}
-        if take is None:
-            result: tuple[Any, ...] = (obs, total, terminal, truncated, info)
-        else:
-            result = (take(), obs, total, terminal, truncated, info)
-        if terminal or truncated:
-            reset(result)
-        return result
+    def steps(actions: Iterable[Any], states: Iterable[Any], dts: Iterable[int], seen: bool) -> Iterator[Row]:
+        for action, state, dt in zip(actions, states, dts):
+            if state is not None:
+                put(state)
+            times = dt * frameskip
+            hidden = 0 if blind is None else times - seen
+            obs, total, terminal, truncated, info = blind(action, seen) if blind and hidden else once(action)
+            done = 1
+            while done < times and not (terminal or truncated):
+                again = blind(action, seen) if blind and done < hidden else once(action)
+                obs, reward, terminal, truncated, info = again
+                total = total + reward
+                done += 1
+            info = {**info, "n_step": done, "dt": dt}
+            if terminal or truncated:
+                terminal, truncated = bool(terminal), bool(truncated)
+                obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
+                row = (None if take is None else take(), obs, total, terminal, truncated, info)
+                reset(row)
+                yield row
+            else:
+                yield None if take is None else take(), obs, total, False, False, info
 
-    return step
+    return steps
 
 
 def blind_step(env: gym.Env) -> Callable[[Any, bool], tuple[Any, ...]] | None:

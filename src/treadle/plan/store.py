@@ -61,10 +61,31 @@ class StoreMap:
             return EnvState(self._kind, self._rows[start : start + length].tobytes())
         return pickle.loads(self._rows[start : start - length])
 
+    @property
+    def kind(self) -> str:
+        """Of what states the bytes are written as they are."""
+        return self._kind
+
+    def all_raw(self, rows: list[int]) -> bool:
+        """Do the bytes of `kind`'s states lie in all of these rows?"""
+        lengths = self._lengths
+        return all(lengths[row] > 0 for row in rows)
+
+    def read_data(self, row: int) -> bytes:
+        """The bytes in a row of which `all_raw` is true."""
+        start = row * self._size
+        return self._rows[start : start + self._lengths[row]].tobytes()
+
     def write(self, row: int, state: Any) -> None:
         """Put a state into a row. Raises StoreFull when it is larger than that."""
         raw = type(state) is EnvState and state.kind == self._kind and len(state.data) > 0
-        data = state.data if raw else pickle.dumps(state, 5)
+        self._write(row, state.data if raw else pickle.dumps(state, 5), raw)
+
+    def write_data(self, row: int, data: bytes) -> None:
+        """The same for the bytes of a state of `kind`; not for none at all."""
+        self._write(row, data, True)
+
+    def _write(self, row: int, data: bytes, raw: bool) -> None:
         size = len(data)
         if size > self._size:
             raise StoreFull(

@@ -43,7 +43,7 @@ class Laid(NamedTuple):
 class Shown(NamedTuple):
     """Observations that lie in a tray."""
 
-    dtype: np.dtype  # itself: its `str` says nothing of the fields of a structured one
+    dtype: str | np.dtype  # itself where it is structured: its `str` says nothing of the fields
     shape: tuple[int, ...]
     at: int
 
@@ -59,6 +59,9 @@ class Tray:
     segments: list[tuple[int, int]]
     start: int
     end: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tray, (self.segment, self.segments, self.start, self.end)
 
     def without_room(self) -> Tray:
         """The same, but what comes back goes by message: somebody else may still write here."""
@@ -104,7 +107,7 @@ class Room:
         at = -(-self._at // ALIGN) * ALIGN
         if at + nbytes > self._end:
             return None
-        self._shown, self._at = Shown(dtype, shape, at), at + nbytes
+        self._shown, self._at = Shown(dtype.str if dtype.names is None else dtype, shape, at), at + nbytes
         return np.ndarray(shape, dtype, self._memory, at)
 
     def observations(self, values: Any) -> Any:

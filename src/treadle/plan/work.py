@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.plan.orders import HANDLE
-from treadle.plan.stepping import stepping
+from treadle.plan.stepping import walking
 from treadle.plan.store import StoreMap
 from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
@@ -52,6 +52,9 @@ class Work:
     def __len__(self) -> int:
         return len(self.actions)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Work, tuple(self.__dict__.values())  # half the time that a dataclass takes by itself
+
     @property
     def given(self) -> bool:
         """Do the items begin in states of their own?"""
@@ -77,6 +80,9 @@ class Done:
     seconds: float = 0.0
     room: int = 0
     failed: tuple[int, Raised] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Done, tuple(self.__dict__.values())  # as above
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Done:
         """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
@@ -112,13 +118,24 @@ def packed(states: list[Any]) -> Any:
 _kind_of, _data_of = attrgetter("kind"), attrgetter("data")
 
 
-def beginnings(work: Work) -> Iterator[Any]:
-    """The state that each item of the chunk begins in; None where it goes on."""
+def kind_of(work: Work) -> str | None:
+    """The kind of the states, where they can be had, and given back, as bytes."""
+    store = work.store
+    if isinstance(work.states, Packed):
+        kind = work.states.kind
+        return kind if work.return_state != HANDLE or (store is not None and store.kind == kind) else None
+    return (
+        store.kind if work.rows is not None and store is not None and store.kind and store.all_raw(work.rows) else None
+    )
+
+
+def beginnings(work: Work, raw: bool = False) -> Iterator[Any]:
+    """The state that each item of the chunk begins in, or (`raw`: see `kind_of`) its data; None where it goes on."""
     if work.rows is not None:
         assert work.store is not None
-        own: Iterator[Any] = map(work.store.read, work.rows)
+        own: Iterator[Any] = map(work.store.read_data if raw else work.store.read, work.rows)
     elif work.states is not None:
-        own = iter(work.states)
+        own = iter(work.states.data if raw else work.states)
     else:
         return itertools.repeat(None)
     if work.repeat == 1:
@@ -130,38 +147,44 @@ def beginnings(work: Work) -> Iterator[Any]:
     return itertools.chain.from_iterable(shares)
 
 
-def keeping(done: Done, work: Work) -> Callable[[Any], None]:
-    """What takes the states that the items lead to, one after the other."""
+def keeping(states: list[Any], work: Work, raw: bool = False) -> Callable[[Any], None]:
+    """What takes the states that the items lead to, one after the other: into the list, or where `work` says."""
     if work.return_state != HANDLE:
-        return (done.states if done.states is not None else []).append
+        return states.append
     assert work.store is not None
     assert work.targets is not None
-    write, targets = work.store.write, iter(work.targets)
+    write, targets = work.store.write_data if raw else work.store.write, iter(work.targets)
     return lambda state: write(next(targets), state)
+
+
+def kept(states: list[Any], work: Work, kind: str | None) -> Any:
+    """The list of `keeping` as it travels, None where it was not asked for. `kind`: of its data."""
+    if work.return_state is not True:
+        return None
+    return packed(states) if kind is None else Packed(kind, states)
 
 
 def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
     """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`."""
-    done = Done(states=[] if work.return_state is True else None)
+    done = Done()
     began = perf_counter()
-    given, wanted = work.given, bool(work.return_state)
+    given, wanted, kind = work.given, bool(work.return_state), kind_of(work)
     observations = Column(len(work), room)
-    see, keep = observations.add, keeping(done, work)
+    states: list[Any] = []
     rewards: list[Any] = []
-    terminals, truncateds, infos = done.terminals, done.truncateds, done.infos
+    see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
     autoreset = getattr(env, "autoreset", False)
     ended = False
     if given and autoreset:  # the next item says itself where it begins: one reset at the end will do
         env.autoreset = False
     try:
-        step = stepping(env, wanted)
-        for action, state, dt in zip(work.actions, beginnings(work), work.dts):
-            parts = step(action, state, dt, True)
+        walk = walking(env, wanted, kind)
+        kind = kind if walk.raw else None
+        keep = keeping(states, work, walk.raw)
+        for row in walk.steps(work.actions, beginnings(work, walk.raw), work.dts, True):
+            state, observation, reward, terminal, truncated, info = row
             if wanted:
-                state, observation, reward, terminal, truncated, info = parts
                 keep(state)
-            else:
-                observation, reward, terminal, truncated, info = parts
             see(observation)
             rewards.append(reward)
             terminals.append(terminal)
@@ -175,9 +198,7 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
             env.autoreset = True
     if given and autoreset and ended and done.failed is None:
         env.reset(return_state=False)
-    done.observations, done.rewards = observations.whole(), rewards
-    if done.states is not None:
-        done.states = packed(done.states)
+    done.observations, done.rewards, done.states = observations.whole(), rewards, kept(states, work, kind)
     if room is not None:
         done.observations = room.observations(done.observations)
         if isinstance(done.states, Packed):
@@ -189,9 +210,10 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
 
 def do_rollouts(env: Any, work: Work) -> Done:
     """Play each item's actions from its state, until they or the episode end; nothing is reset."""
-    done = Done(states=[] if work.return_state is True else None)
+    done = Done()
     began = perf_counter()
-    keep, seen = keeping(done, work), work.rollout != "none"
+    states: list[Any] = []
+    keep, seen = keeping(states, work), work.rollout != "none"
     longest = max(len(actions) for actions in work.actions)
     rewards = np.zeros((len(work.actions), longest))
     observations: list[Any] = []
@@ -199,20 +221,21 @@ def do_rollouts(env: Any, work: Work) -> Done:
     env.autoreset = False
     terminal = truncated = False
     try:
-        step = stepping(env, False)
+        steps = walking(env, False).steps
         for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
             shown: list[Any] = []
             length = 0
-            for action in actions:
-                observation, row[length], terminal, truncated, _info = step(action, state, dt, seen)
-                state = None  # the item's other actions go on from there
+            # the item's other actions go on from where the first one has led
+            begin = itertools.chain((state,), itertools.repeat(None))
+            for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
+                row[length] = reward
                 length += 1
                 if work.rollout == "all":
-                    shown.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
+                    shown.append(held(observation))
                 if terminal or truncated:
                     break
             if work.rollout == "last":
-                observations.append(observation.copy() if isinstance(observation, np.ndarray) else observation)
+                observations.append(held(observation))
             else:
                 observations.append(stacked(shown) if shown else None)
             if work.return_state:
@@ -227,12 +250,15 @@ def do_rollouts(env: Any, work: Work) -> Done:
         env.autoreset = autoreset
     if autoreset and done.failed is None and (terminal or truncated):
         env.reset(return_state=False)
-    done.rewards = rewards
+    done.rewards, done.states = rewards, kept(states, work, None)
     done.observations = observations if work.rollout == "all" else stacked(observations)
-    if done.states is not None:
-        done.states = packed(done.states)
     done.seconds = perf_counter() - began
     return done
+
+
+def held(observation: Any) -> Any:
+    """An observation that the environment will not change: it may use its arrays again. Scalars stay what they are."""
+    return observation if isinstance(observation, np.generic) else snapshot(observation)
 
 
 class Column:
@@ -269,11 +295,9 @@ class Column:
             if self._array is not None and (value.dtype, value.shape) == (self._dtype, self._shape):
                 self._array[at] = value
                 return
-        if not isinstance(value, np.generic):
-            value = snapshot(value)
         if self._array is not None:
             self._list, self._array, self._dtype = list(self._array[:at]), None, None
-        self._list.append(value)
+        self._list.append(held(value))
 
     def whole(self) -> Any:
         """What there is of it."""

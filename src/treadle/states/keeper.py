@@ -69,6 +69,10 @@ class Keeper:
 
     def take(self) -> EnvState:
         """As `get`, when no layer has come or gone since the last `get` or `set`: it does not look."""
+        return EnvState(self._kind, self.take_data())
+
+    def take_data(self) -> bytes:
+        """As `take`: the data of the state, whose kind is `kind`."""
         plain = PLAIN
         try:
             named = [
@@ -77,11 +81,11 @@ class Keeper:
             ]
             generators = [self._read_generator(place) for place in self._generators]
             if self._bare:
-                return EnvState(self._kind, dumps((named, generators, NONE, None, None), FORMAT))
+                return dumps((named, generators, NONE, None, None), FORMAT)
             own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
             shared = encode(rngs.get_globals()) if self._global_rngs else None
-            return EnvState(self._kind, dumps((named, generators, own, rest, shared), FORMAT))
+            return dumps((named, generators, own, rest, shared), FORMAT)
         except StateError:
             raise
         except Exception as error:
@@ -98,7 +102,11 @@ class Keeper:
         """As `set`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
-        named, generators, own, rest, shared = loads(state.data)
+        self.put_data(state.data)
+
+    def put_data(self, data: bytes) -> None:
+        """As `put`: the data of a state, whose kind is `kind`."""
+        named, generators, own, rest, shared = loads(data)
         values = VALUES
         for (found, name), value in zip(self._named, named):
             if type(value) in values:
