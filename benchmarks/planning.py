@@ -4,7 +4,8 @@ Every contestant steps batches of 64 items from 64 states, and is asked for the 
 begins in those, so that no state is met twice. An item is one call of `step`, whatever it takes inside. plangym takes
 part where it is installed. Handles are Treadle's own: the states stay in the workers' store. "Limit" is what nobody can
 be faster than with these environments: a loop in each of as many processes, that puts back the simulator's own state
-(for CartPole four numbers, which is not all there is), steps, and takes it, and tells nobody.
+(for CartPole four numbers, which is not all there is), steps, and takes it, and tells nobody. "Limit, complete" does so
+with the states that Treadle takes, in which generators and wrappers are too.
 
 Then Treadle's `rollout_batch`: 64 sequences of T actions in one round trip, counted in steps of the environment.
 """
@@ -16,6 +17,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -25,6 +27,7 @@ import numpy as np
 
 from benchmarks.measure import Measure, measure
 from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.states.keeper import Keeper
 
 ITEMS = 64
 ROWS = ("cartpole", "pong-ram", "pacman-rgb")
@@ -92,12 +95,12 @@ def rollouts(env: Any, length: int) -> Callable[[float], tuple[int, float]]:
 class Limit:
     """Processes that each step their own 64 items round and round, without a message in between."""
 
-    def __init__(self, row: str, workers: int) -> None:
+    def __init__(self, row: str, workers: int, complete: bool) -> None:
         context = multiprocessing.get_context("forkserver")
         self._ends, self._processes = [], []
         for _ in range(workers):
             ours, its = context.Pipe()
-            process = context.Process(target=limit_loop, args=(row, its), daemon=True)
+            process = context.Process(target=limit_loop, args=(row, its, complete), daemon=True)
             process.start()
             its.close()
             self._ends.append(ours)
@@ -121,16 +124,20 @@ class Limit:
             process.join()
 
 
-def limit_loop(row: str, line: Any) -> None:
+def limit_loop(row: str, line: Any, complete: bool) -> None:
     """What a process of `Limit` does: told for how long, it says how many items it has done."""
     env, times = limit_env(row)
     inner = env.unwrapped
-    if row == "cartpole":
-        take: Any = lambda: inner.state.tolist()  # noqa: E731 - next to its counterpart
-        put: Any = lambda state: setattr(inner, "state", state)  # noqa: E731
+    env.reset(seed=0)
+    if complete:
+        keeper = Keeper(env)
+        take: Any = keeper.take
+        put: Any = keeper.put
+    elif row == "cartpole":
+        take = lambda: inner.state.tolist()  # noqa: E731 - next to its counterpart
+        put = lambda state: setattr(inner, "state", state)  # noqa: E731
     else:
         take, put = inner.ale.cloneState, inner.ale.restoreState
-    env.reset(seed=0)
     first = take()
     states, at = [first] * ITEMS, 0
     actions = np.random.default_rng(0).integers(env.action_space.n, size=9973).tolist()
@@ -257,11 +264,17 @@ def contestants() -> dict[str, Callable[[str, int], tuple[Any, Callable[[float],
         env = plangym_env(row, workers)
         return env, batches(env)
 
-    def limit(row: str, workers: int) -> Any:
-        env = Limit(row, workers)
+    def limit(row: str, workers: int, complete: bool = False) -> Any:
+        env = Limit(row, workers, complete)
         return env, env.stretch
 
-    found: dict[str, Any] = {"limit": limit, "Treadle, states": with_states, "Treadle, handles": with_handles}
+    complete = partial(limit, complete=True)
+    found: dict[str, Any] = {
+        "limit": limit,
+        "limit, complete": complete,
+        "Treadle, states": with_states,
+        "Treadle, handles": with_handles,
+    }
     try:
         import plangym  # noqa: F401
     except ImportError:
