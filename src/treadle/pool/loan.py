@@ -36,7 +36,22 @@ MOST_NEW = 8  # new files in one message: it carries few descriptors
 Spot = tuple[int, int, int, int, bool]  # an array in a message: place, number of the loan, start, stop, new file?
 
 
-class LoanFile:
+class _Descriptor:
+    """Something with a descriptor, `fd`, until it is closed, or nobody knows of it any more."""
+
+    fd = -1
+
+    def close(self) -> None:
+        """The descriptor is needed no more."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class LoanFile(_Descriptor):
     """A worker's file. `number`: of its latest loan, 0 before the first. `fd`: -1 once it was sent."""
 
     def __init__(self, place: int, nbytes: int) -> None:
@@ -51,16 +66,6 @@ class LoanFile:
             raise
         self.start = _address(self.memory)
         self.stop = self.start + nbytes
-
-    def close(self) -> None:
-        """Its descriptor is needed no more."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
 
 
 class Lender:
@@ -125,7 +130,7 @@ class Lender:
         return None
 
 
-class _Record:
+class _Record(_Descriptor):
     """The caller's knowledge of one file: a descriptor, and as much of a mapping as was needed so far."""
 
     def __init__(self, fd: int) -> None:
@@ -137,16 +142,6 @@ class _Record:
             pages = -(-2 * nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
             self.memory = map_file(self.fd, min(pages, os.fstat(self.fd).st_size))
         return self.memory
-
-    def close(self) -> None:
-        """Its descriptor is needed no more: the file was forgotten, or the worker is gone."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
 
 
 class Borrower:
