@@ -6,9 +6,7 @@ it is asked for as a copy.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
-import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -18,12 +16,9 @@ from treadle.pool.loan import Lender, LoanFile
 from treadle.pool.serve import snapshot
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
+from treadle.sample.reserve import reserved, the_most
 from treadle.spaces import Layout, Leaf, RowWriter
 
-# Linux's value on every common processor; the module does not name it in all versions
-NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
-
-RESERVED = (1 << 36, 1 << 32, 1 << 28)  # bytes of address space to ask for, the most first
 # bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw
 # Pong episode (100 MB) a third less
 LARGE = 1 << 12
@@ -70,16 +65,11 @@ class TreeColumn:
     def _lent(self) -> mmap.mmap | None:
         """Memory of the lender's, None where it has no more."""
         assert self._lender is not None
-        for nbytes in RESERVED:
-            try:
-                file = self._lender.file(nbytes)
-            except OSError:
-                continue  # a limit on address space, or on the size of files: ask for less
-            if file is None:
-                return None
-            self._files.append(file)
-            return file.memory
-        return None
+        file = the_most(self._lender.file)
+        if file is None:
+            return None
+        self._files.append(file)
+        return file.memory
 
     @property
     def out(self) -> bool:
@@ -114,23 +104,6 @@ class TreeColumn:
             else:
                 values.append(data[:rows].copy() if copy else data[:rows])
         return self._layout.unflatten(values)
-
-
-def reserved(*, huge: bool = False) -> mmap.mmap:
-    """As much address space as can be had, which becomes memory when it is written; `huge`: in large pages.
-
-    Raises MemoryError.
-    """
-    for nbytes in RESERVED:
-        try:
-            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-        except (OSError, OverflowError):
-            continue  # a limit on address space: ask for less
-        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        return memory
-    raise MemoryError(f"cannot reserve {RESERVED[-1] >> 20} MiB of address space")
 
 
 class Columns:

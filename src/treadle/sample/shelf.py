@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.sample.buffer import reserved
+from treadle.sample.reserve import reserved
 
 LEAST = 1 << 16  # bytes of a piece of an array from which on it is worth it
 SPARE = 1 << 26  # bytes beyond what it needs that a result's memory may keep for later ones
