@@ -6,6 +6,7 @@ given states, repeated actions, batches and automatic resets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,11 @@ from treadle.plan.orders import orders_of, whole
 from treadle.pool.serve import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
+
+
+def overrides(env: PlanEnv, base: type[PlanEnv], names: Iterable[str]) -> bool:
+    """Does the class of `env` define one of these anew, after `base`?"""
+    return any(getattr(type(env), name) is not getattr(base, name) for name in names)
 
 
 class PlanEnv:
@@ -50,7 +56,7 @@ class PlanEnv:
         self.autoreset, self.delay_setup = autoreset, delay_setup
         self._return_image = return_image
         self._seed: int | None = None
-        self._processes = any(getattr(type(self), name) is not getattr(PlanEnv, name) for name in PROCESSES)
+        self._processes = overrides(self, PlanEnv, PROCESSES)
         if not delay_setup:
             self.setup()
 
@@ -179,8 +185,7 @@ class PlanEnv:
             was applied, "dt", and "rgb" with `return_image`. State and observation of a step that ends an episode are
             the terminal ones; an automatic reset follows them.
         """
-        if type(dt) is not int or dt < 1:
-            dt = whole(dt, "dt")
+        dt = whole(dt, "dt")
         if state is not None:
             self.set_state(state)
         obs, reward, terminal, truncated, info = self.step_with_dt(action, dt)
@@ -206,7 +211,7 @@ class PlanEnv:
 
         Returns observation, reward (summed), terminal, truncated, info (with "n_step").
         """
-        times = (dt if type(dt) is int and dt > 0 else whole(dt, "dt")) * self.frameskip
+        times = whole(dt, "dt") * self.frameskip
         obs, total, terminal, truncated, info = self.apply_action(action)
         done = 1
         while done < times and not (terminal or truncated):

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
-from treadle.plan.env import PROCESSES, PlanEnv
+from treadle.plan.env import PROCESSES, PlanEnv, overrides
 from treadle.plan.stepping import Walk, plain
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
@@ -116,7 +116,7 @@ class GymPlanEnv(PlanEnv):
         # ours does nothing where there is no picture, and is not asked then: it is a tenth of a step of CartPole
         ours = type(self).process_obs is GymPlanEnv.process_obs and self._picture is None
         names = [name for name in PROCESSES if not (ours and name == "process_obs")]
-        self._processes = any(getattr(type(self), name) is not getattr(PlanEnv, name) for name in names)
+        self._processes = overrides(self, PlanEnv, names)
 
     def init_gym_env(self) -> gym.Env:
         """The environment, not wrapped yet."""
@@ -241,10 +241,7 @@ class GymPlanEnv(PlanEnv):
 
     def plain_walk(self, wanted: bool, kind: str | None = None) -> Walk | None:
         """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
-        own = not STEPPED.isdisjoint(self.__dict__) or (
-            type(self) is not GymPlanEnv
-            and any(getattr(type(self), name) is not getattr(GymPlanEnv, name) for name in STEPPED)
-        )
+        own = not STEPPED.isdisjoint(self.__dict__) or overrides(self, GymPlanEnv, STEPPED)
         if own or self._processes or self._return_image:
             return None
         keeper = self._kept()

@@ -89,12 +89,16 @@ def dts_of(dt: Any, n: int) -> list[int]:
         if len(values) != n:
             raise UsageError(f"{len(values)} dts for {n} actions: item {min(n, len(values))} has no pair")
     else:
-        return [whole(dt, "dt of item 0")] * n
-    return [v if type(v) is int and v > 0 else whole(v, f"dt of item {i}") for i, v in enumerate(values)]
+        return [whole(dt, "dt", 0)] * n
+    return [whole(v, "dt", i) for i, v in enumerate(values)]
 
 
-def whole(value: Any, what: str) -> int:
-    """A number of steps, at least 1. Raises UsageError."""
+def whole(value: Any, what: str, item: int | None = None) -> int:
+    """A number of steps, at least 1. Raises UsageError, which says what it is, and of which item."""
+    if type(value) is int and value > 0:
+        return value
+    if item is not None:
+        what = f"{what} of item {item}"
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif isinstance(value, float | np.number) and float(value).is_integer():
