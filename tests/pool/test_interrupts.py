@@ -22,6 +22,10 @@ from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
 from treadle.testing.faults import Sound
 
+EVERYWHERE_IT_MAY_COME = pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part"
+)
+
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:
     """A real SIGINT. The step is finished and dropped, in every slot, and the data after it is right."""
@@ -92,7 +96,7 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     assert steps > 500
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part")
+@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "tries"),
     [
@@ -133,7 +137,7 @@ def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries
     assert points > 100
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part")
+@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "every"),
     [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -61,6 +61,9 @@ class _Prepared:
     slots: list[_Slot] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
     packed_moves: bytes = b""
+    _pieces: list[Any] = field(init=False)
+    _struct: struct.Struct = field(init=False)
+    _sorted: Callable[[list[Any]], tuple[Any, ...]] = field(init=False)
 
     def finish(self) -> None:
         """All is laid out: cut the bytes at the numbers, so that one `pack` makes the head of an episode.
@@ -72,7 +75,7 @@ class _Prepared:
         numbers += [(at, "Q") for slot in self.slots for at in slot.numbers]
         order = sorted(range(len(numbers)), key=lambda i: numbers[i][0])
         layout, end = "<", 0
-        self._pieces = list[Any]()
+        self._pieces = []
         for at, code in (numbers[i] for i in order):
             layout += f"{at - end}s{code}"
             self._pieces += [bytes(self.head[end:at]), 0]

@@ -25,6 +25,7 @@ from treadle.program.base import Description, Program
 from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
+from treadle.sample import cores
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
@@ -119,9 +120,8 @@ class RolloutSlot(Program):
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and self._globals is Globals.SEED:
-            torch.set_num_threads(1)  # there are as many workers as cores
+        if self._globals is Globals.SEED:
+            cores.take_one()
 
     def lend(self, lender: Lender) -> None:
         if self._sink is None:  # else episodes are not sent

@@ -8,7 +8,6 @@ that a rollout does not depend on who makes it.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from treadle.pool.loan import Lender
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
+from treadle.sample import cores
 from treadle.sample.bench import BATCH, Bench
 from treadle.sample.contract import BadStep, in_step
 from treadle.sample.haul import Haul
@@ -99,9 +99,8 @@ class SamplerSlot(Program):
         with seeding.keep_globals() if shared else nullcontext():
             self._build()
             self._own = seeding.OwnGlobals(seeding.GlobalState()) if shared else None
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and not shared:
-            torch.set_num_threads(1)  # there are as many workers as cores
+        if not shared:
+            cores.take_one()
 
     def lend(self, lender: Lender) -> None:
         self._lender, self._bench = lender, Bench(self._worker, lender)
