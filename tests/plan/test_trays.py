@@ -77,7 +77,7 @@ def test_blocks_are_used_again() -> None:
         assert len(trays._blocks) == before
         with pytest.raises(ValueError, match="item 2"):
             env.step_batch([1, 1, "no", 1], states)
-        assert all(not block.busy for block in trays._blocks)
+        assert all(block.use.over for block in trays._blocks)
 
 
 class Double(GymPlanEnv):

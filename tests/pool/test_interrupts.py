@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from injector import Injector, Interrupt
 from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
+from injector import EVERYWHERE_IT_MAY_COME, Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
 from treadle.testing.faults import Sound
-
-EVERYWHERE_IT_MAY_COME = pytest.mark.skipif(
-    sys.version_info >= (3, 12), reason="opcodes are traced as from 3.12 on only in part"
-)
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:

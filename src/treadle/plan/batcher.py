@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,19 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.scatter import Lane, balanced_chunks, columns, even_chunks, raise_failed, scatter
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
-from treadle.plan.trays import ALIGN, SPARE, Block, Tray, Trays, lay
+from treadle.plan.trays import ALIGN, SPARE, Block, Tray, Trays, Use, lay
 from treadle.plan.work import Done, Packed, Work, packed, stacked
+from treadle.pool.interrupts import Later
 
 OBSERVATIONS = (None, "last", "all")
+
+
+@dataclass(eq=False)
+class _Lent:
+    """Rows of the store for the states that a batch leads to, until they have handles. `use`: None: not sent yet."""
+
+    rows: list[int]
+    use: Use | None = None
 
 
 class Batcher:
@@ -39,6 +49,7 @@ class Batcher:
         self.lanes, self._one_by_one = list(lanes), one_by_one
         self._store_bytes, self._state_bytes = store_bytes, state_bytes
         self.store: Store | None = None
+        self._lent: list[_Lent] = []
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a tray that an item took lately
         self._trays: Trays | None = None
@@ -83,14 +94,10 @@ class Batcher:
 
     def put(self, state: Any) -> StateHandle:
         """Put a state into the store."""
-        store = self._open_store(state)
-        (row,) = store.take(1)
-        try:
-            store.map.write(row, state)
-        except BaseException:
-            store.give_back([row])
-            raise
-        return StateHandle(store, row)
+        rows = self._take_rows(store := self._open_store(state), 1)
+        store.map.write(rows[0], state)
+        (handle,) = self._handles(rows)
+        return handle
 
     def close(self) -> None:
         """The store is gone, and so are the trays; observations that are held keep their memory."""
@@ -109,7 +116,7 @@ class Batcher:
         store, targets = self.store, []
         if orders.return_state == HANDLE:
             store = self._open_store(None if orders.states is None or rows is not None else orders.states[0])
-            targets = store.take(n)
+            targets = self._take_rows(store, n)
         what = "steps" if rollout is None else "rollouts"
         slots = len(lanes)
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if anywhere else even_chunks(n, slots)
@@ -120,29 +127,19 @@ class Batcher:
         if self._trays is not None and rollout is None:
             block = self._laid(works, self._room.get(each, 0))
 
-        at_work = set(range(len(chunks)))
-
-        def abandoned(index: int) -> None:
-            if targets and store is not None:
-                lo, hi = chunks[index]
-                store.give_back(targets[lo:hi])
-            at_work.discard(index)
-            if block is not None:
-                block.busy = bool(at_work)
-
-        if block is not None:  # not before: an interrupt would leave it busy for ever
-            block.busy = True
-        dones, by = scatter(lanes, works, anywhere=anywhere, one_by_one=self._one_by_one, abandoned=abandoned)
+        use = Use(lanes[0][0])
         if block is not None:
-            block.busy = False
+            block.use = use
+        if targets:
+            self._lent[-1].use = use
+        try:
+            dones, by = scatter(lanes, works, anywhere=anywhere, one_by_one=self._one_by_one)
+        finally:
+            use.sent()
+        if block is not None:
             for done in dones:
                 block.unpack(done)
-        try:
-            raise_failed(dones, by, n)
-        except BaseException:
-            if store is not None:
-                store.give_back(targets)
-            raise
+        raise_failed(dones, by, n)
         self._room[each] = max(done.room / len(work) for done, work in zip(dones, works, strict=True))
         took = sum(done.seconds for done in dones) / n
         before = self._seconds.get(what, took)
@@ -187,9 +184,32 @@ class Batcher:
                 raise FreedHandle(f"item {index * orders.repeat}: {error}") from None
         return rows
 
+    @property
+    def free_handles(self) -> int | None:
+        """How many more states the store takes; None before the first handle."""
+        self._reclaim()
+        return None if self.store is None else self.store.free
+
+    def _take_rows(self, store: Store, count: int) -> list[int]:
+        self._reclaim()
+        with Later():
+            rows = store.take(count)
+            self._lent.append(_Lent(rows))
+        return rows
+
+    def _reclaim(self) -> None:
+        """Have the rows of batches that failed or were cut short back, once nobody writes to them any more."""
+        with Later():
+            for lent in [each for each in self._lent if each.use is None or each.use.over]:
+                self._lent.remove(lent)
+                if self.store is not None:
+                    self.store.give_back(lent.rows)
+
     def _handles(self, targets: list[int]) -> list[Any]:
         assert self.store is not None
-        return [StateHandle(self.store, row) for row in targets]
+        with Later():
+            self._lent = [lent for lent in self._lent if lent.rows is not targets]
+            return [StateHandle(self.store, row) for row in targets]
 
     def _open_store(self, first: Any) -> Store:
         if self.store is None:

@@ -79,12 +79,10 @@ class Exchange:
     def pump(self, timeout: float | None) -> None:
         """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
         try:
-            events = self.pool.poll(timeout)
+            events = self.pool.poll(timeout, self._hear)
         except (ClosedPool, BrokenPool) as error:
             self._fail_all(error)
             raise
-        for event in events:
-            self._hear(event)
         if not events and timeout is None and self._waiting:  # nobody owes anything: cannot be, so do not wait on
             self._fail_all(UsageError("the answer to this request was lost"))
 
@@ -126,6 +124,10 @@ class Exchange:
             pool.drop(member)
         else:
             pool.broken = pool.broken or failed.error
+
+    def owes(self, after: int, upto: int) -> bool:
+        """Does, or may, any slot still work on a request that is numbered above `after` and at most `upto`?"""
+        return any(after < owed.request.id <= upto for member in self.pool.members for owed in member.owed)
 
     def member(self, slot: int) -> Member:
         """The pool's record of a slot's worker."""

@@ -150,8 +150,7 @@ class ParallelEnv(VectorizedEnv):
     @property
     def free_handles(self) -> int | None:
         """How many more states the store takes; None before the first handle."""
-        store = None if self._batch_env is None else self._batch_env.batcher.store
-        return None if store is None else store.free
+        return None if self._batch_env is None else self._batch_env.batcher.free_handles
 
     def sync_states(self, state: Any = None) -> None:
         """Put all workers' environments into a state; None: the local environment's."""

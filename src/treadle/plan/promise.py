@@ -22,7 +22,6 @@ class Promise:
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._afterwards: list[Callable[[], None]] = []
 
     def __call__(self) -> Any:
         """Wait for the answer and return it, or raise what went wrong."""
@@ -54,13 +53,6 @@ class Promise:
             self._exchange.pump(0.0)
         return self._done
 
-    def afterwards(self, action: Callable[[], None]) -> None:
-        """Do this once the answer is here; at once when it is."""
-        if self._done:
-            action()
-        else:
-            self._afterwards.append(action)
-
     def settle(self, value: Any = None, error: BaseException | None = None) -> None:
         """Called by the exchange, once."""
         if error is None and self._then is not None:
@@ -69,9 +61,6 @@ class Promise:
             except Exception as raised:  # noqa: BLE001 - told to whoever asks for the answer
                 value, error = None, raised
         self._value, self._error, self._done = value, error, True
-        for action in self._afterwards:
-            action()
-        self._afterwards.clear()
 
 
 __all__ = ["Promise"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from treadle.errors import WorkerDied, WorkerTimeout
@@ -56,7 +55,6 @@ def scatter(
     *,
     anywhere: bool,
     one_by_one: bool = False,
-    abandoned: Callable[[int], None] | None = None,
 ) -> tuple[list[Done], list[Lane]]:
     """Have the chunks done; returns what came of each, in order, and who did it.
 
@@ -66,23 +64,10 @@ def scatter(
         anywhere: may a chunk go to any slot? Else chunk i goes to slot i. A chunk whose worker died is then given to
             another, as long as the pool starts new workers (on_failure="restart") or does without ("drop").
         one_by_one: wait for each chunk before the next is sent.
-        abandoned: called with the number of every chunk when this raises, as soon as nobody works on it any more. Not
-            for a chunk whose worker missed a deadline, or whose sending was interrupted: nobody knows when that is.
 
     Raises WorkerError when a worker fails; all other answers have come by then.
     """
-    flight = _Scattered(lanes, works, anywhere, one_by_one)
-    try:
-        return flight.run()
-    except BaseException:
-        if abandoned is not None:
-            for index in range(len(works)):
-                promise = flight.out.get(index)
-                if promise is not None:  # an interrupt: it is still at work
-                    promise[0].afterwards(partial(abandoned, index))
-                elif index not in flight.late and not flight.may_have(index):
-                    abandoned(index)
-        raise
+    return _Scattered(lanes, works, anywhere, one_by_one).run()
 
 
 class _Scattered:
@@ -97,15 +82,6 @@ class _Scattered:
         self._error: BaseException | None = None
         self._together = False
         self.out: dict[int, tuple[Promise, Lane]] = {}  # chunk -> its promise, and who has it
-        self.late: set[int] = set()
-        self._sending: tuple[int, Lane, int] | None = None  # chunk, to whom, the request before it
-
-    def may_have(self, index: int) -> bool:
-        """Was its sending interrupted (Ctrl-C) when it may have been on its way, so that a worker may have it?"""
-        if self._sending is None or self._sending[0] != index:
-            return False
-        _, (exchange, slot), before = self._sending
-        return any(owed.request.id > before for owed in exchange.member(slot).owed)
 
     def run(self) -> tuple[list[Done], list[Lane]]:
         self._together = self._all_at_once() and self._lanes[0][0].pool.together(len(self._works))
@@ -138,19 +114,16 @@ class _Scattered:
             if lane is None:
                 return
             index = self._todo[0]
-            self._sending = index, lane, lane[0].pool.latest_id
             try:
                 work = self._works[index]
                 self.out[index] = lane[0].ask(lane[1], Ask.WORK, (work,), together=self._together), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
-                self._sending = None
                 if self._anywhere and lane[0].member(lane[1]).state is State.GONE:  # dropped while it was waited for
                     alive = [other for other in alive if other != lane]
                     if alive:
                         continue
                 self._error = error
                 return
-            self._sending = None
             self._todo.popleft()
             self._load[lane] += 1
 
@@ -161,8 +134,6 @@ class _Scattered:
         if error is None:
             self._results[index], self._by[index] = promise.result(), lane
             return
-        if isinstance(error, WorkerTimeout):
-            self.late.add(index)
         if self._anywhere and _can_go_on(error, lane):
             work = self._works[index]
             work.tray = None if work.tray is None else work.tray.without_room()

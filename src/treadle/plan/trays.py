@@ -11,6 +11,7 @@ Observations of some size are handed out as they lie there; their block is free 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.errors import ArenaError
+from treadle.plan.exchange import Exchange
 from treadle.pool.arena import Arena, Field, view
 from treadle.states.state import EnvState
 
@@ -123,8 +125,28 @@ class Room:
         return None if self._at + nbytes > self._end else lay(self._memory, self._at, kind, data)
 
 
+class Use:
+    """What a batch has given its workers to write to, while any of them may. Begins now.
+
+    Who is at work on what says the pool, and not the batch, which may be cut short at any moment (Ctrl-C).
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._after, self._upto = exchange.pool.latest_id, sys.maxsize
+
+    def sent(self) -> None:
+        """No more requests belong to it."""
+        self._upto = self._exchange.pool.latest_id
+
+    @property
+    def over(self) -> bool:
+        """Has every request of it, those that were given up included, been answered, or its worker buried?"""
+        return not self._exchange.owes(self._after, self._upto)
+
+
 class Block:
-    """The caller's side of a batch's trays."""
+    """The caller's side of a batch's trays. `use`: of the batch that it was last given to."""
 
     def __init__(self, arena: Arena, nbytes: int) -> None:
         plan = arena.plan()
@@ -134,13 +156,13 @@ class Block:
         self._buffer = arena.buffer(field)[0]  # no array or view: a lease is the only array between it and a row
         self.memory = view(arena.array(field))
         self.nbytes = nbytes
-        self.busy = False  # is, or may be, a worker writing to it?
+        self.use: Use | None = None
         self._leased: list[weakref.ref[np.ndarray]] = []
 
     @property
     def free(self) -> bool:
         """Is no worker using it, and is nothing of it held any more?"""
-        return not self.busy and all(ref() is None for ref in self._leased)
+        return (self.use is None or self.use.over) and all(ref() is None for ref in self._leased)
 
     def unpack(self, done: Any) -> None:
         """Take out what a chunk has laid here; large observations stay, as long as somebody holds them."""
@@ -171,7 +193,7 @@ class Trays:
     def take(self, nbytes: int) -> Block | None:
         """A block of at least so many bytes; None when there is none to be had: then everything goes by message.
 
-        It is the same one again until it is `busy`, or something of it is held.
+        It is the same one again until it has a `use`, or something of it is held.
         """
         fitting = [block for block in self._blocks if block.nbytes >= nbytes and block.free]
         if fitting:

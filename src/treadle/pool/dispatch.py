@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from treadle.pool import bell, failure, life, open_pools
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
+from treadle.pool.interrupts import Later
 from treadle.pool.life import Event, State
 from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent
 from treadle.pool.messages import Op, Request
@@ -79,6 +81,7 @@ class Dispatch:
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
         self.roster = Roster(backend, start_method, tuple(preload), self.grounding, self.worker_tries, start_timeout)
         self.members = self.roster.members
+        self._remote = backend != "serial" and not inline
         self._closed = False
         open_pools.note(self)
         try:
@@ -176,14 +179,22 @@ class Dispatch:
         if line is not None and len(member.owed) >= line.depth - 2:
             raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
 
-    def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
-        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first."""
+    def poll(self, timeout: float | None = 0.0, hear: Callable[[PoolEvent], None] | None = None) -> list[PoolEvent]:
+        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first.
+
+        `hear` is given each of them at once. Where no environments run in the caller, Ctrl-C waits until it has noted
+        them; else, and without it, what was heard when an interrupt comes may be lost.
+        """
         deadline = None if timeout is None else monotonic() + timeout
+        undivided = hear is not None and self._remote
         while True:
-            with self._lock:  # against a `close` from another thread
+            with self._lock, Later() if undivided else nullcontext():  # the lock: against a `close` from elsewhere
                 if self._closed:
                     self.check()
                 events = self._replies() or self._watch()
+                if hear is not None:
+                    for event in events:
+                        hear(event)
             if events or not any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members):
                 return events
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())

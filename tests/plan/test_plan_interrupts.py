@@ -1,0 +1,54 @@
+"""Ctrl-C in the middle of planning: whatever moment it comes at, the next batch is right and nothing stays in use."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+import pytest
+from plan_envs import Walk, same
+
+from injector import EVERYWHERE_IT_MAY_COME, Injector
+from treadle.plan import GymPlanEnv, ParallelEnv, scatter
+
+
+class Pressed(Injector):
+    """Ctrl-C at chosen moments: not an exception out of nowhere, but what SIGINT's handler makes of it."""
+
+    def strike(self, frame: FrameType) -> None:
+        handler: Any = signal.getsignal(signal.SIGINT)
+        handler(signal.SIGINT, frame)
+
+
+@EVERYWHERE_IT_MAY_COME
+@pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
+@pytest.mark.parametrize("kind", [True, "handle"])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.timeout(300)
+def test_interrupts_at_every_moment_of_a_batch(
+    least: float, every: int, kind: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter, "LEAST_SECONDS", least)
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
+        env.seed(3)
+        state, *_ = env.reset()
+        handle = env.put_state(state)
+
+        def batch() -> Any:
+            return env.step_batch([0, 1, 0, 1], [handle] * 4, return_state=kind)
+
+        def seen(result: Any) -> Any:
+            return [[each.fetch() for each in result[0]] if kind == "handle" else result[0], *result[1:]]
+
+        expected = seen(batch())
+        free = env.free_handles
+        batch()  # now it is known what an item takes, in time and in memory
+        batcher, pressed = env._batch_env.batcher, Pressed()
+        points = pressed.count(batch)
+        for point in range(1, points + 1, every):
+            pressed.run(batch, point)
+            same(seen(batch()), expected)
+            assert env.free_handles == free, pressed.moment
+            assert not env._exchange._waiting, pressed.moment
+            assert all(block.free for block in batcher._trays._blocks), pressed.moment
+        assert len(batcher._trays._blocks) <= 2
+    assert points > 300
