@@ -24,7 +24,9 @@ log = logging.getLogger("treadle")
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
 # what a step is made of
-STEPPED = frozenset({"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset"})
+STEPPED = frozenset(
+    {"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset", "reset", "apply_reset"}
+)
 
 
 class GymPlanEnv(PlanEnv):
@@ -252,11 +254,15 @@ class GymPlanEnv(PlanEnv):
             else:
                 self.set_state(state)
 
+        def reset(row: Any) -> None:
+            self.run_autoreset(row)
+            keeper.look()  # a wrapper may have made what it wraps anew
+
         raw = kind == keeper.kind and not self.STATE_IS_ARRAY
         take: Any = None
         if wanted:
             take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else keeper.take
-        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, self.run_autoreset)
+        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, reset)
         return Walk(steps, raw)
 
     def get_state(self) -> Any:
