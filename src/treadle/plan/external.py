@@ -11,10 +11,11 @@ import gymnasium as gym
 from treadle.errors import UsageError
 from treadle.plan.exchange import Exchange
 from treadle.plan.orders import orders_of
+from treadle.plan.packed import packed
 from treadle.plan.plan_slot import Ask, Method, PlanSlot
 from treadle.plan.promise import Promise
 from treadle.plan.scatter import columns, raise_failed
-from treadle.plan.work import Done, Work, packed
+from treadle.plan.work import Done, Work
 from treadle.program.registered import own_registrations
 
 
