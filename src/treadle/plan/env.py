@@ -35,7 +35,8 @@ class PlanEnv:
         frameskip: how often `step` applies its action for each dt.
         autoreset: reset by itself after a step that ended an episode. What that step returns, its state included, is
             the end; the environment itself stands at the beginning of the next episode by then.
-        delay_setup: do not build anything yet; `setup` does, or the first `reset`. Until then it can be pickled.
+        delay_setup: do not build anything yet: `setup` does (`GymPlanEnv` and `ParallelEnv` call it themselves in the
+            first `reset`). Until then it can be pickled.
         return_image: put `get_image()` as "rgb" into every step's and reset's info.
     """
 

@@ -41,6 +41,7 @@ def orders_of(actions: Any, states: Any, dt: Any, return_state: bool | str | Non
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
+    repeat = whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
     return Orders(actions, checked, dts_of(dt, n), state_wanted(return_state, checked is not None), repeat)
 
@@ -61,8 +62,6 @@ def as_items(values: Any, what: str) -> Any:
 
 def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:
     """The states of n items; None where there is none at all."""
-    if isinstance(repeat, bool) or not isinstance(repeat, int | np.integer) or repeat < 1:
-        raise UsageError(f"repeat must be a positive integer, got {repeat!r}")
     if states is None:
         if repeat != 1:
             raise UsageError("repeat says how many actions begin in one state: it needs states")
@@ -94,7 +93,7 @@ def dts_of(dt: Any, n: int) -> list[int]:
 
 
 def whole(value: Any, what: str, item: int | None = None) -> int:
-    """A number of steps, at least 1. Raises UsageError, which says what it is, and of which item."""
+    """A whole number, at least 1. Raises UsageError, which says what it is, and of which item."""
     if type(value) is int and value > 0:
         return value
     if item is not None:
