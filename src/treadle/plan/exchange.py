@@ -60,7 +60,7 @@ class Exchange:
         then: Callable[[Any], Any] | None = None,
         together: bool = False,
     ) -> Promise:
-        """Run a program's operation in a slot; `then` is applied to its result, here. `together`: see `Pool`.
+        """Run a program's operation in a slot; `then` is applied to its result, here. `together`: see `Dispatch.together`.
 
         Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """

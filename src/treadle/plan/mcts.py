@@ -47,12 +47,12 @@ class Node:
 class MCTS:
     """Args:
     env: steps the nodes. Its actions must be Discrete.
-    budget: steps of the environment for one decision.
+    budget: steps of the environment for one decision; the round of leaves that reaches it is finished.
     horizon: random actions from a new node.
     dt: how often each action is applied.
     discount: of rewards, for each action.
     explore: c above.
-    leaves: chosen in one round; None: eight for each worker.
+    leaves: chosen in one round; None: eight for each worker. Another number grows another tree.
     """
 
     def __init__(
