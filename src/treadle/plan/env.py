@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import UsageError
 from treadle.plan.orders import orders_of, whole
 from treadle.pool.serve import snapshot
 
@@ -235,13 +234,11 @@ class PlanEnv:
         Returns:
             A list for each part of `step`'s result.
         """
-        orders = orders_of(actions, states, dt, return_state)
-        if isinstance(orders.return_state, str):
-            raise UsageError("handles name rows of a store, which a ParallelEnv has")
+        orders = orders_of(actions, states, dt, return_state, store=False)
         rows = []
         for item, action in enumerate(orders.actions):
             state = None if orders.states is None else orders.states[item]
-            parts = self.step(action, state, orders.dts[item], orders.return_state)
+            parts = self.step(action, state, orders.dts[item], bool(orders.return_state))
             rows.append([snapshot(part) if isinstance(part, np.ndarray | dict | tuple) else part for part in parts])
         return tuple(list(column) for column in zip(*rows, strict=True))
 

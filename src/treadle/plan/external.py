@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import gymnasium as gym
 
-from treadle.errors import UsageError
 from treadle.plan.exchange import Exchange
 from treadle.plan.orders import orders_of
 from treadle.plan.packed import packed
@@ -93,9 +92,7 @@ class ExternalProcess:
 
         Returns a tuple of lists: (states,) observations, rewards, terminals, truncateds, infos; or a promise of it.
         """
-        orders = orders_of(actions, states, 1 if dt is None else dt, return_state)
-        if isinstance(orders.return_state, str):
-            raise UsageError("handles name rows of a store, which a ParallelEnv has")
+        orders = orders_of(actions, states, 1 if dt is None else dt, return_state, store=False)
         states = None if orders.states is None else packed(orders.states)
         work = Work(0, orders.actions, orders.dts, states, orders.return_state)
 

@@ -35,15 +35,20 @@ class Orders:
         return len(self.dts)
 
 
-def orders_of(actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1) -> Orders:
-    """Check a batch's arguments. Raises UsageError naming the item that is wrong."""
+def orders_of(
+    actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1, *, store: bool = True
+) -> Orders:
+    """Check a batch's arguments; `store`: is there one for handles? Raises UsageError naming the item that is wrong."""
     actions = as_items(actions, "actions")
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
     repeat = whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
-    return Orders(actions, checked, dts_of(dt, n), state_wanted(return_state, checked is not None), repeat)
+    wanted = state_wanted(return_state, checked is not None)
+    if wanted == HANDLE and not store:
+        raise UsageError("handles name rows of a store, which a ParallelEnv has")
+    return Orders(actions, checked, dts_of(dt, n), wanted, repeat)
 
 
 def as_items(values: Any, what: str) -> Any:
