@@ -97,6 +97,19 @@ def test_a_handle_of_another_environment(env: ParallelEnv) -> None:
             env.step_batch([0], [stranger])
 
 
+def test_handles_for_the_local_environment(env: ParallelEnv) -> None:
+    """They may be given wherever a state may."""
+    state = env.step(1, dt=4, return_state=True)[0]
+    handle = env.put_state(state)
+    same(env.step(1, handle), env.step(1, state))
+    env.set_state(handle)
+    assert env.get_state() == state
+    assert [env._batch_env[slot].get_state() for slot in range(env.n_workers)] == [state] * env.n_workers
+    handle.free()
+    with pytest.raises(FreedHandle, match="freed"):
+        env.step(1, handle)
+
+
 @pytest.mark.parametrize("kind", ["state", "handle"])
 def test_fan_out(env: ParallelEnv, kind: str) -> None:
     states = [env.get_state(), env.step(1, dt=4, return_state=True)[0], env.step(1, dt=2, return_state=True)[0]]

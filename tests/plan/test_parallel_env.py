@@ -200,6 +200,11 @@ def test_processes_of_their_own_make_a_batch() -> None:
 def test_what_cannot_start() -> None:
     with pytest.raises(UsageError, match="n_workers must be at least 1, got 0"):
         make("CartPole-v1", n_workers=0)
+    with pytest.raises(UsageError, match=r"n_workers must be a positive integer, got 1\.5"):
+        make("CartPole-v1", n_workers=1.5)
+    for option in ("store_bytes", "state_bytes"):
+        with pytest.raises(UsageError, match=f"{option} must be at least 1, got 0"):
+            walks(**{option: 0})
 
     def bad() -> Any:
         raise OSError("no such thing")

@@ -10,7 +10,7 @@ from plan_envs import Abacus, Walk
 
 from conftest import require
 from treadle.errors import StateError, UsageError
-from treadle.plan import check_state, make
+from treadle.plan import ExternalProcess, Keeper, PlanEnv, check_state, make
 from treadle.plan.gym_plan_env import GymPlanEnv
 
 
@@ -173,3 +173,40 @@ def test_check_state_of_planning_environments() -> None:
     assert check_state(Abacus("abacus"), steps=12).kind == "abacus"
     with pytest.raises(UsageError, match="at least one step"):
         check_state(Abacus("abacus"), steps=0)
+    with pytest.raises(UsageError, match="no actions"):
+        check_state("CartPole-v1", actions=[])
+
+
+class Late(PlanEnv):
+    """What a newcomer writes: it cannot be stepped before its first reset."""
+
+    def setup(self) -> None:
+        self.env = gym.make("CartPole-v1")
+
+    def apply_reset(self, seed: int | None = None) -> Any:
+        return self.env.reset(seed=seed)
+
+    def apply_action(self, action: Any) -> Any:
+        return self.env.step(action)
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self.env.action_space
+
+    def get_state(self) -> Any:
+        return Keeper(self.env).get()
+
+    def set_state(self, state: Any) -> None:
+        Keeper(self.env).set(state)
+
+
+def test_check_state_resets_both_environments_first() -> None:
+    assert check_state(lambda: Late("late"), steps=9).steps == 54
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Abacus("abacus"), lambda: ExternalProcess(lambda: Abacus("abacus"), backend="serial")]
+)
+def test_without_a_store_there_are_no_handles(made: Any) -> None:
+    with made() as env, pytest.raises(UsageError, match="a ParallelEnv has"):
+        env.step_batch([0], return_state="handle")

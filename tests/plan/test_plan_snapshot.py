@@ -12,6 +12,7 @@ from plan_envs import Walk, same
 
 from treadle.errors import UsageError
 from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.states import snapshot_file
 
 HERE = Path(__file__).parent
 
@@ -52,3 +53,12 @@ def test_a_hundred_steps_follow_in_a_new_process(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="2 workers, this has 1"),
     ):
         other.restore(tmp_path / "snap")
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        snapshot_file.write(tmp_path / "kept", {"format": "any", "cannot be pickled": (each for each in ())})
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        snapshot_file.write(tmp_path / "taken", {"format": "any"})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

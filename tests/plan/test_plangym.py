@@ -154,7 +154,7 @@ def test_their_environments_by_handles(made: Any) -> None:
 # -- their bugs --------------------------------------------------------------------------------------------------------
 
 
-def test_bug_13_an_exception_keeps_its_type_and_the_workers_live() -> None:
+def test_bug_an_exception_keeps_its_type_and_the_workers_live() -> None:
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
         state, _, _ = env.reset()
         pids = [env._exchange.member(slot).worker.pid for slot in (0, 1)]
@@ -168,7 +168,7 @@ def test_bug_13_an_exception_keeps_its_type_and_the_workers_live() -> None:
         assert [env._exchange.member(slot).worker.pid for slot in (0, 1)] == pids
 
 
-def test_bug_14_workers_end_with_their_caller() -> None:
+def test_bug_workers_end_with_their_caller() -> None:
     script = (
         "import os, sys\n"
         "from treadle.plan import make\n"
@@ -191,14 +191,14 @@ def test_bug_14_workers_end_with_their_caller() -> None:
         os.sched_yield()
 
 
-def test_bug_15_any_start_method_takes_lambdas() -> None:
+def test_bug_any_start_method_takes_lambdas() -> None:
     local = 2
     with ExternalProcess(lambda: GymPlanEnv("CartPole-v1", frameskip=local), start_method="spawn") as process:
         process.reset()
         assert process.step(0)[-1]["n_step"] == 2
 
 
-def test_bug_16_arguments_are_not_ignored() -> None:
+def test_bug_arguments_are_not_ignored() -> None:
     with make(
         "CartPole-v1", n_workers=1, autoreset=False, backend="serial", env_kwargs={"max_episode_steps": 2}
     ) as env:
@@ -211,7 +211,7 @@ def test_bug_16_arguments_are_not_ignored() -> None:
         assert env.plan_env.clone(obs_type="coords").obs_type == "coords"
 
 
-def test_bug_16_clone_seeds_sticky_actions_repeat_from_a_state() -> None:
+def test_bug_clone_seeds_sticky_actions_repeat_from_a_state() -> None:
     require("ale_py")
     with make("ALE/Boxing-v5", n_workers=2, obs_type="ram", repeat_action_probability=0.5) as env:
         env.seed(0)
@@ -227,7 +227,7 @@ def test_bug_16_clone_seeds_sticky_actions_repeat_from_a_state() -> None:
         assert len(seen) > 1, "with randomness=False what follows a state is random"
 
 
-def test_bug_17_arrays_travel_out_of_band_and_results_are_lists() -> None:
+def test_bug_arrays_travel_out_of_band_and_results_are_lists() -> None:
     with make("CartPole-v1", n_workers=1) as env:
         state, _, _ = env.reset()
         _, observations, rewards, *_ = env.step_batch([0] * 500, [state] * 500)

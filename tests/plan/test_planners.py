@@ -1,5 +1,6 @@
 """Planners: small searches that must find what there is to find, and games."""
 
+import gc
 from typing import Any
 
 import gymnasium as gym
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import require
-from treadle.errors import UsageError
+from treadle.errors import StoreFull, UsageError
 from treadle.plan import MCTS, GymPlanEnv, ParallelEnv, RandomShooting, make, play
 from treadle.plan.search import RandomPlay
 
@@ -52,6 +53,24 @@ def test_the_far_reward_is_found(corridor: ParallelEnv, planner: Any) -> None:
         assert decision.branches[decision.path[0]].action == decision.action
         assert all(branch.parent < index for index, branch in enumerate(decision.branches))
     assert corridor.free_handles is not None
+
+
+def test_a_tree_that_outgrows_the_store_is_let_go() -> None:
+    with ParallelEnv(
+        GymPlanEnv, Corridor, n_workers=1, backend="serial", autoreset=False, store_bytes=40 * 320, state_bytes=320
+    ) as env:
+        planner, small = MCTS(env, budget=9000, horizon=1, explore=9), MCTS(env, budget=20, horizon=1, leaves=2)
+        state, _, _ = env.reset()
+        gc.disable()  # a tree's nodes hold each other
+        try:
+            for _ in range(2):
+                with pytest.raises(StoreFull):
+                    planner.plan(state)
+                assert env.free_handles == 40
+                assert small.plan(state).action in (0, 1)
+                small.begin(0)
+        finally:
+            gc.enable()
 
 
 def test_a_tree_serves_the_next_decision(corridor: ParallelEnv) -> None:

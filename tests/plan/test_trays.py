@@ -10,9 +10,10 @@ from plan_envs import Walk, same
 
 from conftest import require
 from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.plan.packed import packed
 from treadle.plan.stepping import blind_step, walking
-from treadle.plan.trays import LEASED, MOST_BLOCKS
-from treadle.plan.work import Work, do_rollouts, do_steps, packed
+from treadle.plan.trays import LEASED, MOST_BLOCKS, lay, lift
+from treadle.plan.work import Work, do_rollouts, do_steps, kind_of
 
 
 class Painter(gym.Env[np.ndarray, int]):
@@ -188,3 +189,16 @@ def test_observations_of_every_kind(kind: str, given: bool) -> None:
     first = [each["x"] if kind == "dict" else each["half"] * 2 if kind == "fields" else each for each in found]
     values = [float(np.ravel(each)[0]) for each in first]
     assert values == [2, 4, 4, 4, 2, 4] if given else 6 in values  # what ended an episode is no reset's
+
+
+def test_states_that_lie_in_a_tray_stay_bytes() -> None:
+    """They reach the environment, and come back from it, without a state made of each."""
+    env = GymPlanEnv("CartPole-v1")
+    states = [env.reset()[0] for _ in range(3)]
+    memory = memoryview(bytearray(4096))
+    lifted = lift(memory, lay(memory, 64, states[0].kind, [state.data for state in states]))
+    assert list(lifted) == states
+    work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
+    assert kind_of(work) == states[0].kind
+    assert walking(env, True, kind_of(work)).raw
+    same(list(do_steps(env, work).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])

@@ -60,10 +60,11 @@ PLAN_HELP = """Play an environment by planning: try out what would happen, and d
 
   treadle plan ALE/MsPacman-v5 --algo mcts --dt 4 --horizon 10 --budget 1000 --games 10 --out pacman
 
-In every state the planner steps copies of the environment from there, at most --budget steps for one decision, in
-batches on all workers. It knows the state and nothing else: no network, no training. random-shooting plays random plans
-of --horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon random actions from
-each new one; it needs discrete actions. --dt applies each action that often.
+In every state the planner steps copies of the environment from there, --budget steps for one decision, in batches on
+all workers. It knows the state and nothing else: no network, no training. random-shooting plays random plans of
+--horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon random actions from each
+new one; it needs discrete actions, finishes the round of leaves that reaches the budget, and grows another tree with
+another number of --workers. --dt applies each action that often.
 
 Game i begins with seed SEED + i; random play of the same seeds is what it is compared with. With --out DIR there is a
 video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png) and a picture of a search, search.svg.

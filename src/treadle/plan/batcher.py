@@ -10,12 +10,13 @@ import numpy as np
 
 from treadle.errors import FreedHandle, UsageError
 from treadle.plan.orders import HANDLE, Orders
+from treadle.plan.packed import Packed, packed
 from treadle.plan.plan_slot import Ask
 from treadle.plan.rollouts import RolloutBatch
 from treadle.plan.scatter import Lane, balanced_chunks, columns, even_chunks, raise_failed, scatter
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
 from treadle.plan.trays import ALIGN, SPARE, Block, Tray, Trays, Use, lay
-from treadle.plan.work import Done, Packed, Work, packed, stacked
+from treadle.plan.work import Done, Work, stacked
 from treadle.pool.interrupts import Later
 
 OBSERVATIONS = (None, "last", "all")

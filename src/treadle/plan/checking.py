@@ -28,7 +28,7 @@ class StateReport:
         kind: of the states.
         points: how many states were put back.
         steps: how many steps were compared.
-        nbytes: size of the largest state.
+        nbytes: size of the largest state; 0 for states that do not say (tuples, say).
         get_us, set_us: microseconds that taking and putting back a state took, on average.
     """
 
@@ -66,11 +66,14 @@ def check_state(
         **keeper: for a Gymnasium environment: `randomness` and `global_rngs` of `Keeper`.
 
     Raises:
+        UsageError: there is nothing to compare.
         StateDiffers: names the step and the field.
         StateError: the state cannot be captured at all.
     """
     if steps < 1 or points < 1:
         raise UsageError(f"check_state compares at least one step from one state, got steps={steps}, points={points}")
+    if actions is not None and len(actions) == 0:
+        raise UsageError("check_state compares at least one step: there are no actions")
     first = _Player(_made(env), keeper)
     again = None if isinstance(env, gym.Env | PlanEnv) else _Player(_made(env), keeper)
     try:
@@ -203,6 +206,5 @@ def _made(env: Any) -> Any:
     if isinstance(env, gym.Env | PlanEnv):
         return env
     made: Any = EnvRecipe(env).build() if isinstance(env, str | EnvSpec) else env()
-    if not isinstance(made, PlanEnv):
-        made.reset()
+    made.reset()  # not every environment can be stepped before
     return made

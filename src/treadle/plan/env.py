@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import UsageError
 from treadle.plan.orders import orders_of, whole
 from treadle.pool.serve import snapshot
 
@@ -35,7 +34,8 @@ class PlanEnv:
         frameskip: how often `step` applies its action for each dt.
         autoreset: reset by itself after a step that ended an episode. What that step returns, its state included, is
             the end; the environment itself stands at the beginning of the next episode by then.
-        delay_setup: do not build anything yet; `setup` does, or the first `reset`. Until then it can be pickled.
+        delay_setup: do not build anything yet: `setup` does (`GymPlanEnv` and `ParallelEnv` call it themselves in the
+            first `reset`). Until then it can be pickled.
         return_image: put `get_image()` as "rgb" into every step's and reset's info.
     """
 
@@ -235,13 +235,11 @@ class PlanEnv:
         Returns:
             A list for each part of `step`'s result.
         """
-        orders = orders_of(actions, states, dt, return_state)
-        if isinstance(orders.return_state, str):
-            raise UsageError("handles name rows of a store, which a ParallelEnv has")
+        orders = orders_of(actions, states, dt, return_state, store=False)
         rows = []
         for item, action in enumerate(orders.actions):
             state = None if orders.states is None else orders.states[item]
-            parts = self.step(action, state, orders.dts[item], orders.return_state)
+            parts = self.step(action, state, orders.dts[item], bool(orders.return_state))
             rows.append([snapshot(part) if isinstance(part, np.ndarray | dict | tuple) else part for part in parts])
         return tuple(list(column) for column in zip(*rows, strict=True))
 

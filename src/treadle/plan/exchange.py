@@ -60,9 +60,9 @@ class Exchange:
         then: Callable[[Any], Any] | None = None,
         together: bool = False,
     ) -> Promise:
-        """Run a program's operation in a slot; `then` is applied to its result, here. `together`: see `Pool`.
+        """Run a program's operation in a slot; `then` is applied to its result, here.
 
-        Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
+        `together`: see `Dispatch.together`. Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """
         self.pool.check()
         member = self._members[slot]

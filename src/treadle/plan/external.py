@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import gymnasium as gym
 
-from treadle.errors import UsageError
 from treadle.plan.exchange import Exchange
 from treadle.plan.orders import orders_of
+from treadle.plan.packed import packed
 from treadle.plan.plan_slot import Ask, Method, PlanSlot
 from treadle.plan.promise import Promise
 from treadle.plan.scatter import columns, raise_failed
-from treadle.plan.work import Done, Work, packed
+from treadle.plan.work import Done, Work
 from treadle.program.registered import own_registrations
 
 
@@ -92,9 +92,7 @@ class ExternalProcess:
 
         Returns a tuple of lists: (states,) observations, rewards, terminals, truncateds, infos; or a promise of it.
         """
-        orders = orders_of(actions, states, 1 if dt is None else dt, return_state)
-        if isinstance(orders.return_state, str):
-            raise UsageError("handles name rows of a store, which a ParallelEnv has")
+        orders = orders_of(actions, states, 1 if dt is None else dt, return_state, store=False)
         states = None if orders.states is None else packed(orders.states)
         work = Work(0, orders.actions, orders.dts, states, orders.return_state)
 

@@ -47,12 +47,12 @@ class Node:
 class MCTS:
     """Args:
     env: steps the nodes. Its actions must be Discrete.
-    budget: steps of the environment for one decision.
+    budget: steps of the environment for one decision; the round of leaves that reaches it is finished.
     horizon: random actions from a new node.
     dt: how often each action is applied.
     discount: of rewards, for each action.
     explore: c above.
-    leaves: chosen in one round; None: eight for each worker.
+    leaves: chosen in one round; None: eight for each worker. Another number grows another tree.
     """
 
     def __init__(
@@ -80,16 +80,18 @@ class MCTS:
     def begin(self, seed: int) -> None:
         """A new game."""
         self._draws.seed(seed)
-        if self._root is not None:
-            _let_go(self._root)
-            self._root = None
+        self._forget()
 
     def plan(self, state: Any) -> Decision:
-        """The most visited action from `state`."""
-        root = self._root_of(state)
+        """The most visited action from `state`. Raises what batches raise, and StoreFull; the tree is gone then."""
+        root = self._root = self._root_of(state)
         spent = 0
-        while spent < self.budget:
-            spent += self._round(root)
+        try:
+            while spent < self.budget:
+                spent += self._round(root)
+        except BaseException:
+            self._forget()
+            raise
         best = max(root.children, key=lambda child: (child.visits, child.value))
         decision = Decision(best.action, best.value, spent, *_branches(root))
         root.children.remove(best)
@@ -102,9 +104,14 @@ class MCTS:
         node = self._root
         if node is not None and not node.over and node.handle.fetch() == state:
             return node
-        if node is not None:
-            _let_go(node)
+        self._forget()
         return Node(None, None, self.env.put_state(state), self._shuffled())
+
+    def _forget(self) -> None:
+        """Let go of the last tree."""
+        root, self._root = self._root, None
+        if root is not None:
+            _let_go(root)
 
     def _round(self, root: Node) -> int:
         """Choose, expand, play, add. Returns the steps it took."""

@@ -35,14 +35,20 @@ class Orders:
         return len(self.dts)
 
 
-def orders_of(actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1) -> Orders:
-    """Check a batch's arguments. Raises UsageError naming the item that is wrong."""
+def orders_of(
+    actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1, *, store: bool = True
+) -> Orders:
+    """Check a batch's arguments; `store`: is there one for handles? Raises UsageError naming the item that is wrong."""
     actions = as_items(actions, "actions")
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
+    repeat = whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
-    return Orders(actions, checked, dts_of(dt, n), state_wanted(return_state, checked is not None), repeat)
+    wanted = state_wanted(return_state, checked is not None)
+    if wanted == HANDLE and not store:
+        raise UsageError("handles name rows of a store, which a ParallelEnv has")
+    return Orders(actions, checked, dts_of(dt, n), wanted, repeat)
 
 
 def as_items(values: Any, what: str) -> Any:
@@ -61,8 +67,6 @@ def as_items(values: Any, what: str) -> Any:
 
 def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:
     """The states of n items; None where there is none at all."""
-    if isinstance(repeat, bool) or not isinstance(repeat, int | np.integer) or repeat < 1:
-        raise UsageError(f"repeat must be a positive integer, got {repeat!r}")
     if states is None:
         if repeat != 1:
             raise UsageError("repeat says how many actions begin in one state: it needs states")
@@ -94,7 +98,7 @@ def dts_of(dt: Any, n: int) -> list[int]:
 
 
 def whole(value: Any, what: str, item: int | None = None) -> int:
-    """A number of steps, at least 1. Raises UsageError, which says what it is, and of which item."""
+    """A whole number, at least 1. Raises UsageError, which says what it is, and of which item."""
     if type(value) is int and value > 0:
         return value
     if item is not None:

@@ -10,10 +10,10 @@ from treadle.errors import UsageError
 from treadle.plan.batch_env import BatchEnv
 from treadle.plan.exchange import Exchange
 from treadle.plan.external import ExternalProcess
-from treadle.plan.orders import Orders, as_items, dts_of, state_wanted, states_of
+from treadle.plan.orders import Orders, as_items, dts_of, state_wanted, states_of, whole
 from treadle.plan.plan_slot import PlanSlot
 from treadle.plan.rollouts import RolloutBatch
-from treadle.plan.store import STORE_BYTES, StateHandle
+from treadle.plan.store import STORE_BYTES, StateHandle, fetched
 from treadle.plan.vectorized import VectorizedEnv
 from treadle.program.registered import own_registrations
 from treadle.states import snapshot_file
@@ -32,7 +32,7 @@ class ParallelEnv(VectorizedEnv):
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
-        store_bytes: memory for the states that handles name.
+        store_bytes: memory for the states that handles name; of one there is always enough.
         state_bytes: of it for each state; None: half as much again as the first one takes.
         **kwargs: for the environment.
     """
@@ -63,7 +63,10 @@ class ParallelEnv(VectorizedEnv):
         self._blocking = blocking
         self._batch_env: BatchEnv | None = None
         self._exchange: Exchange | None = None
-        self._store = {"store_bytes": store_bytes, "state_bytes": state_bytes}
+        self._store = {
+            "store_bytes": whole(store_bytes, "store_bytes"),
+            "state_bytes": None if state_bytes is None else whole(state_bytes, "state_bytes"),
+        }
         self._pool_options = {
             "backend": backend,
             "start_method": start_method,
@@ -136,7 +139,7 @@ class ParallelEnv(VectorizedEnv):
         for item, sequence in enumerate(sequences):
             if len(as_items(sequence, f"the actions of item {item}")) == 0:
                 raise UsageError(f"item {item} has no actions")
-        n = len(sequences)
+        n, repeat = len(sequences), whole(repeat, "repeat")
         checked, wanted = states_of(states, n, repeat), state_wanted(return_state, False)
         orders = Orders(sequences, checked, dts_of(dt, n), wanted, repeat)
         self._ready()
@@ -153,8 +156,8 @@ class ParallelEnv(VectorizedEnv):
         return None if self._batch_env is None else self._batch_env.batcher.free_handles
 
     def sync_states(self, state: Any = None) -> None:
-        """Put all workers' environments into a state; None: the local environment's."""
-        self._batch().sync_states(self.get_state() if state is None else state, blocking=self._blocking)
+        """Put all workers' environments into a state, or that of a handle; None: the local environment's."""
+        self._batch().sync_states(self.get_state() if state is None else fetched(state), blocking=self._blocking)
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write the states of the local environment and of every worker's to a file, and the action space's generator.

@@ -14,7 +14,10 @@ from treadle.program.registered import register_missing
 
 
 class Ask:
-    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden."""
+    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden.
+
+    No enum: one of these is in every request, and a member takes several times as long as text to pickle.
+    """
 
     GET = "treadle: get attribute"
     CALL = "treadle: call method"

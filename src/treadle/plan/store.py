@@ -196,4 +196,9 @@ class StateHandle:
         raise TypeError("a handle names a row of this process's store: send handle.fetch(), the state itself")
 
 
-__all__ = ["StateHandle", "Store", "StoreMap"]
+def fetched(state: Any) -> Any:
+    """The state that a handle names; anything else is a state itself. Raises FreedHandle."""
+    return state.fetch() if isinstance(state, StateHandle) else state
+
+
+__all__ = ["StateHandle", "Store", "StoreMap", "fetched"]

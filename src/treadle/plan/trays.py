@@ -22,8 +22,8 @@ import numpy as np
 
 from treadle.errors import ArenaError
 from treadle.plan.exchange import Exchange
+from treadle.plan.packed import Packed
 from treadle.pool.arena import Arena, Field, view
-from treadle.states.state import EnvState
 
 MOST_BYTES = 256 * 2**20  # of all blocks together
 MOST_BLOCKS = 32  # each is a mapping of its own, which takes a descriptor
@@ -82,11 +82,11 @@ def lay(memory: Any, at: int, kind: str, data: Sequence[bytes]) -> Laid:
     return Laid(kind, [len(each) for each in data], at)
 
 
-def lift(memory: Any, laid: Laid) -> list[EnvState]:
+def lift(memory: Any, laid: Laid) -> Packed:
     """Copy states out of memory."""
     kind, sizes, at = laid
     data = memory[at : at + sum(sizes)].tobytes()
-    return [EnvState(kind, data[end - size : end]) for size, end in zip(sizes, accumulate(sizes))]
+    return Packed(kind, [data[end - size : end] for size, end in zip(sizes, accumulate(sizes))])
 
 
 class Room:

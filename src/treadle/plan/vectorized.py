@@ -12,8 +12,9 @@ import numpy as np
 from treadle.errors import ClosedPool, UsageError
 from treadle.plan.env import PlanEnv
 from treadle.plan.gym_plan_env import GymPlanEnv
-from treadle.plan.orders import orders_of
+from treadle.plan.orders import orders_of, whole
 from treadle.plan.scatter import even_chunks
+from treadle.plan.store import fetched
 
 FLAGS = (
     "SINGLETON",
@@ -52,9 +53,7 @@ class VectorizedEnv(PlanEnv):
         n_workers: int = 8,
         **kwargs: Any,
     ) -> None:
-        if isinstance(n_workers, bool) or not isinstance(n_workers, int | np.integer) or n_workers < 1:
-            raise UsageError(f"n_workers must be at least 1, got {n_workers!r}")
-        self._env_class, self._n_workers, self._env_kwargs = env_class, int(n_workers), kwargs
+        self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
         self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
         self._named = name
@@ -217,14 +216,15 @@ class VectorizedEnv(PlanEnv):
         return self._local().get_state()
 
     def set_state(self, state: Any) -> None:
-        """Put the local environment and the copies into a state."""
+        """Put the local environment and the copies into a state, or that of a handle."""
+        state = fetched(state)
         self._local().set_state(state)
         self.sync_states(state)
 
     def step(self, action: Any, state: Any = None, dt: int = 1, return_state: bool | None = None) -> tuple[Any, ...]:
-        """Step the local environment only."""
+        """Step the local environment only. `state` may be a handle."""
         self._ready()
-        return self._plan_env.step(action=action, state=state, dt=dt, return_state=return_state)
+        return self._plan_env.step(action=action, state=fetched(state), dt=dt, return_state=return_state)
 
     def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The local environment's."""

@@ -6,20 +6,19 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from treadle.plan.orders import HANDLE
+from treadle.plan.packed import Packed, packed
 from treadle.plan.stepping import walking
 from treadle.plan.store import StoreMap
 from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
 from treadle.states.encoding import PLAIN
-from treadle.states.state import EnvState
 
 
 @dataclass
@@ -89,34 +88,6 @@ class Done:
         """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
         states = self.states if isinstance(self.states, Packed) else copy.deepcopy(self.states, memo)
         return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
-
-
-@dataclass(frozen=True)
-class Packed:
-    """States of one kind as they travel: the kind once, and the bytes."""
-
-    kind: str
-    data: list[bytes]
-
-    def __getitem__(self, index: int) -> EnvState:
-        return EnvState(self.kind, self.data[index])
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[EnvState]:
-        return (EnvState(self.kind, data) for data in self.data)
-
-
-def packed(states: list[Any]) -> Any:
-    """States as they travel best."""
-    if set(map(type, states)) != {EnvState}:
-        return states
-    kinds = set(map(_kind_of, states))
-    return Packed(kinds.pop(), list(map(_data_of, states))) if len(kinds) == 1 else states
-
-
-_kind_of, _data_of = attrgetter("kind"), attrgetter("data")
 
 
 def kind_of(work: Work) -> str | None:

@@ -125,7 +125,7 @@ class Dispatch:
     ) -> int:
         """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits.
 
-        `together`: see there.
+        `together`: see the method of that name.
         """
         return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block, together)[0]
 

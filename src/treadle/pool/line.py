@@ -40,7 +40,7 @@ UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
 
 @dataclass(frozen=True)
 class LineFields:
-    """Where a line's words lie."""
+    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers."""
 
     bell: Field
     requests: Field

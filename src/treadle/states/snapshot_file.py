@@ -11,14 +11,21 @@ from treadle.errors import UsageError
 
 
 def write(path: str | os.PathLike[str], kept: dict[str, Any]) -> None:
-    """Write `kept`, which has its "format". The file takes its name when all of it is on the disk."""
+    """Write `kept`, which has its "format". The file takes its name when all of it is on the disk.
+
+    Raises what pickling raises, and OSError; nothing new is left there then.
+    """
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
-    with open(part, "wb") as file:
-        pickle.dump(kept, file, 5)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(target)
+    try:
+        with open(part, "wb") as file:
+            pickle.dump(kept, file, 5)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def read(path: str | os.PathLike[str], expected: str, what: str) -> dict[str, Any]:
