@@ -247,22 +247,20 @@ class GymPlanEnv(PlanEnv):
         if own or self._processes or self._return_image:
             return None
         keeper = self._kept()
+        fixed = keeper.fixed
 
         def put(state: Any) -> None:
             if type(state) is EnvState:
-                keeper.put(state)
+                (keeper.put if fixed else keeper.set)(state)
             else:
                 self.set_state(state)
 
-        def reset(row: Any) -> None:
-            self.run_autoreset(row)
-            keeper.look()  # a wrapper may have made what it wraps anew
-
-        raw = kind == keeper.kind and not self.STATE_IS_ARRAY
+        raw = fixed and kind == keeper.kind and not self.STATE_IS_ARRAY
         take: Any = None
         if wanted:
-            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else keeper.take
-        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, reset)
+            plainly = keeper.take if fixed else keeper.get
+            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else plainly
+        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, self.run_autoreset)
         return Walk(steps, raw)
 
     def get_state(self) -> Any:
