@@ -1,5 +1,6 @@
 """Handles, rollouts and fan-out: states that stay where they were made."""
 
+import contextlib
 import gc
 from typing import Any
 
@@ -182,3 +183,24 @@ def test_any_number_of_workers_gives_the_same_bytes() -> None:
             results.append([*steps, [h.fetch() for h in handles], played.rewards, played.states])
     same(results[1], results[0])
     same(results[2], results[0])
+
+
+class Unsendable:
+    def __reduce__(self) -> Any:
+        raise ValueError("it stays here")
+
+
+@pytest.mark.parametrize("action", [2, Unsendable()], ids=["raises", "cannot be sent"])
+def test_an_error_that_was_caught_holds_no_handles(action: Any) -> None:
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
+        handle = env.put_state(env.reset()[0])
+        before = env.free_handles
+        held = env.step_batch([0, 1], [handle, handle], return_state="handle")[0]
+        gc.disable()
+        try:
+            with contextlib.suppress(TaskRaised, UsageError):
+                env.step_batch([0, action], held, return_state="handle")
+            del held
+            assert env.free_handles == before
+        finally:
+            gc.enable()

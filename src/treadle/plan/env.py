@@ -190,7 +190,8 @@ class PlanEnv:
             self.set_state(state)
         obs, reward, terminal, truncated, info = self.step_with_dt(action, dt)
         if terminal or truncated:
-            obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
+            # an environment may use its arrays again in the reset that follows
+            obs, reward, info = snapshot(obs), snapshot(reward), snapshot(info)
         info["dt"] = dt
         if self._return_image:
             info["rgb"] = self.get_image()

@@ -24,7 +24,9 @@ log = logging.getLogger("treadle")
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
 # what a step is made of
-STEPPED = frozenset({"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset"})
+STEPPED = frozenset(
+    {"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset", "reset", "apply_reset"}
+)
 
 
 class GymPlanEnv(PlanEnv):
@@ -245,17 +247,19 @@ class GymPlanEnv(PlanEnv):
         if own or self._processes or self._return_image:
             return None
         keeper = self._kept()
+        fixed = keeper.fixed
 
         def put(state: Any) -> None:
             if type(state) is EnvState:
-                keeper.put(state)
+                (keeper.put if fixed else keeper.set)(state)
             else:
                 self.set_state(state)
 
-        raw = kind == keeper.kind and not self.STATE_IS_ARRAY
+        raw = fixed and kind == keeper.kind and not self.STATE_IS_ARRAY
         take: Any = None
         if wanted:
-            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else keeper.take
+            plainly = keeper.take if fixed else keeper.get
+            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else plainly
         steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, self.run_autoreset)
         return Walk(steps, raw)
 

@@ -92,8 +92,12 @@ class _Scattered:
                     self._take(index)
             elif self._error is not None:
                 break
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # as in `raise_failed`
         return [done for done in self._results if done is not None], self._by
 
     def _all_at_once(self) -> bool:
@@ -178,7 +182,10 @@ def raise_failed(dones: Sequence[Done], by: Sequence[Lane], n: int) -> None:
     error.item = item  # type: ignore[attr-defined]  # TreadleErrors take fields
     text = str(error).replace(" (the worker lives; reset the slot to carry on)", " (the worker lives)")
     error.args = (f"item {item} of {n}: {text}",)
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback knows this frame: together they would hold the batch, handles and all
 
 
 def columns(dones: Sequence[Done], with_states: bool, make: Callable[[], list[Any]] | None = None) -> tuple[Any, ...]:

@@ -88,7 +88,8 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
             info = {**info, "n_step": done, "dt": dt}
             if terminal or truncated:
                 terminal, truncated = bool(terminal), bool(truncated)
-                obs = snapshot(obs)  # an environment may use its arrays again in the reset that follows
+                # an environment may use its arrays again in the reset that follows
+                obs, total, info = snapshot(obs), snapshot(total), snapshot(info)
                 row = (None if take is None else take(), obs, total, terminal, truncated, info)
                 reset(row)
                 yield row

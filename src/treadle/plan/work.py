@@ -18,6 +18,7 @@ from treadle.plan.store import StoreMap
 from treadle.plan.trays import Room, Tray
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
+from treadle.states.encoding import PLAIN
 
 
 @dataclass
@@ -157,10 +158,10 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
             if wanted:
                 keep(state)
             see(observation)
-            rewards.append(reward)
+            rewards.append(reward if type(reward) is float else held(reward))
             terminals.append(terminal)
             truncateds.append(truncated)
-            infos.append(info)
+            infos.append(info if PLAIN.issuperset(map(type, info.values())) else held(info))
         ended = terminal or truncated
     except Exception as error:  # noqa: BLE001 - told to the caller, item and all
         done.failed = work.first + len(infos), Raised.of(error, "step")
@@ -227,9 +228,9 @@ def do_rollouts(env: Any, work: Work) -> Done:
     return done
 
 
-def held(observation: Any) -> Any:
-    """An observation that the environment will not change: it may use its arrays again. Scalars stay what they are."""
-    return observation if isinstance(observation, np.generic) else snapshot(observation)
+def held(value: Any) -> Any:
+    """What the environment has returned, as it is now: it may use its arrays again. Scalars stay what they are."""
+    return value if isinstance(value, np.generic) else snapshot(value)
 
 
 class Column:

@@ -62,6 +62,12 @@ class Keeper:
         self.look()
         return self._kind
 
+    @property
+    def fixed(self) -> bool:
+        """Are all layers of classes that are known, and never change what they wrap while they step and reset?"""
+        self.look()
+        return not self._whole
+
     def get(self) -> EnvState:
         """The state as it is now. Raises StateError, naming what cannot be kept."""
         self.look()
