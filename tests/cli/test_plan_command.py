@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from command import one_line, treadle
 
 from conftest import require
+from treadle.cli import plan as plan_command
+from treadle.plan import RandomShooting, make
 
 SMALL = ("--budget", 60, "--horizon", 10, "--max-steps", 12, "--quiet")
 
@@ -19,6 +23,15 @@ def test_games_with_a_table() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "random-shooting: mean return 12.00 over 2 games; random play: " in done.stdout
     assert done.stdout.count("stopped") == 2
+
+
+def test_the_return_so_far_is_shown_while_the_first_game_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(plan_command, "throttled", lambda _: lambda now: seen.append(now.mean_return))
+    with make("CartPole-v1", n_workers=1, backend="serial", autoreset=False) as env:
+        planner = RandomShooting(env, budget=40, horizon=5)
+        plan_command._games(env, planner, cast(Any, SimpleNamespace(games=1, quiet=True, seed=0, max_steps=3)), False)
+    assert seen == [1.0, 2.0, 3.0]
 
 
 def test_json_a_video_and_a_picture(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_a_handle_of_another_environment(env: ParallelEnv) -> None:
         stranger = other.put_state(other.get_state())
         with pytest.raises(FreedHandle, match=r"item 0: .*another environment's store"):
             env.step_batch([0], [stranger])
+    with pytest.raises(UsageError, match="None is no state"):
+        env.put_state(None)
 
 
 def test_handles_for_the_local_environment(env: ParallelEnv) -> None:
@@ -157,7 +159,7 @@ def test_rollouts_are_steps(env: ParallelEnv) -> None:
         (0, [[0]], {}, "rollouts begin in states"),
         (1, [[0]], {"observations": "some"}, "observations must be"),
         (1, [[0]], {"dt": 0}, "dt of item 0"),
-        (1, [3], {}, "the actions of item 0 must be a sequence"),
+        (1, [3], {}, "the actions of item 0 must be a sequence, one for each step"),
     ],
 )
 def test_bad_rollouts(env: ParallelEnv, states: int, sequences: Any, options: Any, text: str) -> None:

@@ -133,6 +133,8 @@ def test_batches_of_processes(env: ParallelEnv) -> None:
     assert obs.shape == (1, 2)
     with pytest.raises(UsageError, match="at least one index"):
         env._batch_env.reset(indices=[])
+    with pytest.raises(IndexError, match="no process 2 to reset: there are 2"):
+        env._batch_env.reset(indices=[0, 2])
     external = env._batch_env[0].step_batch([0, 1], dt=2, blocking=False)()
     assert [info["t"] for info in external[-1]] == [2, 4]
     assert len(env._batch_env) == 2
@@ -322,6 +324,13 @@ def test_a_missed_deadline_is_told() -> None:
         with pytest.raises(WorkerTimeout):
             env._batch_env[0].step(4)
         assert len(env.step_batch([0], [state])[0]) == 1
+
+
+def test_an_item_that_hangs_is_not_given_to_the_other_workers_too() -> None:
+    with walks(step_timeout=0.5, close_timeout=0.5) as env:
+        state, _, _ = env.reset()
+        with pytest.raises(WorkerTimeout, match=r"limit 0\.5 s"):
+            env.step_batch([0, 4, 0, 0], [state] * 4)
 
 
 def test_closing_fails_what_waits() -> None:

@@ -108,6 +108,11 @@ def test_random_play_and_repeated_actions(corridor: ParallelEnv) -> None:
     assert game.terminated
 
 
+def test_the_longest_game_ends_within_an_action_that_is_repeated() -> None:
+    with make("CartPole-v1", n_workers=1, backend="serial", autoreset=False) as env:
+        assert play(env, RandomPlay(env.action_space, dt=4), max_steps=6).steps == 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", [RandomShooting, MCTS])
 @pytest.mark.timeout(600)

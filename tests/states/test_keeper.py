@@ -9,7 +9,7 @@ import pytest
 from gymnasium import wrappers as w
 
 from conftest import require
-from treadle.errors import StateDiffers, StateError
+from treadle.errors import StateDiffers, StateError, UsageError
 from treadle.plan.checking import check_state
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.states.keeper import Keeper
@@ -82,6 +82,7 @@ def test_ale_without_the_emulators_randomness_is_caught() -> None:
         check_state(make, steps=60)
     assert caught.value.field.startswith(("observation", "reward"))
     assert caught.value.step >= 0
+    assert "the observation[" in str(caught.value)  # which byte, not two arrays that begin alike
 
 
 def test_ale_needs_a_reset_before_its_sticky_action_is_known() -> None:
@@ -131,6 +132,11 @@ class Counting(gym.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.counts[0] += 1
         return observation, reward, terminated, truncated, {**info, "count": self.counts[0]}
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with pytest.raises(UsageError, match="check_state takes an environment"):
+        check_state(None)  # type: ignore[arg-type]
 
 
 def test_a_counter_that_is_not_in_the_state_is_caught() -> None:

@@ -72,8 +72,8 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
 
         def watch(game: Game) -> None:
             now.made_steps = sum(each.searched for each in games) + game.searched
-            if now.made == 0:
-                now.return_sum = game.total_reward
+            if not games:  # nothing is finished: what the first game has so far
+                now.made, now.return_sum = 1, game.total_reward
             show(now)
 
         progress(now)

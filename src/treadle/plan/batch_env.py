@@ -71,6 +71,9 @@ class BatchEnv:
         chosen = range(len(self._envs)) if indices is None else [int(index) for index in indices]
         if not chosen:
             raise UsageError("no environment to reset: give at least one index")
+        for index in chosen:
+            if not -len(self._envs) <= index < len(self._envs):
+                raise IndexError(f"there is no process {index} to reset: there are {len(self._envs)}")
         if self._blocking:
             results = [self._envs[index].reset(return_states=return_states) for index in chosen]
         else:

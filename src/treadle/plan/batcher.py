@@ -94,7 +94,9 @@ class Batcher:
         )
 
     def put(self, state: Any) -> StateHandle:
-        """Put a state into the store."""
+        """Put a state into the store. Raises UsageError for None, and StoreFull."""
+        if state is None:
+            raise UsageError("None is no state: give one that get_state(), reset() or step() returned")
         rows = self._take_rows(store := self._open_store(state), 1)
         store.map.write(rows[0], state)
         (handle,) = self._handles(rows)

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import StateDiffers, UsageError
 from treadle.plan.env import PlanEnv
 from treadle.program.gym_env import EnvRecipe
-from treadle.states.differences import difference
+from treadle.states.differences import difference, element
 from treadle.states.keeper import Keeper
 
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -135,13 +135,15 @@ def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, .
             pruned = [_without(each, ignore, field) for each in (first, again)]
             _compare(step, field, pruned[0], pruned[1], (), where)
         return
+    told = element(found)
     hint = (
         "the same state and actions must give the same: does it draw from global generators (global_rngs=True keeps "
-        "them), or hold something outside its attributes? treadle.plan.Replayed keeps it by its seed and actions"
+        "them), hold something outside its attributes, or leave something out (a get_state of its own, "
+        "randomness=False)? treadle.plan.Replayed keeps a Gymnasium environment by its seed and actions"
     )
     raise StateDiffers(
-        f"the state is incomplete: at step {step}{where} the {found.field} is {_short(found.again)} where it was "
-        f"{_short(found.first)}; {hint}",
+        f"the state is incomplete: at step {step}{where} the {told.field} is {_short(told.again)} where it was "
+        f"{_short(told.first)}; {hint}",
         step=step,
         field=found.field,
         first=found.first,
@@ -205,6 +207,8 @@ class _Player:
 def _made(env: Any) -> Any:
     if isinstance(env, gym.Env | PlanEnv):
         return env
+    if not (isinstance(env, str | EnvSpec) or callable(env)):
+        raise UsageError(f"check_state takes an environment, an id, a spec or a callable that makes one, got {env!r}")
     made: Any = EnvRecipe(env).build() if isinstance(env, str | EnvSpec) else env()
     made.reset()  # not every environment can be stepped before
     return made

@@ -51,18 +51,18 @@ def orders_of(
     return Orders(actions, checked, dts_of(dt, n), wanted, repeat)
 
 
-def as_items(values: Any, what: str) -> Any:
+def as_items(values: Any, what: str, each: str = "item") -> Any:
     """Something with a length and items; iterators become lists."""
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
-            raise UsageError(f"{what} must be a sequence, one for each item; got a single value")
+            raise UsageError(f"{what} must be a sequence, one for each {each}; got a single value")
         return values
     if isinstance(values, list | tuple):
         return values
     try:
         return list(values)
     except TypeError:
-        raise UsageError(f"{what} must be a sequence, one for each item; got {type(values).__name__}") from None
+        raise UsageError(f"{what} must be a sequence, one for each {each}; got {type(values).__name__}") from None
 
 
 def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:

@@ -137,7 +137,7 @@ class ParallelEnv(VectorizedEnv):
         if len(sequences) == 0:
             raise UsageError("an empty batch: give at least one sequence of actions")
         for item, sequence in enumerate(sequences):
-            if len(as_items(sequence, f"the actions of item {item}")) == 0:
+            if len(as_items(sequence, f"the actions of item {item}", "step")) == 0:
                 raise UsageError(f"item {item} has no actions")
         n, repeat = len(sequences), whole(repeat, "repeat")
         checked, wanted = states_of(states, n, repeat), state_wanted(return_state, False)
@@ -146,7 +146,7 @@ class ParallelEnv(VectorizedEnv):
         return self._batch().batcher.rollouts(orders, observations)
 
     def put_state(self, state: Any) -> StateHandle:
-        """Put a state into the store that all workers see; returns its handle. Raises StoreFull."""
+        """Put a state into the store that all workers see; returns its handle. Raises StoreFull; UsageError (None)."""
         self._ready()
         return self._batch().batcher.put(state)
 

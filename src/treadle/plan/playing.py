@@ -85,7 +85,7 @@ def play(
             game.steps += 1
             if frames:
                 game.frames.append(np.array(env.get_image()))
-            if game.terminated or game.truncated:
+            if game.terminated or game.truncated or game.steps == longest:
                 break
         state = env.get_state()
         game.seconds = perf_counter() - began

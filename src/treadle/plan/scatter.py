@@ -168,7 +168,9 @@ def _settled(out: dict[int, tuple[Promise, Lane]]) -> list[int]:
 
 def _can_go_on(error: BaseException, lane: Lane) -> bool:
     """Was it the worker that failed, and is there, or will there be, another one?"""
-    return isinstance(error, WorkerDied | WorkerTimeout) and lane[0].pool.broken is None
+    pool = lane[0].pool
+    failed = isinstance(error, WorkerDied | WorkerTimeout)
+    return failed and pool.policy is not failure.Policy.RAISE and pool.broken is None
 
 
 def raise_failed(dones: Sequence[Done], by: Sequence[Lane], n: int) -> None:

@@ -40,3 +40,14 @@ def difference(first: Any, again: Any, field: str = "") -> Difference | None:
     except Exception:  # noqa: BLE001 - a foreign __eq__ may raise, or return what has no truth
         same = first is again
     return None if same else Difference(field, first, again)
+
+
+def element(found: Difference) -> Difference:
+    """Of two arrays of one dtype and shape the first element that differs; any other difference as it is."""
+    a, b = found.first, found.again
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return found
+    bytewise = np.frombuffer(a.tobytes(), np.uint8) != np.frombuffer(b.tobytes(), np.uint8)
+    index = np.unravel_index(int(bytewise.argmax()) // a.itemsize, a.shape)
+    where = f"[{', '.join(map(str, index))}]" if index else ""
+    return Difference(f"{found.field}{where}", a[index], b[index])
