@@ -43,9 +43,11 @@ def difference(first: Any, again: Any, field: str = "") -> Difference | None:
 
 
 def element(found: Difference) -> Difference:
-    """Of two arrays of one dtype and shape the first element that differs; any other difference as it is."""
+    """Of two arrays of one dtype and shape the first element that differs; of anything else the whole difference."""
     a, b = found.first, found.again
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return found
+    if a.dtype.hasobject:  # its bytes are addresses
         return found
     bytewise = np.frombuffer(a.tobytes(), np.uint8) != np.frombuffer(b.tobytes(), np.uint8)
     index = np.unravel_index(int(bytewise.argmax()) // a.itemsize, a.shape)
