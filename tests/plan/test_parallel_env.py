@@ -249,6 +249,19 @@ def test_a_death_is_told_with_its_slot() -> None:
             env.step_batch([0], [state])
 
 
+def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many chunks have yet to be sent: those that wait stay unsent."""
+    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(scatter, "CHUNK_SECONDS", 1e-9)
+    with walks() as env:
+        state, _, _ = env.reset()
+        env.step_batch([0] * 32, [state] * 32)  # from now on there are eight chunks a slot
+        with pytest.raises(WorkerDied, match="exited with code 7") as caught:
+            env.step_batch([3] + [0] * 31, [state] * 32)
+        assert not isinstance(caught.value, BrokenPool)
+        assert not env._exchange._waiting
+
+
 @pytest.mark.parametrize("policy", ["restart", "drop"])
 def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk of the worker that was killed goes to another one: the result is that of a pool without deaths."""

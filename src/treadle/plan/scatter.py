@@ -111,9 +111,11 @@ class _Scattered:
         )
 
     def _send(self) -> None:
+        if self._error is not None:
+            return
         able = {id(lane[0]): lane[0].slots() for lane in self._lanes} if self._anywhere and self._todo else {}
         alive = [lane for lane in self._lanes if lane[1] in able.get(id(lane[0]), ())]
-        while self._todo and self._error is None and not (self._one_by_one and self.out):
+        while self._todo and not (self._one_by_one and self.out):
             lane = _next_lane(self._load, alive, len(able)) if self._anywhere else self._lanes[self._todo[0]]
             if lane is None:
                 return

@@ -51,6 +51,17 @@ class Packed:
             os.close(fd)
 
 
+class Undecodable(Exception):
+    """A message is here and cannot be unpickled. `error`: why, of any class, those of a channel's own errors included.
+
+    A worker hands it on in place of the payload.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__} while unpickling")
+        self.error = error
+
+
 class Channel:
     """One end. `recv` and `send` are for one thread at a time; frames keep their order.
 
@@ -132,7 +143,10 @@ class Channel:
         return True
 
     def recv(self) -> tuple[Any, list[int]] | None:
-        """The next message and its own descriptors; None when it is not whole yet. Raises EOFError at the end."""
+        """The next message and its own descriptors; None when it is not whole yet.
+
+        Raises EOFError at the end, and Undecodable, with the message taken.
+        """
         message = self._whole()
         while message is None:
             try:
@@ -156,8 +170,11 @@ class Channel:
         return message
 
     def decode(self, body: bytes) -> Any:
-        """A message of which the body is all there is, wherever it came from. See `settle`."""
-        return decode(body, [], self.borrower)[0]
+        """A message of which the body is all there is, wherever it came from. Raises Undecodable. See `settle`."""
+        try:
+            return decode(body, [], self.borrower)[0]
+        except Exception as error:  # unpickling runs foreign code, and may lack the sender's modules
+            raise Undecodable(error) from error
 
     def settle(self) -> None:
         """The latest message was taken: what it borrows is given back when nobody holds it any more."""
@@ -185,16 +202,17 @@ class Channel:
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
             message = decode(body, fds, self.borrower)
-        except Exception:
-            self._consume(HEAD.size + length, count, body)
-            raise  # what foreign code says; an interrupt (Ctrl-C) of it leaves the message there, to be read again
-        self._consume(HEAD.size + length, count, body)
+        except Exception as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
+            self._consume(HEAD.size + length, count, count)
+            raise Undecodable(error) from error
+        self._consume(HEAD.size + length, count, _own(body))
         return message
 
-    def _consume(self, nbytes: int, count: int, body: bytes) -> None:
+    def _consume(self, nbytes: int, count: int, own: int) -> None:
+        """Let go of a message and its descriptors, of which the first are closed: its own."""
         fds = [self._fds.popleft() for _ in range(count)]
         del self._inbox[:nbytes]
-        for fd in fds[: _own(body)]:
+        for fd in fds[:own]:
             os.close(fd)
 
 
