@@ -146,6 +146,15 @@ class Poison:
         return divmod, (1, 0)
 
 
+def test_what_is_packed_and_never_sent_leaves_no_descriptors(ends: tuple[Channel, Channel]) -> None:
+    """Ctrl-C may come between the two."""
+    before = len(os.listdir("/proc/self/fd"))
+    packed = ends[0].pack(b"x" * 10 * SPILL)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del packed
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_the_other_end_is_gone(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     ours.send("last")
