@@ -337,6 +337,20 @@ def test_a_missed_deadline_is_told() -> None:
         assert len(env.step_batch([0], [state])[0]) == 1
 
 
+@pytest.mark.timeout(20)
+def test_a_missed_deadline_of_a_batch_is_told_where_no_other_worker_is_to_do_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With on_failure="raise" its chunk goes to nobody else, and the worker goes on when it has answered."""
+    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
+    with walks(step_timeout=0.5) as env:
+        state, _, _ = env.reset()
+        expected = env.step_batch([0, 1], [state] * 2)
+        with pytest.raises(WorkerTimeout):
+            env.step_batch([0, 4], [state] * 2)
+        same(env.step_batch([0, 1], [state] * 2), expected)
+
+
 def test_closing_fails_what_waits() -> None:
     process = ExternalProcess(lambda: GymPlanEnv(Walk))
     waiting = process.step(4, blocking=False)

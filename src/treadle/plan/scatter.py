@@ -18,6 +18,7 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.promise import Promise
 from treadle.plan.work import Done, Work
 from treadle.pool import failure
+from treadle.pool.failure import Policy
 from treadle.pool.life import State
 
 Lane = tuple[Exchange, int]
@@ -170,7 +171,8 @@ def _settled(out: dict[int, tuple[Promise, Lane]]) -> list[int]:
 
 def _can_go_on(error: BaseException, lane: Lane) -> bool:
     """Was it the worker that failed, and is there, or will there be, another one?"""
-    return isinstance(error, WorkerDied | WorkerTimeout) and lane[0].pool.broken is None
+    pool = lane[0].pool
+    return isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not Policy.RAISE and pool.broken is None
 
 
 def raise_failed(dones: Sequence[Done], by: Sequence[Lane], n: int) -> None:
