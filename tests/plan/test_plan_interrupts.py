@@ -52,3 +52,19 @@ def test_interrupts_at_every_moment_of_a_batch(
             assert all(block.free for block in batcher._trays._blocks), pressed.moment
         assert len(batcher._trays._blocks) <= 2
     assert points > 300
+
+
+@EVERYWHERE_IT_MAY_COME
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_interrupts_at_every_moment_of_a_request_disturb_no_other_worker(every: int) -> None:
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, backend="thread") as env:
+        state, *_ = env.reset()
+        first, second = env._batch_env._envs
+        expected, pressed = second.step(1, state), Pressed()
+        points = pressed.count(lambda: first.set_state(state))
+        for point in range(1, points + 1, every):
+            pressed.run(lambda: first.set_state(state), point)
+            same(second.step(1, state), expected)
+            assert not env._exchange._waiting, pressed.moment
+        same(first.step(1, state), expected)
+    assert points > 100

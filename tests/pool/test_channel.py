@@ -13,7 +13,7 @@ from kit import (
     within,
 )
 
-from treadle.pool.channel import SPILL, Channel, LocalChannel, decode, encode
+from treadle.pool.channel import SPILL, Channel, LocalChannel, Undecodable, decode, encode
 
 
 @pytest.fixture
@@ -120,6 +120,39 @@ def test_unpicklable_messages_send_nothing(ends: tuple[Channel, Channel]) -> Non
     received = theirs.recv_wait(1.0)
     assert received is not None
     assert received[0]() == 42
+
+
+def test_a_message_that_cannot_be_unpickled_leaves_no_descriptors(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    read, write = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    ours.send(Poison(), (read, write), block=True)
+    ours.send("next", (read,), block=True)
+    with pytest.raises(Undecodable) as caught:
+        theirs.recv_wait(1.0)
+    assert isinstance(caught.value.error, ZeroDivisionError)
+    received = theirs.recv_wait(1.0)
+    assert received is not None
+    assert received[0] == "next"
+    for fd in received[1]:
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(read)
+    os.close(write)
+
+
+class Poison:
+    def __reduce__(self) -> Any:
+        return divmod, (1, 0)
+
+
+def test_what_is_packed_and_never_sent_leaves_no_descriptors(ends: tuple[Channel, Channel]) -> None:
+    """Ctrl-C may come between the two."""
+    before = len(os.listdir("/proc/self/fd"))
+    packed = ends[0].pack(b"x" * 10 * SPILL)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del packed
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_other_end_is_gone(ends: tuple[Channel, Channel]) -> None:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from kit import (
@@ -51,6 +52,36 @@ def test_a_constructor_fails(fault: type[Sound], setup: dict[str, Any]) -> None:
     assert isinstance(only, ValueError) == (fault is faults.InitRaises)
     assert "slot 1" in str(caught.value)
     assert "__init__" in caught.value.remote_traceback
+
+
+@pytest.mark.parametrize("kind", [ImportError, FileNotFoundError])
+def test_spaces_that_cannot_be_had_here(kind: type[Exception]) -> None:
+    with within(5.0), pytest.raises(StartupFailed, match=r"slot 1 .*only in the worker") as caught:
+        Pool([gym_env(Sound), gym_env(Foreign, kwargs={"home": os.getpid(), "kind": kind})], workers=2)
+    assert isinstance(caught.value.failures[0], TaskRaised)
+
+
+class Foreign(Sound):
+    """Its observation space can be unpickled everywhere but in process `home`."""
+
+    def __init__(self, home: int, kind: type[Exception]) -> None:
+        super().__init__()
+        self.observation_space = ForeignBox(home, kind)
+
+
+class ForeignBox(gym.spaces.Box):
+    def __init__(self, home: int, kind: type[Exception]) -> None:
+        super().__init__(-np.inf, np.inf, (4,), np.float32)
+        self.home, self.kind = home, kind
+
+    def __reduce__(self) -> Any:
+        return foreign_box, (self.home, self.kind)
+
+
+def foreign_box(home: int, kind: type[Exception]) -> ForeignBox:
+    if os.getpid() == home:
+        raise kind("known only in the worker")
+    return ForeignBox(home, kind)
 
 
 def test_every_failed_worker_is_listed() -> None:

@@ -72,11 +72,19 @@ def test_payloads_of_any_size(size: int, line: Ends) -> None:
             assert line.caller.take(0.0) is not None
 
 
-def test_a_payload_that_cannot_be_unpickled_fails_its_request(line: Ends) -> None:
-    line.caller.post(1, 3, -1, line.caller.channel.pack(Poison()))
+# what a channel itself raises when the other end is gone is also what a proxy raises whose server is
+POISONS = pytest.mark.parametrize("kind", [RuntimeError, EOFError, ConnectionRefusedError, FileNotFoundError])
+SIZES = pytest.mark.parametrize("size", [0, 2 * BOX, 3 * SPILL])
+
+
+@POISONS
+@SIZES
+def test_a_payload_that_cannot_be_unpickled_fails_its_request(size: int, kind: type, line: Ends) -> None:
+    line.caller.post(1, 3, -1, line.caller.channel.pack(Poison(kind, size)))
     line.caller.post(2, 3, -1, line.caller.channel.pack("sound"))
     found = line.worker.next(0)[3]
     assert isinstance(found, Undecodable)
+    assert isinstance(found.error, kind)
     assert str(found.error) == "poison"
     assert line.worker.next(0)[3] == "sound"
 
@@ -187,24 +195,29 @@ def test_a_post_that_was_cut_short_is_mended(before: int, written: int, line: En
     assert line.worker.next(0) == (id + 1, 2, 6, None)
 
 
-def test_an_answer_that_cannot_be_unpickled_names_the_slots(line: Ends) -> None:
+@POISONS
+@SIZES
+def test_an_answer_that_cannot_be_unpickled_names_the_slots(size: int, kind: type, line: Ends) -> None:
     line.caller.post(1, 3)
     line.worker.next(0)
-    line.worker.answer(1, extras(Poison()))
+    line.worker.answer(1, extras(Poison(kind, size)))
     reply = line.caller.take(1.0)
     assert reply is not None
     assert set(reply.extras.raised) == {0, 1}
-    assert reply.extras.raised[0].message == "poison"
+    assert (reply.extras.raised[0].error_type, reply.extras.raised[0].message) == (kind.__name__, "poison")
     assert line.caller.idle()
 
 
 class Poison:
+    def __init__(self, kind: type, size: int) -> None:
+        self.kind, self.size = kind, size
+
     def __reduce__(self) -> Any:
-        return swallow, ()
+        return swallow, (self.kind, b"x" * self.size)
 
 
-def swallow() -> None:
-    raise RuntimeError("poison")
+def swallow(kind: type, _: bytes) -> None:
+    raise kind("poison")
 
 
 def test_a_worker_that_dies_within_an_answer(line: Ends) -> None:

@@ -18,6 +18,7 @@ from treadle.plan.plan_slot import Ask
 from treadle.plan.promise import Promise
 from treadle.plan.work import Done, Work
 from treadle.pool import failure
+from treadle.pool.failure import Policy
 from treadle.pool.life import State
 
 Lane = tuple[Exchange, int]
@@ -111,9 +112,11 @@ class _Scattered:
         )
 
     def _send(self) -> None:
+        if self._error is not None:
+            return
         able = {id(lane[0]): lane[0].slots() for lane in self._lanes} if self._anywhere and self._todo else {}
         alive = [lane for lane in self._lanes if lane[1] in able.get(id(lane[0]), ())]
-        while self._todo and self._error is None and not (self._one_by_one and self.out):
+        while self._todo and not (self._one_by_one and self.out):
             lane = _next_lane(self._load, alive, len(able)) if self._anywhere else self._lanes[self._todo[0]]
             if lane is None:
                 return
@@ -169,8 +172,7 @@ def _settled(out: dict[int, tuple[Promise, Lane]]) -> list[int]:
 def _can_go_on(error: BaseException, lane: Lane) -> bool:
     """Was it the worker that failed, and is there, or will there be, another one?"""
     pool = lane[0].pool
-    failed = isinstance(error, WorkerDied | WorkerTimeout)
-    return failed and pool.policy is not failure.Policy.RAISE and pool.broken is None
+    return isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not Policy.RAISE and pool.broken is None
 
 
 def raise_failed(dones: Sequence[Done], by: Sequence[Lane], n: int) -> None:

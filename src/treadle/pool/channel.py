@@ -35,7 +35,7 @@ SPILL = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A pickled message; `fds` holds its spill file, if it has one, and then the files that it takes along."""
+    """A pickled message; `fds` holds its spill file, if it has one, and then the files that it takes along: its own."""
 
     body: bytes
     fds: list[int]
@@ -46,9 +46,24 @@ class Packed:
         return float("inf") if self.fds else len(self.body)
 
     def discard(self) -> None:
-        """It is not going to be sent."""
-        for fd in self.fds:
-            os.close(fd)
+        """It was sent, or is not going to be."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+    def __del__(self) -> None:
+        if getattr(self, "fds", None):  # an interrupt (Ctrl-C) came before it was sent, or before it was whole
+            self.discard()
+
+
+class Undecodable(Exception):
+    """A message is here and cannot be unpickled. `error`: why, of any class, those of a channel's own errors included.
+
+    A worker hands it on in place of the payload.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__} while unpickling")
+        self.error = error
 
 
 class Channel:
@@ -68,7 +83,7 @@ class Channel:
         sock.setblocking(False)
         self._inbox = bytearray()
         self._fds: deque[int] = deque()
-        self._outbox: deque[tuple[memoryview, list[int]]] = deque()
+        self._outbox: deque[tuple[memoryview, Packed | None]] = deque()  # None: its descriptors are sent
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -88,7 +103,7 @@ class Channel:
         self.send_packed(self.pack(message), fds, block=block)
 
     def pack(self, message: Any) -> Packed:
-        """Pickle a message without sending it. Whoever packs must send or `discard` it (a spill file may be open).
+        """Pickle a message without sending it: it is to be sent or discarded (a spill file may be open).
 
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
@@ -99,15 +114,13 @@ class Channel:
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
-        owned = list(packed.fds)
         try:
             for fd in fds:
-                owned.append(os.dup(fd))
+                packed.fds.append(os.dup(fd))
         except OSError:
-            for fd in owned:
-                os.close(fd)
+            packed.discard()
             raise
-        self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(owned)) + packed.body), owned))
+        self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.fds)) + packed.body), packed))
         while not self.pump() and block:
             select.select([], [self.sock], [])
 
@@ -119,20 +132,23 @@ class Channel:
     def pump(self) -> bool:
         """Push out what is waiting. True when nothing is left."""
         while self._outbox:
-            data, fds = self._outbox[0]
+            data, packed = self._outbox[0]
             try:
-                sent = _sendmsg(self.sock, data, fds)
+                sent = _sendmsg(self.sock, data, [] if packed is None else packed.fds)
             except BlockingIOError:
                 return False
-            self._outbox[0] = (data[sent:], [])  # noted before descriptors are closed: an interrupt may come
-            while fds:
-                os.close(fds.pop())
+            self._outbox[0] = (data[sent:], None)  # noted before descriptors are closed: an interrupt may come
+            if packed is not None:
+                packed.discard()
             if sent == len(data):
                 self._outbox.popleft()
         return True
 
     def recv(self) -> tuple[Any, list[int]] | None:
-        """The next message and its own descriptors; None when it is not whole yet. Raises EOFError at the end."""
+        """The next message and its own descriptors; None when it is not whole yet.
+
+        Raises EOFError at the end, and Undecodable, with the message taken.
+        """
         message = self._whole()
         while message is None:
             try:
@@ -156,8 +172,11 @@ class Channel:
         return message
 
     def decode(self, body: bytes) -> Any:
-        """A message of which the body is all there is, wherever it came from. See `settle`."""
-        return decode(body, [], self.borrower)[0]
+        """A message of which the body is all there is, wherever it came from. Raises Undecodable. See `settle`."""
+        try:
+            return decode(body, [], self.borrower)[0]
+        except Exception as error:  # unpickling runs foreign code, and may lack the sender's modules
+            raise Undecodable(error) from error
 
     def settle(self) -> None:
         """The latest message was taken: what it borrows is given back when nobody holds it any more."""
@@ -167,9 +186,9 @@ class Channel:
     def close(self) -> None:
         if self.borrower is not None:
             self.borrower.close()
-        for _, fds in self._outbox:
-            while fds:
-                os.close(fds.pop())
+        for _, packed in self._outbox:
+            if packed is not None:
+                packed.discard()
         self._outbox.clear()
         for fd in self._fds:
             os.close(fd)
@@ -185,16 +204,17 @@ class Channel:
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
             message = decode(body, fds, self.borrower)
-        except Exception:
-            self._consume(HEAD.size + length, count, body)
-            raise  # what foreign code says; an interrupt (Ctrl-C) of it leaves the message there, to be read again
-        self._consume(HEAD.size + length, count, body)
+        except Exception as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
+            self._consume(HEAD.size + length, count, count)
+            raise Undecodable(error) from error
+        self._consume(HEAD.size + length, count, _own(body))
         return message
 
-    def _consume(self, nbytes: int, count: int, body: bytes) -> None:
+    def _consume(self, nbytes: int, count: int, own: int) -> None:
+        """Let go of a message and its descriptors, of which the first are closed: its own."""
         fds = [self._fds.popleft() for _ in range(count)]
         del self._inbox[:nbytes]
-        for fd in fds[: _own(body)]:
+        for fd in fds[:own]:
             os.close(fd)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
+from treadle.pool.channel import Undecodable
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
@@ -76,13 +77,6 @@ class OneSlot(tuple[list[int], None]):
 
     def discard(self) -> None:
         """As `channel.Packed.discard`: nothing was made for it."""
-
-
-class Undecodable:
-    """In place of a payload that could not be unpickled here."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class Line:
@@ -202,8 +196,8 @@ class Line:
                 extras = message[0]
         except (EOFError, ConnectionError):
             return None  # it died while sending: the answer will never be whole, and the death is seen elsewhere
-        except Exception as error:  # noqa: BLE001 - unpickling runs foreign code, and may lack the worker's modules
-            why = Raised.of(error, "unpickle")
+        except Exception as error:  # noqa: BLE001 - cannot be unpickled, or its descriptors have no room here
+            why = Raised.of(error.error if isinstance(error, Undecodable) else error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
         reply = Reply(id, extras, not flags & FLAG_MORE)
         if self.one_to_one:
@@ -241,8 +235,8 @@ class Line:
             size, op = divmod(op, IN_BOX)
             try:
                 payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
-            except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
-                payload = Undecodable(error)
+            except Undecodable as undecodable:  # the request fails, not the worker
+                payload = undecodable
         elif op >= ONE_SLOT:
             slot, op = divmod(op, ONE_SLOT)
             payload = OneSlot.of(slot - 1)
@@ -252,10 +246,8 @@ class Line:
                 payload, fds = self.channel.recv_wait()
                 if fds:
                     payload.arrived(fds)  # a `pool.parcel.Shipment`
-            except (EOFError, OSError):
-                raise
-            except Exception as error:  # noqa: BLE001 - unpickling runs foreign code; the request fails, not the worker
-                payload = Undecodable(error)
+            except Undecodable as undecodable:  # as above
+                payload = undecodable
         self._together = op >= TOGETHER
         return id, op - TOGETHER if self._together else op, block, payload
 

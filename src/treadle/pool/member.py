@@ -122,11 +122,13 @@ class Member:
         return False
 
     def forget_if(self, idle: bool) -> None:
-        """An idle worker owes nothing: an interrupt fell between its last answer and the note of it."""
+        """An idle worker owes nothing: an interrupt fell between its last answer and the note of it, or came before the
+        request was sent, perhaps before that was seen."""
         if idle and self.owed:
             self.owed.clear()
             self.late.clear()
-            self.see(Event.LAST_REPLY)
+            if self.state is not State.IDLE:
+                self.see(Event.LAST_REPLY)
 
     def settle(self, reply: Reply) -> bool:
         """Note a reply. False: it belongs to a request that was given up, and must be dropped."""

@@ -23,12 +23,12 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
 from treadle.pool.arena import anonymous_file
-from treadle.pool.channel import Channel
+from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
 from treadle.pool.interrupts import Later
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply, Request, WorkerSpec
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -113,6 +113,8 @@ class ProcessWorker(Lined):
         try:
             self.channel.pump()
             message = self.channel.recv()
+        except Undecodable as undecodable:  # its spaces, say: of a module that is not here
+            return Hello(self._child.pid, failed=(self.spec.slots[0], Raised.of(undecodable.error, "init")))
         except (EOFError, OSError):
             return None
         return None if message is None else message[0]
