@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import errno
+import io
 import mmap
 import os
 import pickle
@@ -35,24 +36,25 @@ SPILL = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A pickled message; `fds` holds its spill file, if it has one, and then the files that it takes along: its own."""
+    """A pickled message; `files` holds its spill file, if it has one, and then those that it takes along.
+
+    They are objects, which close themselves where an interrupt (Ctrl-C) comes before they are sent. No `__del__` of
+    ours does: an interrupt that came within it would be lost.
+    """
 
     body: bytes
-    fds: list[int]
+    files: list[io.FileIO]
 
     @property
     def size(self) -> float:
         """Bytes, when the body is all there is; infinite when files go with it."""
-        return float("inf") if self.fds else len(self.body)
+        return float("inf") if self.files else len(self.body)
 
     def discard(self) -> None:
         """It was sent, or is not going to be."""
-        while self.fds:
-            os.close(self.fds.pop())
-
-    def __del__(self) -> None:
-        if getattr(self, "fds", None):  # an interrupt (Ctrl-C) came before it was sent, or before it was whole
-            self.discard()
+        for file in self.files:
+            file.close()
+        self.files.clear()
 
 
 class Undecodable(Exception):
@@ -83,7 +85,7 @@ class Channel:
         sock.setblocking(False)
         self._inbox = bytearray()
         self._fds: deque[int] = deque()
-        self._outbox: deque[tuple[memoryview, Packed | None]] = deque()  # None: its descriptors are sent
+        self._outbox: deque[tuple[memoryview, Packed | None]] = deque()  # None: its files are sent
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -109,18 +111,18 @@ class Channel:
         """
         packed = Packed(*encode(message, self.lender))
         for file in getattr(message, "files", ()):
-            packed.fds.append(os.dup(file))
+            packed.files.append(io.FileIO(os.dup(file)))
         return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
         try:
             for fd in fds:
-                packed.fds.append(os.dup(fd))
+                packed.files.append(io.FileIO(os.dup(fd)))
         except OSError:
             packed.discard()
             raise
-        self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.fds)) + packed.body), packed))
+        self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.files)) + packed.body), packed))
         while not self.pump() and block:
             select.select([], [self.sock], [])
 
@@ -134,7 +136,7 @@ class Channel:
         while self._outbox:
             data, packed = self._outbox[0]
             try:
-                sent = _sendmsg(self.sock, data, [] if packed is None else packed.fds)
+                sent = _sendmsg(self.sock, data, [] if packed is None else packed.files)
             except BlockingIOError:
                 return False
             self._outbox[0] = (data[sent:], None)  # noted before descriptors are closed: an interrupt may come
@@ -218,8 +220,8 @@ class Channel:
             os.close(fd)
 
 
-def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[int]]:
-    """(body, its own descriptors) of a message.
+def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.FileIO]]:
+    """(body, its own files) of a message.
 
     Small arrays, and everything else if it is not much, are in the body (tag 0). Large ones and all else go into a
     spill file (tag 1). If some lie in the lender's files, the body says where, and only the others are spilt (tag 2).
@@ -246,15 +248,16 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[int]
         return b"\0" + head, []
     if raws and lender is not None:
         spots, fds = lender.lend(raws)
+        lent = [io.FileIO(fd) for fd in fds]
         if any(spots):
             rest = [raw for raw, spot in zip(raws, spots, strict=True) if spot is None]
             try:
                 own = [spill(rest, [raw.nbytes for raw in rest])] if rest else []
             except BaseException:
-                for fd in fds:
-                    os.close(fd)
+                for file in lent:
+                    file.close()
                 raise
-            return bytes((2, len(own) + len(fds))) + pickle.dumps((head, spots), 5), [*own, *fds]
+            return bytes((2, len(own) + len(lent))) + pickle.dumps((head, spots), 5), [*own, *lent]
     return b"\1", [spill([head, *raws], [len(head), *(raw.nbytes for raw in raws)])]
 
 
@@ -318,33 +321,34 @@ def _own(body: bytes) -> int:
     return body[1] if body[0] == 2 else body[0]
 
 
-def spill(parts: list[Any], sizes: list[int]) -> int:
+def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
+    """A file in memory that holds the parts."""
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
-    fd = anonymous_file()
+    file = io.FileIO(anonymous_file(), "r+")
     try:
-        os.ftruncate(fd, total)
+        file.truncate(total)
         offset = 0
         for part in (head, *parts):
             view = memoryview(part).cast("B")
             done = 0
             while done < len(view):
-                done += os.pwrite(fd, view[done : done + 2**30], offset + done)
+                done += os.pwrite(file.fileno(), view[done : done + 2**30], offset + done)
             offset += _align(len(view))
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
-    return fd
+    return file
 
 
 def _align(nbytes: int) -> int:
     return -(-nbytes // 64) * 64
 
 
-def _sendmsg(sock: socket.socket, data: memoryview, fds: list[int]) -> int:
-    if not fds:
+def _sendmsg(sock: socket.socket, data: memoryview, files: list[io.FileIO]) -> int:
+    if not files:
         return sock.send(data)
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno() for file in files]))]
     return sock.sendmsg([data], ancillary)
 
 

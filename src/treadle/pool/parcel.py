@@ -7,6 +7,7 @@ other one sees. Small values travel inside the request.
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
 
@@ -28,12 +29,12 @@ class Parcel:
         self._here = True
         self._body: bytes | None = None
         self._view: memoryview | None = None
-        self.file = -1
+        self.file: io.FileIO | None = None
         self.number = -1
 
     def pack(self) -> None:
         """Pickle it, once; from then on changes of the value do not matter. Raises whatever pickling raises."""
-        if self._body is not None or self.file >= 0:
+        if self._body is not None or self.file is not None:
             return
         buffers: list[Any] = []
         head = cloudpickle.dumps(self._value, 5, buffer_callback=buffers.append)
@@ -60,13 +61,13 @@ class Parcel:
             self._view = mapped(fds[self.number], private=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        here = {"_value": None, "_here": False, "_view": None, "file": -1}
+        here = {"_value": None, "_here": False, "_view": None, "file": None}
         return {**here, "_body": self._body, "note": self.note, "number": self.number}
 
     def __del__(self) -> None:
-        if getattr(self, "file", -1) >= 0:
-            os.close(self.file)
-            self.file = -1
+        file = getattr(self, "file", None)
+        if file is not None:
+            file.close()
 
 
 class Shipment(dict[int, Any]):
@@ -84,10 +85,11 @@ class Shipment(dict[int, Any]):
         for parcel in parcels:
             parcel.pack()
             parcel.number = -1
-            if parcel.file >= 0:
-                if parcel.file not in self.files:
-                    self.files += (parcel.file,)
-                parcel.number = self.files.index(parcel.file)
+            if parcel.file is not None:
+                file = parcel.file.fileno()
+                if file not in self.files:
+                    self.files += (file,)
+                parcel.number = self.files.index(file)
 
     def arrived(self, fds: list[int]) -> None:
         """The files are here; each is mapped and its descriptor closed."""
