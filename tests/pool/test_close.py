@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,40 @@ def test_a_dropped_pool_warns_and_ends_its_workers() -> None:
     with pytest.warns(ResourceWarning, match="without close"):
         gc.collect()
     until(lambda: not any(alive(pid) for pid in pids))
+
+
+class Collects(Sound):
+    """Its step waits until nobody knows the pool, and collects the garbage."""
+
+    alone, done = threading.Event(), threading.Event()
+
+    def step(self, action: Any) -> Any:
+        if self.alone.wait(20):
+            gc.collect()
+            self.done.set()
+        return super().step(action)
+
+
+def test_a_pool_that_is_dropped_and_collected_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    Collects.alone.clear()
+    Collects.done.clear()
+    gc.disable()  # nobody else is to find it
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            pool = Pool([gym_env(Collects)], backend="thread", workers=1)
+            pool.reset()
+            pool.lockstep.post_step([0])
+            known = weakref.ref(pool)
+            del pool
+            Collects.alone.set()
+            assert Collects.done.wait(20)
+    finally:
+        gc.enable()
+    assert known() is None
+    assert unraisable == []
 
 
 def test_a_constructor_that_fails_leaves_nothing() -> None:

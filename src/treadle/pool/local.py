@@ -178,7 +178,8 @@ class ThreadWorker(Lined):
         """A thread cannot be killed; it is a daemon and ends with the program."""
 
     def bury(self, timeout: float = 0.0) -> ExitReport:
-        self._thread.join(timeout)
+        if threading.current_thread() is not self._thread:  # where the collector found a pool that nobody closed
+            self._thread.join(timeout)
         return self.report
 
     def _run(self, factories: list[Any]) -> None:
