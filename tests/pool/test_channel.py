@@ -13,7 +13,8 @@ from kit import (
     within,
 )
 
-from treadle.pool.channel import SPILL, Channel, LocalChannel, Undecodable, decode, encode
+from treadle.pool.channel import SPILL, Channel, Undecodable, decode, encode
+from treadle.pool.local_channel import LocalChannel
 
 
 @pytest.fixture

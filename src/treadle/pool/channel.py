@@ -6,7 +6,7 @@ arrays straight over the mapping, without a copy, and no socket buffer can ever 
 request never blocks the caller, and an episode of 100 MB costs the same trip as a small one. Arrays that lie in a
 worker's loans (`loan.py`) stay where they are.
 
-`LocalChannel` is the same road within one process (threads): objects pass as they are.
+Within one process (threads) `local_channel.py` is the same road.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import select
 import socket
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +51,23 @@ class Packed:
         """Bytes, when the body is all there is; infinite when files go with it."""
         return float("inf") if self.files else len(self.body)
 
+    def take_along(self, fds: Iterable[int]) -> None:
+        """Have duplicates of descriptors go with it. Raises OSError when there are no more, and is discarded then."""
+        try:
+            for fd in fds:
+                self.files.append(io.FileIO(os.dup(fd)))
+        except OSError:
+            self.discard()
+            raise
+
     def discard(self) -> None:
         """It was sent, or is not going to be."""
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+SENT = Packed(b"", [])  # in place of a message of which some bytes have yet to go: its files are gone
 
 
 class Undecodable(Exception):
@@ -85,7 +98,7 @@ class Channel:
         sock.setblocking(False)
         self._inbox = bytearray()
         self._fds: deque[int] = deque()
-        self._outbox: deque[tuple[memoryview, Packed | None]] = deque()  # None: its files are sent
+        self._outbox: deque[tuple[memoryview, Packed]] = deque()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -110,18 +123,12 @@ class Channel:
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
         packed = Packed(*encode(message, self.lender))
-        for file in getattr(message, "files", ()):
-            packed.files.append(io.FileIO(os.dup(file)))
+        packed.take_along(getattr(message, "files", ()))
         return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
-        try:
-            for fd in fds:
-                packed.files.append(io.FileIO(os.dup(fd)))
-        except OSError:
-            packed.discard()
-            raise
+        packed.take_along(fds)
         self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.files)) + packed.body), packed))
         while not self.pump() and block:
             select.select([], [self.sock], [])
@@ -136,12 +143,11 @@ class Channel:
         while self._outbox:
             data, packed = self._outbox[0]
             try:
-                sent = _sendmsg(self.sock, data, [] if packed is None else packed.files)
+                sent = _sendmsg(self.sock, data, packed.files)
             except BlockingIOError:
                 return False
-            self._outbox[0] = (data[sent:], None)  # noted before descriptors are closed: an interrupt may come
-            if packed is not None:
-                packed.discard()
+            self._outbox[0] = (data[sent:], SENT)  # noted before descriptors are closed: an interrupt may come
+            packed.discard()
             if sent == len(data):
                 self._outbox.popleft()
         return True
@@ -189,8 +195,7 @@ class Channel:
         if self.borrower is not None:
             self.borrower.close()
         for _, packed in self._outbox:
-            if packed is not None:
-                packed.discard()
+            packed.discard()
         self._outbox.clear()
         for fd in self._fds:
             os.close(fd)
@@ -364,54 +369,3 @@ def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[
             os.close(fd)
         raise OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
     return data, list(fds)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPacked:
-    """A message that needs no pickling, and so never fits the box."""
-
-    body: Any
-    size: float = float("inf")
-
-    def discard(self) -> None:
-        """Nothing is held."""
-
-
-class LocalChannel:
-    """One end of a road within a process: messages pass by reference."""
-
-    in_process = True
-
-    def __init__(self, inbox: deque[Any], outbox: deque[Any]) -> None:
-        self._inbox, self._outbox = inbox, outbox
-
-    @classmethod
-    def pair(cls) -> tuple[LocalChannel, LocalChannel]:
-        a: deque[Any] = deque()
-        b: deque[Any] = deque()
-        return cls(a, b), cls(b, a)
-
-    @staticmethod
-    def pack(message: Any) -> LocalPacked:
-        return LocalPacked(message)
-
-    def send(self, message: Any, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
-        self._outbox.append(message)
-
-    def send_packed(self, packed: LocalPacked, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
-        self._outbox.append(packed.body)
-
-    def recv(self) -> tuple[Any, list[int]] | None:
-        return (self._inbox.popleft(), []) if self._inbox else None
-
-    def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
-        return self.recv()
-
-    def settle(self) -> None:
-        """Nothing is borrowed."""
-
-    def pump(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._inbox.clear()

@@ -231,23 +231,20 @@ class Line:
             await_bell(self.bell, tries, 3600.0)
         self.posted, id, op, block = words[at : at + 4]
         payload: Any = None
-        if op >= IN_BOX:
-            size, op = divmod(op, IN_BOX)
-            try:
+        try:
+            if op >= IN_BOX:
+                size, op = divmod(op, IN_BOX)
                 payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
-            except Undecodable as undecodable:  # the request fails, not the worker
-                payload = undecodable
-        elif op >= ONE_SLOT:
-            slot, op = divmod(op, ONE_SLOT)
-            payload = OneSlot.of(slot - 1)
-        elif op & WITH_PAYLOAD:
-            op -= WITH_PAYLOAD
-            try:
+            elif op >= ONE_SLOT:
+                slot, op = divmod(op, ONE_SLOT)
+                payload = OneSlot.of(slot - 1)
+            elif op & WITH_PAYLOAD:
+                op -= WITH_PAYLOAD
                 payload, fds = self.channel.recv_wait()
                 if fds:
                     payload.arrived(fds)  # a `pool.parcel.Shipment`
-            except Undecodable as undecodable:  # as above
-                payload = undecodable
+        except Undecodable as undecodable:  # the request fails, not the worker
+            payload = undecodable
         self._together = op >= TOGETHER
         return id, op - TOGETHER if self._together else op, block, payload
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from treadle.errors import ClosedPool
 from treadle.pool import child
-from treadle.pool.channel import LocalChannel
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
+from treadle.pool.local_channel import LocalChannel
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server

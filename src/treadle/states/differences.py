@@ -47,8 +47,6 @@ def element(found: Difference) -> Difference:
     a, b = found.first, found.again
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or (a.dtype, a.shape) != (b.dtype, b.shape):
         return found
-    if a.dtype.hasobject:  # its bytes are addresses
-        return found
     bytewise = np.frombuffer(a.tobytes(), np.uint8) != np.frombuffer(b.tobytes(), np.uint8)
     index = np.unravel_index(int(bytewise.argmax()) // a.itemsize, a.shape)
     where = f"[{', '.join(map(str, index))}]" if index else ""
