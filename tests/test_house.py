@@ -38,7 +38,7 @@ ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 FACES = LAYERS[3]
 BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
-MAX_LINES = 420
+MAX_LINES = 600
 
 # --- reading imports --------------------------------------------------------------------------------------------------
 
