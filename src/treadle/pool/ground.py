@@ -15,7 +15,7 @@ from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.lease import fields_of
-from treadle.pool.line import Line, LineFields
+from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.reel import RolloutLeases
@@ -154,7 +154,9 @@ class Grounding:
         request, slot = owed.request, owed.slots[0]
         where = {"phase": request.op.name.lower()}
         if self.done is None or request.op not in (Op.STEP, Op.RESET):
-            return Where(slot, worker, pid, **where)
+            line = member.worker.line
+            at = line.words[ITEM] if request.op is Op.CALL and line is not None else 0
+            return Where(slot, worker, pid, item=at - 1 if at else None, **where)
         slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
         if request.op is Op.RESET:
             return Where(slot, worker, pid, seed=request.payload[slot][0], **where)

@@ -37,6 +37,7 @@ STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
+ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
 
 
 @dataclass(frozen=True)
