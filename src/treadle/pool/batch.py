@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.info_rows import joined
 from treadle.pool.lease import Leases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
@@ -21,7 +22,7 @@ class Batch(NamedTuple):
         observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
         rewards: float64[n].
         terminated, truncated: bool[n].
-        infos: slot -> info, only where there is something in it.
+        infos: slot -> info, in slot order, only where there is something in it.
         finals: slot -> (final observation, final info) of slots that moved on within this step.
     """
 
@@ -29,7 +30,7 @@ class Batch(NamedTuple):
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     finals: dict[int, tuple[Any, dict[str, Any]]]
 
 
@@ -79,11 +80,11 @@ class Batches:
         self.block = block
         self._lost = set(lost)
         raised = False
-        infos: dict[int, Any] = {}
+        infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
         for each in extras:
             if each is not None:
-                infos.update(each.infos)
+                infos.append(each.infos)
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
                 self._lost.update(each.raised)
@@ -104,7 +105,7 @@ class Batches:
                 arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
-        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -43,13 +44,13 @@ class Extras(NamedTuple):
     """What a reply says beyond the arena's rows. Keys are slots; a slot without a word is not in the dict.
 
     Attributes:
-        infos: non-empty info dicts (reset, step) or results (call, stream).
+        infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
         finals: (final_info, loose leaves of the final observation) of slots that moved on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
 
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
     finals: dict[int, tuple[dict[str, Any], list[Any] | None]]
     raised: dict[int, Raised]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
+from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
@@ -43,6 +44,7 @@ class Server:
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._latest = 0  # the request that was last counted there
         self._resumed = 0  # the request that was last finished after an interrupt
+        self._packer = InfoPacker()
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
@@ -145,7 +147,7 @@ class Server:
         if view.staged:
             view.settle()
         if infos or loose or finals or raised:
-            return self._extras(infos, loose, finals, raised)
+            return self._extras(infos, loose, finals, raised, rows=True)
         return None
 
     def _end(
@@ -221,7 +223,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
+        return self._extras(infos, loose, {}, raised, rows=True) if infos or loose or raised else None
 
     def resume(self, id: int, block: int) -> set[int]:
         """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
@@ -314,19 +316,30 @@ class Server:
             self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
     def _extras(
-        self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
+        self,
+        infos: dict[int, Any],
+        loose: dict[int, list[Any]],
+        finals: dict[int, Any],
+        raised: dict[int, Raised],
+        *,
+        rows: bool = False,
     ) -> Extras:
+        """`rows`: are they infos of steps, which become rows where they can? Else they are results of calls."""
         first = self.slots[0]
+        groups: Any = ()
+        if rows and infos:
+            groups, infos = self._packer.pack(infos, first)
         if self._local:
             try:
                 infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
             except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
-                infos, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
-                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
+                good, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
+                infos, loose = snapshot(dict(good)), {i: self._keep(values) for i, values in loose.items()}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
-        return Extras(infos, loose, finals, raised)
+        told: Mapping[int, Any] = InfoRows(groups, infos) if groups else infos
+        return Extras(told, loose, finals, raised)
 
     def _keep(self, values: list[Any]) -> list[Any]:
         return [snapshot(value) for value in values]

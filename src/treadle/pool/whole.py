@@ -108,7 +108,7 @@ class Whole:
         server.ended = result.ended
         done[...] = id
         if result.infos or finals:
-            return server._extras(result.infos, {}, finals or {}, {})
+            return server._extras(result.infos, {}, finals or {}, {}, rows=True)
         return None
 
     def reset(self, id: int, block: int, orders: Any) -> Extras | None:

@@ -17,7 +17,7 @@ shape) widen the column, to object where nothing else will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from operator import itemgetter
@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.pool.info_rows import InfoRows, Structure
 
-Infos = dict[int, dict[str, Any]]
+Infos = Mapping[int, dict[str, Any]]
 Finals = dict[int, tuple[Any, dict[str, Any]]]
 
 
@@ -85,6 +86,8 @@ def list_infos(n: int, infos: Infos, finals: Finals) -> list[dict[str, Any]]:
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:
     """Columns and masks of one dict a slot, in slot order."""
+    if type(infos) is InfoRows and (out := _columns_of_rows(n, infos)) is not None:
+        return out
     if len(infos) == n and (out := _columns_of_like(n, infos)) is not None:
         return out
     rows: dict[str, dict[int, Any]] = {}
@@ -96,6 +99,41 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
         out[key] = _column(n, key, row)
         out[f"_{key}"] = _mask(n, row)
     return out
+
+
+def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
+    """The same where all slots have the same keys and types, which lie in one array. None: they have not."""
+    if infos.rest or len(infos.groups) != 1:
+        return None
+    ((schema, records),) = infos.records()
+    everywhere, slots = _everywhere(n), records["slot"]
+    if len(records) == n:
+        chosen, mask = slice(None) if (slots[:-1] < slots[1:]).all() else slots, everywhere
+    else:
+        chosen, mask = slots, np.zeros(n, np.bool_)
+        mask[slots] = True
+    fields = iter(range(len(schema.leaves)))
+
+    def column(kind: Any) -> Any:
+        if isinstance(kind, list):
+            return build(tuple(kind))
+        values = records[str(next(fields))]
+        out = (
+            np.empty(values.shape, values.dtype)
+            if mask is everywhere
+            else np.zeros((n, *values.shape[1:]), values.dtype)
+        )
+        out[chosen] = values
+        return out
+
+    def build(structure: Structure) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, kind in structure:
+            out[key] = column(kind)
+            out[f"_{key}"] = mask.copy()
+        return out
+
+    return build(schema.structure)
 
 
 def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
