@@ -95,6 +95,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(as_json(vars(summary)) + "\n")
             os.replace(temporary, path)
         finally:
