@@ -5,6 +5,7 @@ DIR/run.json        the arguments that decide the run's bytes; written first
 DIR/.parts/         finished episodes that are not merged yet; gone when the run is complete
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
+DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
 DIR/.replaced/      what a run that replaces another found, until its first episode is finished
 ```
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -290,6 +292,13 @@ class RunDirectory:
         for path in self._files():
             remove(path)
         self._restore()
+
+    def keep_damaged(self, path: Path) -> Path:
+        """Put a damaged file where no run looks for anything: DIR/NAME.damaged, with a number from the second on."""
+        names = (f"{path.name}{'' if n == 1 else f'.{n}'}.damaged" for n in itertools.count(1))
+        kept = next(self.path / name for name in names if not os.path.lexists(self.path / name))
+        os.rename(path, kept)
+        return kept
 
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""

@@ -41,6 +41,7 @@ class Summary:
         speculative: episodes that were begun and not kept.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
+        data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
 
@@ -71,6 +72,7 @@ class Summary:
     speculative: int = 0
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
+    data_bytes: int = 0
     recoverable: bool = True
 
 
