@@ -44,6 +44,8 @@ from treadle.sample.schedule import Schedule
 
 log = logging.getLogger("treadle")
 
+GONE = "gone"  # what is wrong with a dataset that is not there
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -163,12 +165,15 @@ def collect_dataset(
     with RunDirectory(out) as place:
         for warning in place.check(arguments, output, force=force, resume=resume, objects=objects):
             log.warning("%s", warning)
+        damage = ""
         if resume and place.complete:
-            if (output / "data" / minari_files.DATA_FILE if format == "hdf5" else output).exists():
-                found = place.summary()
+            found = place.summary()
+            damage = _damage(_data_file(output, format), found)
+            if not damage:
                 dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
                 return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
-            log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
+            if damage == GONE:
+                log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
         recipe = RolloutRecipe(
             EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
             policy,
@@ -183,10 +188,28 @@ def collect_dataset(
         run.begin(place.recover() if resume else [], count, watch, pool_options)
 
         def prepare() -> None:
+            if damage not in ("", GONE):
+                kept = place.keep_damaged(_data_file(output, format))
+                log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
             if not (resume and place.parts.exists()):
                 place.begin(arguments, output, objects)
 
         return run.go(prepare, verify, command, pool_options)
+
+
+def _data_file(output: Path, format: Format) -> Path:
+    """Of a dataset the file that holds its episodes."""
+    return output / "data" / minari_files.DATA_FILE if format == "hdf5" else output
+
+
+def _damage(path: Path, summary: Summary) -> str:
+    """What is wrong with a complete run's data file; "" for nothing. Its size tells of copies that were cut short."""
+    if not path.exists():
+        return GONE
+    size = path.stat().st_size
+    if summary.data_bytes in (0, size):
+        return ""
+    return f"{path} has {size:,} bytes and was written with {summary.data_bytes:,}"
 
 
 def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
@@ -375,6 +398,7 @@ class _Run:
             digests=[note.digest for note in notes],
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
+            data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),

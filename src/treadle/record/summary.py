@@ -41,6 +41,7 @@ class Summary:
         speculative: episodes that were begun and not kept.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
+        data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
 
@@ -71,6 +72,7 @@ class Summary:
     speculative: int = 0
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
+    data_bytes: int = 0
     recoverable: bool = True
 
 
@@ -95,6 +97,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(as_json(vars(summary)) + "\n")
             os.replace(temporary, path)
         finally:
