@@ -32,7 +32,7 @@ from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
-from treadle.record.summary import Summary, versions, write_summary
+from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
@@ -351,16 +351,7 @@ class _Run:
         shares: dict[int, Shares],
         warnings: list[str],
     ) -> Summary:
-        step = sum(share.step + share.reset for share in shares.values())
-        spent = {
-            "step": step,
-            "policy": sum(share.policy for share in shares.values()),
-            "encode": sum(share.encode for share in shares.values()),
-            "merge": seconds - collected,
-        }
-        total = sum(spent.values())
         steps = sum(note.length for note in notes)
-        made = [share.step + share.reset + share.policy + share.encode for _, share in sorted(shares.items())]
         return Summary(
             command=command,
             versions=versions(*_packages(self._spec)),
@@ -382,8 +373,8 @@ class _Run:
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
             raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
-            time_shares={name: value / total for name, value in spent.items()},
-            worker_shares=[min(1.0, busy / collected) for busy in made],
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, share.busy / collected) for _, share in sorted(shares.items())],
             restarts=tally.restarts,
             speculative=tally.speculative,
             warnings=warnings,
