@@ -31,6 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
+    frozenset({"progress"}),
     frozenset({"trees", "seeding", "errors"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}

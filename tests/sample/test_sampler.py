@@ -498,7 +498,7 @@ def test_ids_that_the_caller_registered_are_known_to_workers() -> None:
 
 
 def test_progress_is_shown_when_it_is_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr("treadle.sample.progress.PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("treadle.progress.PLAIN_SECONDS", -1.0)
     for show, said in ((None, False), (False, False), (True, True)):
         with make(LocalSampler, Coin(), Walk(), options={"progress": show}) as sampler:
             sampler.obtain_samples(0, 30, None)

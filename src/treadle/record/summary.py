@@ -7,9 +7,12 @@ import json
 import math
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from treadle.sample.rollout_slot import Shares
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Summary:
         steps_per_second: stored steps over wall time.
         raw_bytes: of the arrays before compression.
         disk_bytes: of the dataset.
-        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1.
+        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1, and 1
+            together. The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
@@ -74,6 +78,18 @@ class Summary:
     dataset: str = ""
     data_bytes: int = 0
     recoverable: bool = True
+
+
+def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:
+    """`Summary.time_shares` of what workers spent, and of so many seconds of merging. {}: workers were not asked."""
+    spent = {
+        "step": sum(share.step + share.reset for share in workers),
+        "policy": sum(share.policy for share in workers),
+        "encode": sum(share.encode for share in workers),
+        "merge": merging,
+    }
+    total = sum(spent.values())
+    return {name: value / total for name, value in spent.items()} if workers and total > 0 else {}
 
 
 def versions(*packages: str) -> dict[str, str]:
