@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress"}),
-    frozenset({"trees", "seeding", "errors"}),
+    frozenset({"trees", "seeding", "pickling", "errors"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.

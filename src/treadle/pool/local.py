@@ -186,7 +186,7 @@ class ThreadWorker(Lined):
         """A thread cannot be killed; it is a daemon and ends with the program."""
 
     def bury(self, timeout: float = 0.0) -> ExitReport:
-        if threading.current_thread() is not self._thread:  # where the collector found a pool that nobody closed
+        if threading.get_ident() != self._thread.ident:  # where the collector found a pool that nobody closed
             self._thread.join(timeout)
         return self.report
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from treadle import pickling
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
@@ -361,4 +361,4 @@ def snapshot(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
-        return pickle.loads(cloudpickle.dumps(value))
+        return pickle.loads(pickling.dumps(value))

@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Self
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.parcel import Parcel
 from treadle.program.policies import policy_name
@@ -304,7 +303,7 @@ class PoolSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """The factory, the original agents and environments, and the options; not what workers were told since."""
         made_of = (self._factory, self._agents, self._envs, self._options)
-        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps}
+        return {"made_of": pickling.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts new workers."""
