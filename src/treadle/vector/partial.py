@@ -221,7 +221,7 @@ class PartialBatches:
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
             info, loose = self._told.pop(slots[row], ({}, None))
             rest = iter(loose or ())
-            leaves = [next(rest) if array is None else array[slots[row], ...].copy() for array in self._finals]
+            leaves = [next(rest) if array is None else array[slots[row]].copy() for array in self._finals]
             finals[row] = (layout.unflatten(leaves), info)
         observations = layout.unflatten(values)
         return index, observations, self._rewards[index], terminated, truncated, infos, finals, self._valid[index]

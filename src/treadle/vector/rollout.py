@@ -248,7 +248,7 @@ class Filling:
         layout = self._lockstep.observations
         values = layout.flatten(batch)
         return layout.unflatten(
-            [value[slot, ...].copy() if isinstance(value, np.ndarray) else value[slot] for value in values]
+            [value[slot].copy() if isinstance(value, np.ndarray) else value[slot] for value in values]
         )
 
     def _reset(self, over: np.ndarray, t: int, seen: Any) -> Any:
