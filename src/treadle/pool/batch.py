@@ -131,7 +131,7 @@ class Batches:
         for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
             info, loose = told.get(slot, (None, None))
             rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot, ...].copy() for view in views]
+            values = [next(rest) if view is None else view[slot].copy() for view in views]
             found[slot] = (self.observations.unflatten(values), {} if info is None else info)
         return found
 

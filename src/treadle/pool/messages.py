@@ -16,7 +16,7 @@ class Op(IntEnum):
     """What a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
-    STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
+    STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: {slot: Mapping}, the same for all slots

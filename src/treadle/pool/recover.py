@@ -32,11 +32,12 @@ from treadle.pool import failure, life
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, Verdict
-from treadle.pool.flight import Flight
+from treadle.pool.flight import Flight, share_of
 from treadle.pool.life import State
 from treadle.pool.member import Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
+from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
@@ -133,7 +134,7 @@ class Recovery:
         flight.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, flight: Flight, loose: list[Any] | None) -> list[Order] | None:
+    def step_orders(self, flight: Flight, mailed: Mailed | None) -> list[Order] | None:
         """A step where not all slots can simply be stepped: the requests for those that can; what stands out for the
         others is noted in the flight. None: they all can."""
         if not self.due and not self.gone:
@@ -151,9 +152,9 @@ class Recovery:
             if not stepped or self._is_gone(stepped[0]):
                 continue
             lo, hi = member.slots[0], member.slots[-1] + 1
-            columns = None if loose is None else [column[lo:hi] for column in loose]
+            share = None if mailed is None else share_of(mailed, lo, hi)
             whole = len(stepped) == len(member.slots)
-            payload = (None if whole else stepped, columns) if columns is not None or not whole else None
+            payload = (None if whole else stepped, share) if share is not None or not whole else None
             orders.append((member, payload, tuple(stepped)))
         return orders
 
