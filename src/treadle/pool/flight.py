@@ -14,6 +14,7 @@ from treadle.pool.messages import Extras, Op, Raised
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
+    from treadle.pool.batch import News
     from treadle.pool.dispatch import Dispatch, Order
     from treadle.pool.recover import Recovery
 
@@ -55,6 +56,7 @@ class Flight:
     void: slots that were dropped in it and had no episode to be cut.
     told: errors of workers that died in a call.
     before: slot -> episodes it had begun when its next one was asked for.
+    news: slot -> what its batch tells besides rows and infos.
     """
 
     op: Op
@@ -71,6 +73,7 @@ class Flight:
     void: set[int] = field(default_factory=set)
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
+    news: dict[int, News] = field(default_factory=dict)
     # (member's index, request) -> whose, about which slots; one request may have gone to several members
     _waiting: dict[tuple[int, int], tuple[Member, tuple[int, ...]]] = field(default_factory=dict)
     _given_up: list[Member] = field(default_factory=list)

@@ -403,7 +403,7 @@ class Lockstep:
         recovery = self._recovery
         if recovery is not None and flight is not None:
             nothing = recovery.fill(flight)
-            batch = self._batches.assemble(block, extras, nothing)
+            batch = self._batches.assemble(block, extras, nothing, news=flight.news)
             recovery.landed(flight, batch)
         else:
             batch = self._batches.assemble(block, extras, ended=ended)

@@ -11,6 +11,7 @@ import numpy as np
 
 from treadle.errors import WorkerError
 from treadle.pool.member import Answered, Failed, Started
+from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
 from treadle.sample.crew import Crew
 from treadle.sample.failed import reason_of
@@ -60,7 +61,7 @@ class Versions:
         if self.keep:
             infos = haul.columns["episode_infos"]
             version = np.full(len(haul.lengths), self._of[request], np.int64)
-            haul.columns["episode_infos"] = {**infos, VERSION: version}
+            haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
         return haul
 
 

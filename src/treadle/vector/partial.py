@@ -28,13 +28,14 @@ from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
 from treadle.spaces import Mismatch
-from treadle.vector.infos import gymnasium_infos
+from treadle.vector.infos import FINALS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
 from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.vector.turns import IDLE
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
+OWN = FINALS | {"env_id", "valid"}  # names of columns that `recv` itself makes
 
 
 class PartialBatches:
@@ -281,7 +282,7 @@ class PartialFace:
             index, observations, rewards, terminated, truncated, infos, finals, valid = partial.recv(min, max, timeout)
         finally:
             self._settle_turn()
-        columns = gymnasium_infos(len(index), infos, finals)
+        columns = gymnasium_infos(len(index), infos, finals, own=OWN)
         columns["env_id"], columns["valid"] = index, valid
         return observations, rewards, terminated, truncated, columns
 
