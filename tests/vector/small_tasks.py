@@ -29,12 +29,7 @@ NAP = 1.2  # seconds that SLOW takes
 # how a scenario's vector is made (see `vector`): a few ways always, all of them when there is time
 QUICK = ["single", "thread-2", "forkserver-2"]
 FULL = [f"{kind}-{count}" for kind in ("serial", "thread", "forkserver", "spawn", "fork") for count in ("1", "2", "n")]
-NO_THREADS = pytest.mark.timeout(60, method="signal")  # a fork allows no other thread: not pytest-timeout's either
-LEFT = [
-    pytest.param(how, marks=[pytest.mark.slow, NO_THREADS] if "fork-" in how else pytest.mark.slow)
-    for how in FULL
-    if how not in QUICK
-]
+LEFT = [pytest.param(how, marks=pytest.mark.slow) for how in FULL if how not in QUICK]
 
 EVERY_WAY = [*QUICK, *LEFT]
 every_way = pytest.mark.parametrize("how", EVERY_WAY)

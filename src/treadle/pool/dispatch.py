@@ -390,6 +390,7 @@ class Dispatch:
             finally:
                 for member in self.members:
                     member.see(Event.CLOSED)
+                    member.owed.clear()  # and with it what requests took along: the files of parcels
                 self.roster.tickets.close()
                 self.grounding.clear()
 
