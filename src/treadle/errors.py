@@ -46,7 +46,8 @@ class Where:
         pid: the worker's process id.
         phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
         step: steps taken in the slot's current episode, this one included.
-        episode: which episode of the slot (lockstep) or of the run (collecting), 0-based.
+        episode: which episode of the slot (lockstep), of the run (collecting, by index) or of the worker (sampling;
+            with several environments: of the one that failed), 0-based.
         seed: what the slot's last seeded reset was given.
         last_action: the action of the failing step.
         item: of a batch that planning stepped, 0-based.

@@ -139,7 +139,7 @@ class MCTS:
                 _add(child, 0.0, self.discount)
             else:
                 alive.append(child)
-        return sum(info["n_step"] for info in made[-1]) + self._play(alive)
+        return len(chosen) * self.dt + self._play(alive)  # not what the infos say: `process_info` may change them
 
     def _play(self, nodes: list[Node]) -> int:
         """Play from new nodes at random. Returns the steps it took."""

@@ -11,12 +11,14 @@ import numpy as np
 
 from treadle.errors import WorkerError
 from treadle.pool.member import Answered, Failed, Started
+from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
 from treadle.sample.crew import Crew
 from treadle.sample.failed import reason_of
 from treadle.sample.haul import Haul
 from treadle.sample.sampler_slot import Mishap, Order
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.watch import Watch
 
 log = logging.getLogger("treadle")
 
@@ -59,7 +61,7 @@ class Versions:
         if self.keep:
             infos = haul.columns["episode_infos"]
             version = np.full(len(haul.lengths), self._of[request], np.int64)
-            haul.columns["episode_infos"] = {**infos, VERSION: version}
+            haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
         return haul
 
 
@@ -69,7 +71,7 @@ class Gathering:
     versions: of this and earlier samplings.
     rule: when it is enough.
     first: worker -> its first order: with this sampling's updates, or for one of `crew.strangers` with all of them.
-    watch: called with every haul that is taken.
+    watch: told of every haul that is taken.
     settle: called with every haul of the result, in the result's order, as soon as that is known.
     """
 
@@ -79,7 +81,7 @@ class Gathering:
         versions: Versions,
         rule: StopRule,
         first: Callable[[int], Order],
-        watch: Callable[[Haul], None],
+        watch: Watch,
         settle: Callable[[Haul], None],
     ) -> None:
         self._crew, self._versions, self._rule = crew, versions, rule
@@ -98,11 +100,14 @@ class Gathering:
         crew.pool.stop_streams()
         if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
             raise self._cannot()
+        watch = self._watch
         try:
+            watch.begin(crew.pool)
             self._send()
             while not rule.done:
-                events = crew.pool.poll(None)
-                if not events and not self._open:
+                events = crew.pool.poll(watch.patience(None))
+                watch.look()
+                if not events and not self._open and not crew.pool.expects:
                     raise self._cannot()
                 for event in events:
                     if isinstance(event, Answered):
@@ -114,6 +119,7 @@ class Gathering:
                 if not rule.done:
                     self._send()
         finally:
+            watch.end()
             if not self._versions.keep and not crew.pool.closed:
                 crew.pool.stop_streams()
 
@@ -162,8 +168,10 @@ class Gathering:
                 if ours is None and not (self._versions.keep and isinstance(self._rule, AtLeast)):
                     continue
                 taken = self._rule.take(worker, haul)
-                if taken is not None:
-                    self._watch(taken)
+                if taken is not None and self._watch.wanted:
+                    self._watch.heard(
+                        event.member, len(taken.lengths), len(taken.codes), float(taken.columns["rewards"].sum())
+                    )
                 for settled in self._rule.settled():
                     self._settle(settled)
             for worker, raised in sorted(extras.raised.items()):
