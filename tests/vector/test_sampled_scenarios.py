@@ -100,6 +100,14 @@ def order_of(order: list[int], slot: int) -> int:
 
 
 @every_way
+def test_metrics_wait_in_a_queue_that_nobody_has_given(how: str) -> None:
+    with vector(how, samplers(n=2, steps=2)) as vec:
+        assert vec.metrics_out_queue.empty()
+        results = [vec.step([1, 1]) for _ in range(2)][1]
+        assert [vec.metrics_out_queue.get_nowait() for _ in results] == [r.info[METRICS_KEY] for r in results]
+
+
+@every_way
 def test_next_task_in_mid_episode_has_no_metrics(how: str) -> None:
     seen: Any = queue.Queue()
     with vector(how, samplers(steps=3), metrics_out_queue=seen) as vec:
