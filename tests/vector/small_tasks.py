@@ -221,6 +221,10 @@ class CountSampler(TaskSampler):
     def close(self) -> None:
         self.env["closed"] = True
 
+    def own_env(self) -> dict[str, Any]:
+        """A call that returns an object which its owner goes on using."""
+        return self.env
+
     def twice(self, x: int) -> int:
         """A call of the sampler's own."""
         return 2 * x

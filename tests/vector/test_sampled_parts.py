@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from treadle.errors import UsageError
 from treadle.spaces import Layout
 from treadle.vector import sampled_arguments as arguments
+from treadle.vector.metrics_queue import LATEST, MetricsQueue
 from treadle.vector.task_orders import NOTHING, History, Note
 from treadle.vector.task_rows import (
     WIDEST,
@@ -27,6 +28,14 @@ from treadle.vector.task_rows import (
     row_splitter,
 )
 from treadle.vector.tiling import tile
+
+
+def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:
+    waiting = MetricsQueue()
+    for each in range(LATEST + 5):
+        waiting.put_nowait(each)
+    assert waiting.qsize() == LATEST
+    assert waiting.get_nowait() == 5
 
 
 def test_actions_of_any_kind_come_out_as_they_went_in() -> None:

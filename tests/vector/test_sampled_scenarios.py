@@ -100,6 +100,14 @@ def order_of(order: list[int], slot: int) -> int:
 
 
 @every_way
+def test_metrics_wait_in_a_queue_that_nobody_has_given(how: str) -> None:
+    with vector(how, samplers(n=2, steps=2)) as vec:
+        assert vec.metrics_out_queue.empty()
+        results = [vec.step([1, 1]) for _ in range(2)][1]
+        assert [vec.metrics_out_queue.get_nowait() for _ in results] == [r.info[METRICS_KEY] for r in results]
+
+
+@every_way
 def test_next_task_in_mid_episode_has_no_metrics(how: str) -> None:
     seen: Any = queue.Queue()
     with vector(how, samplers(steps=3), metrics_out_queue=seen) as vec:
@@ -223,6 +231,26 @@ def test_a_tasks_own_words_are_no_news(how: str) -> None:
         assert vec.step([1, 1])[0].observation["where"].tolist() == [0, 2, 1, -1]
         assert OWN_WORDS["aborted"] == 1
         assert "task_aborted" not in OWN_WORDS
+
+
+@pytest.mark.parametrize("how", ["single", "serial-1", "thread-2"])
+def test_objects_of_the_callers_own_process_are_no_copies(how: str) -> None:
+    """A handle that cannot be pickled is handed over, and what is changed is changed."""
+    args = samplers(n=2, steps=9, sensors=("where", "nested"))
+    with vector(how, args) as vec:
+        handle = vec.call("lock")[1]["lock"]
+        assert not handle.locked()
+        for env in (vec.attr_at(1, "env"), vec.command_at(1, "sampler_attr", "env")):
+            assert env is vec.attr("env")[1]
+        vec.attr_at(1, "task_info")["number"] = 70
+        assert numbers(vec) == [1, 70]
+        vec.attr_at(0, "env")["handle"] = handle
+        assert vec.attr("env")[0]["handle"] is handle
+        assert vec.command_at(0, "call_sampler", ("own_env", None)) is vec.attr_at(0, "env")
+        first = vec.get_observations()
+        again = vec.call("get_observations")
+        vec.step([1, 1])
+        assert [each["nested"]["picture"].max() for each in [*first, *again]] == [0, 10, 0, 10], "the caller's to keep"
 
 
 @every_way

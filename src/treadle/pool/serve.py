@@ -267,11 +267,13 @@ class Server:
 
     def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
+        handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
             i = slot - self.slots[0]
             try:
-                results[i] = self.programs[i].call(name, args, kwargs)
+                result = self.programs[i].call(name, args, kwargs)
+                (handed if self._local and self.programs[i].hands_over(name, args) else results)[i] = result
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
             begins = getattr(self.programs[i], "begins_next_now", None)
@@ -280,7 +282,13 @@ class Server:
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
             elif not self._about_to_begin(i):
                 self._steps[i] = getattr(self.programs[i], "step", None)
-        return self._extras(results, {}, {}, raised)
+        return self._results(results, raised, handed)
+
+    def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
+        """What a call says; `handed`: results that are no copies."""
+        extras = self._extras(results, {}, {}, raised)
+        extras.infos.update({self.slots[0] + i: result for i, result in handed.items()})
+        return extras
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
         """Round robin over the slots that still have something to say."""

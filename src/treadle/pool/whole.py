@@ -140,14 +140,16 @@ class Whole:
         server = self._server
         first = server.slots[0]
         results: dict[int, Any] = {}
+        handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for order, rows in _alike({slot - first: order for slot, order in orders.items()}):
             name, args, kwargs = order
             try:
-                results.update(self._program.call(name, args, kwargs, rows))
+                as_is = server._local and server.programs[0].hands_over(name, args)
+                (handed if as_is else results).update(self._program.call(name, args, kwargs, rows))
             except server._catch as error:
                 raised.update(dict.fromkeys(rows, server._raised(rows[0], error, "call")))
-        return server._extras(results, {}, {}, raised)
+        return server._results(results, raised, handed)
 
     def resume(self, id: int, block: int) -> set[int]:
         """As `Server.resume`: when the one step was cut short, nothing is known of any row."""

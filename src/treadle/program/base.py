@@ -79,6 +79,11 @@ class Program:
         """Run a named operation and return its picklable result."""
         return getattr(self, name)(*args, **kwargs)
 
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        """In the caller's own process: does this operation's result go to the caller as the object that it is, instead
+        of a copy that nobody else holds?"""
+        return False
+
     def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
         """Yield picklable results until the order is done or `control.stopped()`."""
         raise TypeError(f"{type(self).__name__} cannot stream")

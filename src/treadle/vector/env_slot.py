@@ -127,6 +127,9 @@ class EnvSlot(GymEnv):
             return self._put(args[0].values[self._slot])
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
 
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        return name == Ask.CALL  # as Gymnasium's `SyncVectorEnv` does it
+
     def _kept_by(self) -> Keeper:
         if self._keeper is None:
             self._keeper = Keeper(self.env)

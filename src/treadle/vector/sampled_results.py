@@ -60,7 +60,7 @@ class Results:
     Args:
         layout: of the observations' rows.
         n: number of slots.
-        metrics: where metrics of tasks that are done are put as well; None: nowhere.
+        metrics: where metrics of tasks that are done are put as well.
         remember: keep every slot's last observation, for the end of an episode that a worker's death cuts.
 
     Attributes:
@@ -279,8 +279,6 @@ class Results:
     # -- metrics -----------------------------------------------------------------------------------------------------
 
     def _put(self, metrics: Any) -> None:
-        if self._metrics is None:
-            return
         try:
             self._metrics.put_nowait(metrics)
         except queue.Full:

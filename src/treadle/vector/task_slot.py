@@ -44,6 +44,7 @@ OVER = "this slot's task is done and waits for the others: give None for it, or 
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
 # what a state has: names there, and attributes here
 KEPT = {"sampler": "sampler", "task": "task", "over": "_over", "terminal": "_terminal", "handed": "_handed"}
+OWN_OBJECTS = frozenset({Ask.TASK_ATTR, Ask.TASK_CALL, Ask.SAMPLER_ATTR, Ask.SAMPLER_CALL})
 NUMBERS = (int, float, np.number, np.bool_)
 
 
@@ -316,6 +317,10 @@ class TaskSlot(Program):
         if name == Ask.RENDER:
             return self.task.render(*args, **kwargs)
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        """A simulator's handle, say, and what is changed is changed. Observations are the caller's to keep."""
+        return name in OWN_OBJECTS and args[:1] != ("get_observations",)
 
     def _put(self, state: TaskState) -> bool:
         objects = self._keeper.set(state, self.sampler, self.task)
