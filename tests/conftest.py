@@ -32,6 +32,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import pytest_timeout
+from _pytest.outcomes import OutcomeException
 from hypothesis import settings
 
 TEST_ALL = os.environ.get("TREADLE_TEST_ALL") == "1"
@@ -304,19 +306,61 @@ def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterato
         pytest.fail("left behind: " + "\n             ".join(left) + note, pytrace=False)
 
 
-# --- the hard limit --------------------------------------------------------------------------------------------------
+# --- the limits ------------------------------------------------------------------------------------------------------
 
 BACKSTOP_SECONDS = 30.0
+ITS_OWN_ALARM = pytest.mark.timeout(method="thread")  # for a test that sets the alarm clock, which is one a process
 STDERR = pytest.StashKey[int]()
 OUTER_MARK = pytest.StashKey[str]()
+
+
+class OverTime(OutcomeException):
+    """A test's time is over: raised in the main thread wherever it is.
+
+    Not an `Exception` and not pytest's own `Failed`: what is tested lets it pass, and hypothesis does not take it for a
+    failing example, which it would run again and again to make it smaller.
+    """
+
+
+@pytest.hookimpl
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """End the test that is over time, and no other. (Of pytest-timeout's own two ways one ends the whole run.)
+
+    Only tests that are marked `ITS_OWN_ALARM` have a thread for it: with one around, a pool refuses to fork.
+    """
+    by_thread = settings.method == "thread"
+    number = signal.SIGUSR2 if by_thread else signal.SIGALRM
+
+    def strike(*_: Any) -> None:
+        if not pytest_timeout.is_debugging():
+            faulthandler.dump_traceback(file=item.config.stash[STDERR], all_threads=True)
+            raise OverTime(f"{item.nodeid} took longer than its limit of {settings.timeout:g} seconds")
+
+    signal.signal(number, strike)  # and there it stays: after a failure the limit is lifted before the last photograph
+    if by_thread:
+        timer = threading.Timer(settings.timeout, signal.pthread_kill, (threading.get_ident(), number))
+        timer.start()
+    else:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+
+    def cancel() -> None:
+        if by_thread:
+            timer.cancel()
+            timer.join()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # where pytest-timeout looks for it
+    return True
 
 
 def time_limit(item: pytest.Item) -> float:
     """The seconds that pytest-timeout gives `item`; 0 means no limit."""
     marker = item.get_closest_marker("timeout")
+    limit = None
     if marker is not None:
         limit = marker.args[0] if marker.args else marker.kwargs.get("timeout")
-    else:
+    if limit is None:
         limit = item.config.getoption("timeout", None)
     if limit is None:
         limit = item.config.getini("timeout")
@@ -324,9 +368,10 @@ def time_limit(item: pytest.Item) -> float:
 
 
 def arm(item: pytest.Item) -> None:
-    """Dump all stacks and end the session some time after pytest-timeout should have done so.
+    """Dump all stacks and end the run some time after the limit should have ended the test.
 
-    pytest-timeout acts from a Python thread, which never runs while a C call keeps the GIL; faulthandler needs no GIL.
+    A handler of Python's runs between two instructions, so never while C code does not return; faulthandler needs no
+    GIL. Its dump names the test: nothing else can be said from there.
     """
     if limit := time_limit(item):
         faulthandler.dump_traceback_later(limit + BACKSTOP_SECONDS, exit=True, file=item.config.stash[STDERR])

@@ -50,6 +50,7 @@ class Where:
             with several environments: of the one that failed), 0-based.
         seed: what the slot's last seeded reset was given.
         last_action: the action of the failing step.
+        item: of a batch that planning stepped, 0-based.
     """
 
     slot: int | None = None
@@ -60,6 +61,7 @@ class Where:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
+    item: int | None = None
 
     def __str__(self) -> str:
         runner = [f"worker {self.worker}"] if self.worker is not None else ["in the caller"]
@@ -71,6 +73,8 @@ class Where:
         doing = f"{self.phase} {self.step}" if self.phase == "step" and self.step is not None else self.phase
         if self.phase == "rollout" and self.step is not None:
             doing = f"step {self.step} of a rollout"
+        if self.item is not None:
+            doing = f"item {self.item} of a batch"
         if self.episode is not None:
             doing += f" of episode {self.episode}"
         return f"{who} in {doing}"

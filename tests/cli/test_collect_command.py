@@ -429,6 +429,31 @@ def test_a_dataset_that_is_gone_is_made_again(tmp_path: Path) -> None:
     assert list(out.glob("treadle/*/data/main_data.hdf5"))
 
 
+@pytest.mark.parametrize("format", ["hdf5", "npz"])
+def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(format: str, tmp_path: Path) -> None:
+    from treadle.record.merge import load
+
+    out = tmp_path / "o"
+    play = (f"{ZOO}:Walk", "--episodes", 9, "--format", format)
+    before = run_hash(out, *play)
+    (data,) = out.rglob("main_data.hdf5" if format == "hdf5" else "*.npz")
+    size = data.stat().st_size
+    for kept in (out / f"{data.name}.damaged", out / f"{data.name}.2.damaged"):
+        os.truncate(data, size // 2)
+        done = treadle("collect", *play, "--out", out, "--resume")
+        line = one_line(done.stderr)
+        assert done.returncode == 0, line
+        assert line.startswith(f"treadle: damaged: {data} has {size // 2:,} bytes and was written with {size:,}; made")
+        assert line.endswith(f"made again, the damaged file is kept as {kept}")
+        assert kept.stat().st_size == size // 2
+        assert "nothing to do" not in done.stdout
+        assert summary(out)["hash"] == before
+        assert data.stat().st_size == size
+    assert len(load(out)) > 0
+    again = treadle("collect", *play, "--out", out, "--resume")
+    assert "nothing to do" in again.stdout
+
+
 @pytest.mark.parametrize("name", ["run.json", "summary.json"])
 def test_a_damaged_file_is_named_and_force_mends_it(name: str, tmp_path: Path) -> None:
     out = tmp_path / "o"

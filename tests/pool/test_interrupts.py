@@ -16,6 +16,7 @@ import pytest
 from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
+from conftest import ITS_OWN_ALARM
 from injector import EVERYWHERE_IT_MAY_COME, Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
@@ -53,6 +54,7 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
     assert script.end() == (0, "")
 
 
+@ITS_OWN_ALARM
 @pytest.mark.parametrize("inline", [0, 2])
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_interrupts_at_random_moments(inline: int) -> None:
@@ -168,6 +170,7 @@ def test_interrupts_at_every_moment_of_resets_and_steps(setup: dict[str, Any], e
     assert points > 100
 
 
+@ITS_OWN_ALARM
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_ctrl_c_never_parts_a_request_from_its_payload() -> None:
     """Every reset sends seeds of its own. Were one left behind, each reset after it would get those of another."""

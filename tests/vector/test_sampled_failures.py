@@ -14,7 +14,6 @@ from small_tasks import (
     DIE,
     LEFT,
     NAP,
-    NO_THREADS,
     RAISE,
     SLOW,
     CountSampler,
@@ -292,7 +291,7 @@ def test_a_death_is_an_end_of_file_too() -> None:
     [
         "forkserver-n",
         pytest.param("spawn-n", marks=pytest.mark.slow),
-        pytest.param("fork-n", marks=[pytest.mark.slow, NO_THREADS]),
+        pytest.param("fork-n", marks=pytest.mark.slow),
     ],
 )
 def test_late_answers_are_dropped(how: str) -> None:

@@ -34,8 +34,8 @@ def test_actions_of_any_kind_come_out_as_they_went_in() -> None:
     arrays = [np.zeros(5, np.int64), None]
     write, reader = action_writer(arrays), layout.batch_reader(arrays, 0, 5)
 
-    def read(loose: Any = ()) -> list[Any]:
-        return reader(loose or [[None] * 5])
+    def read(mailed: Any = None) -> list[Any]:
+        return reader(mailed or {1: [None] * 5})
 
     assert write([0, 3, -7, WIDEST - 1, Code.IDLE]) is None
     assert read() == [(0, None), (3, None), (-7, None), (WIDEST - 1, None), (int(Code.IDLE), None)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_tasks import Lengths, every_way, samplers, vector, where
+from small_tasks import OWN_WORDS, Lengths, every_way, samplers, vector, where
 
 from treadle.errors import UsageError
 from treadle.task.core import CALLBACK_KEY, METRICS_KEY
@@ -188,11 +188,41 @@ def test_done_is_not_always_the_end(how: str) -> None:
     with vector(how, samplers(steps=9)) as vec:
         results = vec.step([8, 6, 5])
         assert [r.done for r in results] == [True, False, False]
-        assert [r.info["truncated"] for r in results] == [False, True, False]
+        assert [r.info["truncated"] for r in results] == [False, False, False]
         assert numbers(vec) == [1, 1, 1]
         assert "final_observation" not in results[0].info
         results[2].info["shared"] = 2  # the task's own info is another one
         assert vec.step([5, 5, 5])[2].info["shared"] == 1
+
+
+@every_way
+def test_a_tasks_own_words_are_no_news(how: str) -> None:
+    """An object was dropped, a plan aborted: what a task tells is never taken for what the vector has to tell."""
+    metrics: queue.Queue[Any] = queue.Queue()
+    kept = {f"task_{name}": value for name, value in OWN_WORDS.items() if name not in ("held", "task_held")}
+    kept |= {"task_held": 9, "task_task_held": 5}
+    with vector(how, samplers(n=2, steps=3), metrics_out_queue=metrics, callback_sensors=[Lengths()]) as vec:
+        for t in range(3):
+            mine, other = vec.step([6, 1])
+            assert (mine.reward, mine.done) == (6.0, t == 2)
+            assert mine.observation["where"].tolist() == ([0, 1, t + 1, -1] if t < 2 else [0, 2, 0, -1])
+            assert {key: value for key, value in mine.info.items() if key.startswith("task_")} == kept
+            ours = {key: value for key, value in mine.info.items() if not key.startswith("task_")}
+            if t < 2:
+                assert ours == other.info == {"terminated": False, "truncated": False}
+                assert metrics.empty()
+            else:
+                assert (ours["terminated"], ours["truncated"]) == (False, True)
+                assert ours["final_observation"]["where"].tolist() == [0, 1, 3, -1]
+                assert ours[METRICS_KEY]["ep_length"] == 3
+                assert ours[CALLBACK_KEY]["lengths"] == {"slot": 0, "length": 3}
+                assert "aborted" not in ours
+                assert "dropped" not in ours
+        assert metrics.qsize() == 2
+        assert vec.stats().steps.tolist() == [3, 3]
+        assert vec.step([1, 1])[0].observation["where"].tolist() == [0, 2, 1, -1]
+        assert OWN_WORDS["aborted"] == 1
+        assert "task_aborted" not in OWN_WORDS
 
 
 @every_way

@@ -10,10 +10,10 @@ from pathlib import Path
 from treadle.cli import failures
 from treadle.cli.options import CollectOptions
 from treadle.cli.output import own_stdout
+from treadle.progress import duration, print_table
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
 from treadle.record.summary import Summary, as_json
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.progress import Progress, duration, print_table
 
 
 def run(options: CollectOptions, given: Sequence[str]) -> int:
@@ -23,8 +23,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
     with own_stdout(options.json) as out:
         stored: Stored | None = None
         try:
-            with Progress(show=not options.quiet) as progress:
-                stored = collect_dataset(**arguments, command=command, watch=progress)
+            stored = collect_dataset(**arguments, command=command, progress=not options.quiet)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C
             failures.say(f"interrupted: {_left(stored, options.force)}")

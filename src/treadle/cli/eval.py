@@ -7,10 +7,10 @@ from dataclasses import asdict
 from treadle.cli import failures
 from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
+from treadle.progress import print_table
 from treadle.record.summary import as_json
 from treadle.sample.evaluate import CONFIDENCE, Comparison, Evaluation, Score, compare, evaluate
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.progress import Progress, Standing, print_table, throttled
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -36,20 +36,7 @@ def run(options: EvalOptions) -> int:
 
 
 def _play(options: EvalOptions, policy: str) -> Evaluation:
-    now = Standing(of_episodes=options.episodes)
-    with Progress(show=not options.quiet) as progress:
-        show = throttled(progress)
-
-        def watch(score: Score) -> None:
-            now.episodes += 1
-            now.made += 1
-            now.steps += score.length
-            now.made_steps += score.length
-            now.return_sum += score.total_reward
-            show(now)
-
-        progress(now)
-        return evaluate(policy=policy, watch=watch, **options.arguments())
+    return evaluate(policy=policy, progress=not options.quiet, **options.arguments())
 
 
 def _show(result: Evaluation) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Flag, auto
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,20 @@ from treadle.pool.rows import RowFields
 from treadle.spaces import Layout
 
 
+class News(Flag):
+    """What a pool that goes on after a worker's death has to tell of a slot.
+
+    It stands beside the programs' infos, never in them: "dropped" is a word that a program may use for its own things.
+    """
+
+    ABORTED = auto()  # the worker died: its episode is cut
+    RESTARTED = auto()  # a fresh program shows its first observation
+    DROPPED = auto()  # the slot is out of use from now on
+
+
+NO_NEWS: Mapping[int, News] = MappingProxyType({})
+
+
 class Batch(NamedTuple):
     """One step of every slot, in slot order. Arrays are the caller's to keep.
 
@@ -23,6 +39,7 @@ class Batch(NamedTuple):
         terminated, truncated: bool[n].
         infos: slot -> info, only where there is something in it.
         finals: slot -> (final observation, final info) of slots that moved on within this step.
+        news: slot -> what the pool itself tells, only where there is something to tell.
     """
 
     observations: Any
@@ -31,6 +48,7 @@ class Batch(NamedTuple):
     truncated: np.ndarray
     infos: dict[int, Any]
     finals: dict[int, tuple[Any, dict[str, Any]]]
+    news: Mapping[int, News] = NO_NEWS
 
 
 class Batches:
@@ -70,6 +88,7 @@ class Batches:
         *,
         copy: bool = False,
         ended: bool = True,
+        news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
@@ -104,7 +123,7 @@ class Batches:
                 arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
-        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole, news)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
@@ -131,7 +150,7 @@ class Batches:
         for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
             info, loose = told.get(slot, (None, None))
             rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot, ...].copy() for view in views]
+            values = [next(rest) if view is None else view[slot].copy() for view in views]
             found[slot] = (self.observations.unflatten(values), {} if info is None else info)
         return found
 
@@ -179,4 +198,4 @@ class Batches:
             arena.array(field)[keep] = 0
 
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["NO_NEWS", "Batch", "Batches", "News"]

@@ -111,7 +111,7 @@ def _run(channel: Channel) -> int:
     server = Server(slots, programs)
     for program in programs:
         if hasattr(program, "share"):
-            program.share(arena)
+            program.share(arena, line.words)
         if hasattr(program, "lend"):
             program.lend(lender)
     if ground.rows is not None:

@@ -195,7 +195,7 @@ class Dispatch:
                 if hear is not None:
                     for event in events:
                         hear(event)
-            if events or not any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members):
+            if events or not self.expects:
                 return events
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
             if left <= 0:
@@ -206,6 +206,11 @@ class Dispatch:
                 self.grounding.pool_bell.acquire(False)
             else:
                 bell.await_bell(self.grounding.pool_bell, self.tries, left)
+
+    @property
+    def expects(self) -> bool:
+        """Can there be further events: does a worker owe an answer, or is one being started?"""
+        return any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members)
 
     def _replies(self) -> list[PoolEvent]:
         events: list[PoolEvent] = []
@@ -385,6 +390,7 @@ class Dispatch:
             finally:
                 for member in self.members:
                     member.see(Event.CLOSED)
+                    member.owed.clear()  # and with it what requests took along: the files of parcels
                 self.roster.tickets.close()
                 self.grounding.clear()
 

@@ -35,8 +35,9 @@ CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
-BEAT = 4  # word: counts up while a stream gets on
+BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
+ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,10 @@ class Line:
         """A number that changes while the worker's stream gets on; None while it waits for the caller."""
         waiting = self.words[STARVED] or self.words[UNTICKETED]
         return None if waiting else self.words[BEAT]
+
+    def looks(self) -> int:
+        """How often the worker's streams have looked whether to stop; one of small steps looks at every step."""
+        return self.words[BEAT]
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""

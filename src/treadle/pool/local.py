@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from treadle.errors import ClosedPool
@@ -39,7 +39,8 @@ class SerialWorker:
         self._tickets = tickets
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
-        self._stop = 0
+        self._stop = self._looks = 0
+        self.looked: Callable[[], None] | None = None  # called at every look of a stream: nobody else runs meanwhile
         self._raised: dict[int, Raised] = {}
         self._closed = False
 
@@ -74,7 +75,14 @@ class SerialWorker:
         self._stop = id
 
     def stopped(self, id: int) -> bool:
+        self._looks += 1
+        if self.looked is not None:
+            self.looked()
         return self._stop >= id
+
+    def looks(self) -> int:
+        """How often its streams have looked whether to stop."""
+        return self._looks
 
     def ended(self) -> bool:
         return self._closed
@@ -178,7 +186,7 @@ class ThreadWorker(Lined):
         """A thread cannot be killed; it is a daemon and ends with the program."""
 
     def bury(self, timeout: float = 0.0) -> ExitReport:
-        if threading.current_thread() is not self._thread:  # where the collector found a pool that nobody closed
+        if threading.get_ident() != self._thread.ident:  # where the collector found a pool that nobody closed
             self._thread.join(timeout)
         return self.report
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.spaces import Mismatch
 
 
@@ -17,7 +16,7 @@ class Op(IntEnum):
     """What a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
-    STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
+    STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: {slot: Mapping}, the same for all slots
@@ -121,7 +120,7 @@ def _rebuilt(data: bytes | None) -> Any:
 
 def _pickled(value: Any) -> bytes | None:
     try:
-        data = cloudpickle.dumps(value)
+        data = pickling.dumps(value)
     except Exception:  # noqa: BLE001 - unpicklable exceptions travel as text
         return None
     return data if len(data) <= 65536 else None
@@ -137,7 +136,7 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, cloudpickle.dumps(factories))
+        return cls(index, slots, pickling.dumps(factories))
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
@@ -186,7 +185,7 @@ def unsendable(value: Any, name: str) -> TypeError | None:
 
 def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
     try:
-        cloudpickle.dumps(value)
+        pickling.dumps(value)
     except Exception as error:  # noqa: BLE001 - whatever a foreign __reduce__ raises
         items: Any = ()
         if isinstance(value, dict):

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from treadle import pickling
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
+from treadle.spaces import Mailed
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
@@ -73,8 +74,8 @@ class Server:
         self._phase = request.op.name.lower()
         try:
             if request.op is Op.STEP:
-                chosen, loose = request.payload or (None, None)
-                return self.step(request.id, request.block, chosen, loose)
+                chosen, mailed = request.payload or (None, None)
+                return self.step(request.id, request.block, chosen, mailed)
             if request.op is Op.RESET:
                 return self._reset(request.id, request.block, request.payload)
             if request.op is Op.MAP:
@@ -95,13 +96,14 @@ class Server:
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
 
-    def step(
-        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: list[list[Any]] | None = None
-    ) -> Extras | None:
-        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add."""
+    def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
+        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add.
+
+        `mailed`: actions that came by message, k values a leaf, whatever is chosen.
+        """
         rows = self._rows
         view = self._view = rows.block(block)  # type: ignore[union-attr]
-        actions = rows.read_actions(loose_actions or ())  # type: ignore[union-attr]
+        actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
         if chosen is None:
             self._ticks += 1
@@ -361,4 +363,4 @@ def snapshot(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
-        return pickle.loads(cloudpickle.dumps(value))
+        return pickle.loads(pickling.dumps(value))

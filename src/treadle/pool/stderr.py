@@ -52,7 +52,7 @@ class StderrReader:
                 return
             self._closing = True
             os.write(self._wake_write, b"!")
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident != threading.get_ident():
             with contextlib.suppress(RuntimeError):  # an interrupt came before it began: it will find nothing to do
                 self._thread.join()
         with self._lock:

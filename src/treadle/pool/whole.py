@@ -14,7 +14,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.pool.messages import Extras, Raised
-from treadle.spaces import Layout, Mismatch
+from treadle.spaces import Layout, Mailed, Mismatch
 from treadle.spaces.leaves import describe
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class Whole:
         self._done = self._episode = self._began = np.zeros(0, np.int64)
         self._last: list[Any] = []  # the leaves that the program returned last, as it returned them
 
-    def step(
-        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: Sequence[Any] | None = None
-    ) -> Extras | None:
+    def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
         """As `Server.step`; all rows or none."""
         server = self._server
         rows: Any = server._rows
@@ -87,7 +85,7 @@ class Whole:
         server._ticks += 1
         server._latest = id
         try:
-            result = self._program.step(rows.batch_of_actions())
+            result = self._program.step(rows.batch_of_actions(mailed))
             last = self._write(view, rows.layout, result.observations)
             _numbers(view.rewards, result.rewards, "rewards")
             _flags(view.terminated, result.terminated, "terminated")

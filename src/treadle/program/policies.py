@@ -242,7 +242,7 @@ class PolicyActor(Actor):
         self._arrays = [
             np.zeros((rows, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in actions.leaves
         ]
-        self._write = actions.batch_writer(self._arrays, rows)
+        self._write = actions.batch_writer(self._arrays, rows, cast=True)
         self._read = actions.batch_reader(self._arrays, 0, rows)
         self._ask = self._asker(policy)
         # a row that has no episode yet has one as well: a policy may draw from all of its rows
@@ -285,7 +285,7 @@ class PolicyActor(Actor):
         batch = self._stack(self._last)
         actions, infos = self._ask(batch, self._rows)
         try:
-            loose = self._write(actions)
+            mailed = self._write(actions)
         except Mismatch as error:
             raise BadAction(
                 f"the policy's actions do not fit the action space: {error} (policy {self._name}{_cast(error)})",
@@ -294,7 +294,7 @@ class PolicyActor(Actor):
                 expected=error.expected,
                 got=error.got,
             ) from None
-        rows = self._read(loose or ())
+        rows = self._read(mailed)
         if infos is None:
             return rows, None
         return rows, _per_row(infos, self._rows)

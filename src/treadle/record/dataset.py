@@ -24,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.progress import Progress, Standing
 from treadle.record import minari as minari_files
 from treadle.record import packing
 from treadle.record.identity import identities
@@ -32,17 +33,18 @@ from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
-from treadle.record.summary import Summary, versions, write_summary
+from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name, env_of, reference_of
-from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 
 log = logging.getLogger("treadle")
+
+GONE = "gone"  # what is wrong with a dataset that is not there
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def collect_dataset(
     verify: int = 1,
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Stored:
     """Collect a dataset into the directory `out`.
@@ -121,6 +124,7 @@ def collect_dataset(
             the summary's warnings.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
+        progress: as for `collect`.
 
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
@@ -163,12 +167,15 @@ def collect_dataset(
     with RunDirectory(out) as place:
         for warning in place.check(arguments, output, force=force, resume=resume, objects=objects):
             log.warning("%s", warning)
+        damage = ""
         if resume and place.complete:
-            if (output / "data" / minari_files.DATA_FILE if format == "hdf5" else output).exists():
-                found = place.summary()
+            found = place.summary()
+            damage = _damage(_data_file(output, format), found)
+            if not damage:
                 dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
                 return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
-            log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
+            if damage == GONE:
+                log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
         recipe = RolloutRecipe(
             EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
             policy,
@@ -180,13 +187,47 @@ def collect_dataset(
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
-        run.begin(place.recover() if resume else [], count, watch, pool_options)
+        shown = Progress(progress)
+        run.begin(place.recover() if resume else [], count, _both(watch, shown.tell), pool_options)
 
         def prepare() -> None:
+            if damage not in ("", GONE):
+                kept = place.keep_damaged(_data_file(output, format))
+                log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
             if not (resume and place.parts.exists()):
                 place.begin(arguments, output, objects)
 
-        return run.go(prepare, verify, command, pool_options)
+        with shown:
+            return run.go(prepare, verify, command, pool_options)
+
+
+def _both(
+    one: Callable[[Standing], None] | None, other: Callable[[Standing], None] | None
+) -> Callable[[Standing], None] | None:
+    """Whoever of the two wants to be told."""
+    if one is None or other is None:
+        return one or other
+
+    def tell(now: Standing) -> None:
+        one(now)
+        other(now)
+
+    return tell
+
+
+def _data_file(output: Path, format: Format) -> Path:
+    """Of a dataset the file that holds its episodes."""
+    return output / "data" / minari_files.DATA_FILE if format == "hdf5" else output
+
+
+def _damage(path: Path, summary: Summary) -> str:
+    """What is wrong with a complete run's data file; "" for nothing. Its size tells of copies that were cut short."""
+    if not path.exists():
+        return GONE
+    size = path.stat().st_size
+    if summary.data_bytes in (0, size):
+        return ""
+    return f"{path} has {size:,} bytes and was written with {summary.data_bytes:,}"
 
 
 def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
@@ -229,16 +270,17 @@ class _Run:
         self,
         had: list[EpisodeNote],
         workers: int | None,
-        watch: Callable[[Standing], None] | None,
+        tell: Callable[[Standing], None] | None,
         pool_options: dict[str, Any],
     ) -> None:
         """Start the workers. Nothing is written yet."""
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
-        self._watch = throttled(watch) if watch is not None else None
         schedule = Schedule(*self._amounts, {note.index: note.length for note in had})
         self._start = perf_counter()
-        self._collection = Collection(self._recipe, schedule, root=self._seed, workers=workers, **pool_options)
+        self._collection = Collection(
+            self._recipe, schedule, root=self._seed, workers=workers, tell=tell, **pool_options
+        )
         described = self._collection.pool.descriptions[0]
         self._spaces = described.observation_space, described.action_space
         self._spec = _limited(described.metadata["spec"], self._recipe.max_steps)
@@ -294,24 +336,13 @@ class _Run:
         return stored
 
     def _collect(self, collection: Collection) -> None:
-        episodes, steps = self._amounts
-        notes, watch = self._notes, self._watch
-        now = Standing(episodes, steps, len(notes), sum(note.length for note in notes.values()))
-        if watch is not None:
-            watch(now)
-        for index, length, note in collection:
+        notes = self._notes
+        for index, _, note in collection:
             if not notes:
                 self._place.settle()
                 if self._format == "hdf5":
                     minari_files.require()  # to merge with: importing it takes 40 ms, in which the workers play on
             notes[index] = note
-            if watch is not None:
-                now.episodes += 1
-                now.steps += length
-                now.made += 1
-                now.made_steps += length
-                now.return_sum += note.total_reward
-                watch(now)
 
     def _prefix(self) -> tuple[list[EpisodeNote], bool]:
         """The episodes 0, 1, ... that are there and belong to the run, and whether they are all of it."""
@@ -351,16 +382,7 @@ class _Run:
         shares: dict[int, Shares],
         warnings: list[str],
     ) -> Summary:
-        step = sum(share.step + share.reset for share in shares.values())
-        spent = {
-            "step": step,
-            "policy": sum(share.policy for share in shares.values()),
-            "encode": sum(share.encode for share in shares.values()),
-            "merge": seconds - collected,
-        }
-        total = sum(spent.values())
         steps = sum(note.length for note in notes)
-        made = [share.step + share.reset + share.policy + share.encode for _, share in sorted(shares.items())]
         return Summary(
             command=command,
             versions=versions(*_packages(self._spec)),
@@ -375,6 +397,7 @@ class _Run:
             digests=[note.digest for note in notes],
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
+            data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
@@ -382,8 +405,8 @@ class _Run:
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
             raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
-            time_shares={name: value / total for name, value in spent.items()},
-            worker_shares=[min(1.0, busy / collected) for busy in made],
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, share.busy / collected) for _, share in sorted(shares.items())],
             restarts=tally.restarts,
             speculative=tally.speculative,
             warnings=warnings,

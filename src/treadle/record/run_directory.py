@@ -5,8 +5,12 @@ DIR/run.json        the arguments that decide the run's bytes; written first
 DIR/.parts/         finished episodes that are not merged yet; gone when the run is complete
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
+DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
 DIR/.replaced/      what a run that replaces another found, until its first episode is finished
 ```
+
+The directory may come from somebody else, so what its files say is not trusted: names in them are relative, hold no
+".." and lead to something below DIR, also through links; else the file is damaged, and nothing that it names is moved.
 
 Two locks, both of the kernel's (`flock`), so that they end with the processes that hold them, however those end: the
 caller holds one on DIR for the whole run, each worker a shared one on DIR/.parts while it may write there. A run that
@@ -18,6 +22,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -70,6 +75,8 @@ class RunDirectory:
                 f"another run is writing to {self.path}; wait for it or choose another directory"
             ) from None
         try:
+            for name in (PARTS, REPLACED):
+                self._below(self.path / name)
             self._settle_replaced()
         except BaseException:
             os.close(self._fd)
@@ -102,9 +109,19 @@ class RunDirectory:
         try:
             content = json.loads(path.read_text())
             found = {name: dict(content[name]) for name in ("arguments", "files")}
-            return {**found, "objects": dict(content.get("objects", {})), "output": str(content["output"])}
+            below(self.path, content["output"])
+            return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
         except (ValueError, TypeError, KeyError) as error:
             raise _damaged(path, error) from error
+
+    def _below(self, path: Path) -> None:
+        """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
+        try:
+            below(self.path, str(path.relative_to(self.path)))
+        except ValueError:
+            raise UsageError(
+                f"{path} is damaged: it leads outside {self.path}; remove that link, or choose another directory"
+            ) from None
 
     def check(
         self,
@@ -128,6 +145,7 @@ class RunDirectory:
             UsageError: something is there, and neither `force` nor `resume` says what to do with it; or the run to
                 resume was made with other arguments, which are named; or its `run.json` is damaged.
         """
+        self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
             before = self._begun()
@@ -173,6 +191,8 @@ class RunDirectory:
         if not self.parts.exists():
             return []
         self._await_writers()
+        for path in journals(self.parts):
+            self._below(path)
         return recover(self.parts)
 
     def begin(
@@ -220,11 +240,22 @@ class RunDirectory:
 
     def _restore(self) -> None:
         aside = self.path / REPLACED
-        if (aside / "paths.json").exists():
-            for name in json.loads((aside / "paths.json").read_text()):
-                if (aside / "was" / name).exists():
-                    remove(self.path / name)
-                    os.rename(aside / "was" / name, self.path / name)
+        listed = aside / "paths.json"
+        if listed.exists():
+            try:
+                names = json.loads(listed.read_text())
+                if not isinstance(names, list):
+                    raise TypeError(f"a list is expected, got {type(names).__name__}")
+                now = [below(self.path, name) for name in names]
+                was = [below(self.path, f"{REPLACED}/was/{name}") for name in names]
+            except (ValueError, TypeError) as error:
+                raise _damaged(
+                    listed, error, f"nothing was moved; remove {aside} by hand, or choose another directory"
+                ) from error
+            for source, target in zip(was, now, strict=True):
+                if source.exists():
+                    remove(target)
+                    os.rename(source, target)
         remove(aside)
 
     def _settle_replaced(self) -> None:
@@ -262,6 +293,13 @@ class RunDirectory:
             remove(path)
         self._restore()
 
+    def keep_damaged(self, path: Path) -> Path:
+        """Put a damaged file where no run looks for anything: DIR/NAME.damaged, with a number from the second on."""
+        names = (f"{path.name}{'' if n == 1 else f'.{n}'}.damaged" for n in itertools.count(1))
+        kept = next(self.path / name for name in names if not os.path.lexists(self.path / name))
+        os.rename(path, kept)
+        return kept
+
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""
         remove(self.parts)
@@ -286,11 +324,25 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _damaged(path: Path, error: Exception) -> UsageError:
-    return UsageError(
-        f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): --force starts again, or choose "
-        "another directory"
-    )
+def below(root: Path, name: Any) -> Path:
+    """`root / name`, for a name that was read from a file.
+
+    Raises:
+        ValueError: when that is not below `root`, for whatever reason. TypeError: when it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a name is expected, got {name!r}")
+    relative, path = Path(name), root / name
+    inside = relative.parts and not relative.is_absolute() and ".." not in relative.parts
+    if not inside or root.resolve() not in path.resolve().parents:
+        raise ValueError(f"{name!r} is not below {root}")
+    return path
+
+
+def _damaged(
+    path: Path, error: Exception, advice: str = "--force starts again, or choose another directory"
+) -> UsageError:
+    return UsageError(f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): {advice}")
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -298,6 +350,7 @@ def _write_json(path: Path, content: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(json.dumps(content, indent=1) + "\n")
             os.replace(temporary, path)
         finally:

@@ -7,9 +7,12 @@ import json
 import math
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from treadle.sample.rollout_slot import Shares
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class Summary:
         steps_per_second: stored steps over wall time.
         raw_bytes: of the arrays before compression.
         disk_bytes: of the dataset.
-        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1.
+        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1, and 1
+            together. The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
+        data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
 
@@ -71,7 +76,20 @@ class Summary:
     speculative: int = 0
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
+    data_bytes: int = 0
     recoverable: bool = True
+
+
+def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:
+    """`Summary.time_shares` of what workers spent, and of so many seconds of merging. {}: workers were not asked."""
+    spent = {
+        "step": sum(share.step + share.reset for share in workers),
+        "policy": sum(share.policy for share in workers),
+        "encode": sum(share.encode for share in workers),
+        "merge": merging,
+    }
+    total = sum(spent.values())
+    return {name: value / total for name, value in spent.items()} if workers and total > 0 else {}
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -95,6 +113,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(as_json(vars(summary)) + "\n")
             os.replace(temporary, path)
         finally:

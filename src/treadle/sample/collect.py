@@ -23,6 +23,7 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.tickets import END
 from treadle.program.gym_env import EnvRecipe
+from treadle.progress import Progress, Standing
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
@@ -30,6 +31,7 @@ from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import BATCH, Globals, Remark, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
 from treadle.sample.schedule import Schedule
+from treadle.sample.watch import Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
@@ -66,6 +68,7 @@ class Collection:
         workers: how many; None: as many as cores (and no more than episodes).
         backend: "process", "serial" or "thread".
         room: asked before a ticket is issued beyond one a worker: may the caller take more results?
+        tell: None, or called with the `Standing` while it goes on.
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class Collection:
         workers: int | None = None,
         backend: str = "process",
         room: Callable[[int], bool] | None = None,
+        tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
         self._recipe, self.schedule, self._root = recipe, schedule, root
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
+        self._watch = Watch(schedule.standing(), tell, recipe.rows)
         count = workers or bell.cores()
         if workers is None and schedule.end is not None:
             count = max(1, min(count, schedule.end - len(schedule.lengths)))
@@ -104,10 +109,13 @@ class Collection:
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         for member in self.pool.members:
             self._order(member, BATCH)
+        watch = self._watch
+        watch.begin(self.pool)
         self._issue()
         while not self.schedule.complete:
-            events = self.pool.poll(self._patience())
-            if not events:
+            events = self.pool.poll(watch.patience(self._patience()))
+            watch.look()
+            if not events and self._suspect:
                 self._find_lost()
             for event in events:
                 if isinstance(event, Answered):
@@ -120,6 +128,7 @@ class Collection:
                 self._issue()
             elif not self._awaited() or time.monotonic() > self._deadline:
                 break
+        watch.end()
         if self._failure is not None:
             error = self._failure[1]
             error.finished = len(self.schedule.lengths)
@@ -173,6 +182,7 @@ class Collection:
                 self.tally.episodes += 1
                 by_worker = self.tally.by_worker
                 by_worker[event.member.index] = by_worker.get(event.member.index, 0) + length
+                self._watch.heard(event.member, 1, length, result.total_reward)
                 yield index, length, result
         if len(self._issued) > 4096:
             self._issued = [index for index in self._issued if index in self.schedule.issued]
@@ -284,6 +294,7 @@ def collect(
     infos: bool = True,
     fresh_env: bool = False,
     backend: str = "process",
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Iterator[Episode]:
     """Play whole episodes in parallel and yield them.
@@ -309,6 +320,8 @@ def collect(
         infos: keep step infos?
         fresh_env: build a new environment for every episode (for those that carry something over).
         backend: "process", "serial" (in this thread) or "thread".
+        progress: True: show on stderr how far it is: a bar on a terminal, a line that is written over in a notebook, a
+            line every ten seconds elsewhere. None: only on a terminal, where rich is installed.
         pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout. With
             step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
             action of the policy) is killed and its episode made again by another.
@@ -329,7 +342,9 @@ def collect(
     check_seed(seed)
     check_options(pool_options)
     count = None if workers == "auto" else int(workers)
-    return _collect(recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, pool_options)
+    return _collect(
+        recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, progress, pool_options
+    )
 
 
 def _collect(
@@ -340,6 +355,7 @@ def _collect(
     ordered: bool,
     max_buffered: int,
     backend: str,
+    progress: bool | None,
     pool_options: dict[str, Any],
 ) -> Iterator[Episode]:
     if schedule.complete:
@@ -350,7 +366,9 @@ def _collect(
     def room(outstanding: int) -> bool:
         return held + largest * outstanding <= max_buffered
 
-    with Collection(recipe, schedule, root=seed, workers=workers, backend=backend, room=room, **pool_options) as run:
+    shown = Progress(progress)
+    options = {"workers": workers, "backend": backend, "room": room, "tell": shown.tell, **pool_options}
+    with Collection(recipe, schedule, root=seed, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

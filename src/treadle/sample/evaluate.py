@@ -21,6 +21,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.progress import Progress
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection
 from treadle.sample.episode import Episode
@@ -129,6 +130,7 @@ def evaluate(
     fresh_env: bool = False,
     backend: str = "process",
     watch: Callable[[Score], None] | None = None,
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Evaluation:
     """Play whole episodes and return how they went. The result is the same for any number of workers.
@@ -139,6 +141,7 @@ def evaluate(
         episodes: how many.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         watch: called with each score, in order of arrival.
+        progress: as for `collect`.
         pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
 
     Raises:
@@ -158,7 +161,9 @@ def evaluate(
     )
     count = None if workers == "auto" else int(workers)
     scores: dict[int, Score] = {}
-    with Collection(recipe, Schedule(episodes), root=seed, workers=count, backend=backend, **pool_options) as run:
+    shown = Progress(progress)
+    options = {"workers": count, "backend": backend, "tell": shown.tell, **pool_options}
+    with Collection(recipe, Schedule(episodes), root=seed, **options) as run, shown:
         for index, _, score in run:
             scores[index] = score
             if watch is not None:

@@ -11,11 +11,13 @@ import numpy as np
 
 from treadle.errors import WorkerError
 from treadle.pool.member import Answered, Failed, PoolEvent, Started
+from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
 from treadle.sample.crew import Crew
 from treadle.sample.haul import Haul
 from treadle.sample.sampler_slot import Mishap, Order
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.watch import Watch
 from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
@@ -69,7 +71,7 @@ class Versions:
         if self.keep:
             infos = haul.columns["episode_infos"]
             version = np.full(len(haul.lengths), self._of[request], np.int64)
-            haul.columns["episode_infos"] = {**infos, VERSION: version}
+            haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
         return haul
 
 
@@ -79,7 +81,7 @@ class Gathering:
     versions: of this and earlier samplings.
     rule: when it is enough.
     first: worker -> its next order: with the updates that it has not been told yet.
-    watch: called with every haul that is taken.
+    watch: told of every haul that is taken.
     settle: called with every haul of the result, in the result's order, as soon as that is known.
 
     Attributes:
@@ -92,7 +94,7 @@ class Gathering:
         versions: Versions,
         rule: StopRule,
         first: Callable[[int], Order],
-        watch: Callable[[Haul], None],
+        watch: Watch,
         settle: Callable[[Haul], None],
     ) -> None:
         self._crew, self._versions, self._rule = crew, versions, rule
@@ -115,15 +117,18 @@ class Gathering:
         if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
             raise self._cannot()
         self._owing.update(crew.ready())
+        watch = self._watch
         try:
+            watch.begin(crew.pool)
             self._hear(crew.pool.poll(0.0))  # most have ended long ago
             self._free()
             self._send()
             while not rule.done:
-                events = crew.pool.poll(None)
+                events = crew.pool.poll(watch.patience(None))
+                watch.look()
                 self._hear(events)
                 self._free()
-                if not events and not self._open and not self._fresh:
+                if not events and not self._open and not self._fresh and not crew.pool.expects:
                     raise self._cannot()
                 if not rule.done:
                     self._send()
@@ -131,17 +136,25 @@ class Gathering:
             self._versions.fail(self._open)
             raise
         finally:
+            watch.end()
             if not self._versions.keep and not crew.pool.closed:
                 crew.pool.stop_streams()
 
     def _hear(self, events: Iterable[PoolEvent]) -> None:
+        """All of them, also those behind one that raises: they do not come again."""
+        error: WorkerError | None = None
         for event in events:
-            if isinstance(event, Answered):
-                self._answered(event)
-            elif isinstance(event, Failed):
-                self._died(event)
-            elif isinstance(event, Started):
-                self._fresh.update(event.member.slots)
+            try:
+                if isinstance(event, Answered):
+                    self._answered(event)
+                elif isinstance(event, Failed):
+                    self._died(event)
+                elif isinstance(event, Started):
+                    self._fresh.update(event.member.slots)
+            except WorkerError as another:
+                error = another if error is None else error
+        if error is not None:
+            raise error
 
     def _free(self) -> None:
         """Workers that have ended what they were stopped in may get orders.
@@ -195,8 +208,10 @@ class Gathering:
                 if ours is None and not (self._versions.keep and isinstance(self._rule, AtLeast)):
                     continue
                 taken = self._rule.take(worker, haul)
-                if taken is not None:
-                    self._watch(taken)
+                if taken is not None and self._watch.wanted:
+                    self._watch.heard(
+                        event.member, len(taken.lengths), len(taken.codes), float(taken.columns["rewards"].sum())
+                    )
                 for settled in self._rule.settled():
                     self._settle(settled)
             for worker, raised in sorted(extras.raised.items()):

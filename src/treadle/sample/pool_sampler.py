@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Self
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.parcel import Parcel
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
+from treadle.progress import Progress, Standing
 from treadle.sample.agents import is_parameters
 from treadle.sample.arguments import check_count, check_seed
 from treadle.sample.crew import Crew
@@ -149,7 +149,8 @@ class PoolSampler(Sampler):
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(steps=wanted), self._base)
-        with Watch(self._progress, of_steps=wanted) as watch:
+        with Progress(self._progress) as shown:
+            watch = Watch(Standing(of_steps=wanted), shown.tell)
             return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._crew.count)))
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
@@ -171,8 +172,8 @@ class PoolSampler(Sampler):
         rule: StopRule = Exactly(each, self._crew.count)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(episodes=wanted), self._base)
-        with Watch(self._progress, of_episodes=wanted) as watch:
-            return self._sampled(rule, agent_update, env_update, watch)
+        with Progress(self._progress) as shown:
+            return self._sampled(rule, agent_update, env_update, Watch(Standing(of_episodes=wanted), shown.tell))
 
     def evaluate(
         self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
@@ -194,7 +195,8 @@ class PoolSampler(Sampler):
         episodes = check_count("episodes", episodes)
         check_seed(seed)
         rule = ByIndex(Schedule(episodes=episodes))
-        with Watch(self._progress, of_episodes=episodes) as watch:
+        with Progress(self._progress) as shown:
+            watch = Watch(Standing(of_episodes=episodes), shown.tell)
             self._gather(rule, agent_update, env_update, watch, Haul.strip, root=seed, aside=True)
         return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
 
@@ -216,7 +218,7 @@ class PoolSampler(Sampler):
         rule: StopRule,
         agent_update: Any,
         env_update: Any,
-        watch: Any,
+        watch: Watch,
         settle: Callable[[Haul], None],
         *,
         root: int,
@@ -313,7 +315,7 @@ class PoolSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """The factory, the original agents and environments, and the options; not what workers were told since."""
         made_of = (self._factory, self._agents, self._envs, self._options)
-        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps}
+        return {"made_of": pickling.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts new workers."""

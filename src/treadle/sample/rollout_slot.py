@@ -93,12 +93,27 @@ class RolloutRecipe:
 
 @dataclass
 class Shares:
-    """Seconds that a worker has spent, by kind."""
+    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
 
     step: float = 0.0
     policy: float = 0.0
     encode: float = 0.0
     reset: float = 0.0
+
+    def played(self, seconds: float, policy: float) -> None:
+        """Add a stretch of playing.
+
+        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
+        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
+        """
+        policy = min(policy, seconds)
+        self.policy += policy
+        self.step += seconds - policy
+
+    @property
+    def busy(self) -> float:
+        """All of them."""
+        return self.step + self.policy + self.encode + self.reset
 
 
 class RolloutSlot(Program):
@@ -146,14 +161,26 @@ class RolloutSlot(Program):
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
+        asked = 0.0  # seconds since `mark` that the policy is thought to have taken
         open_rows, more, beat = 0, True, 0
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
+
+        def settle() -> None:
+            """Note how long was played since `mark`."""
+            nonlocal mark, asked
+            clock = perf_counter()
+            shares.played(clock - mark, asked)
+            mark, asked = clock, 0.0
+
         while True:
             while more and open_rows < len(rows):
                 index = control.claim(wait=False)
+                if open_rows and (ready or index is not None):  # a pause in playing
+                    settle()
                 if index is None and ready:  # let the caller have what there is before waiting for it
                     yield ready
                     ready, since = [], perf_counter()
+                    mark = since
                 if index is None and open_rows:
                     break
                 if index is None:
@@ -168,7 +195,7 @@ class RolloutSlot(Program):
                     row = playing.index(None)
                     now[row], playing[row] = self._begin(row, index, order.root)
                     open_rows += 1
-                mark = perf_counter()
+                    mark = perf_counter()
             if not open_rows:
                 break
             beat += 1
@@ -178,9 +205,8 @@ class RolloutSlot(Program):
                 else:
                     before = perf_counter()
                     actions, policy_infos = act(now)
-                    taken = (perf_counter() - before) * (MEET if self._alone is None or buffers[0].length else 1)
-                    shares.policy += taken
-                    shares.step -= taken
+                    taken = perf_counter() - before
+                    asked += taken * MEET if self._alone is None or buffers[0].length else taken
             except BaseException as error:  # noqa: BLE001 - whatever it raises, sys.exit too, is placed and raised again
                 raise self._blamed(error, now) from None
             for row in rows:
@@ -190,16 +216,16 @@ class RolloutSlot(Program):
                 try:
                     now[row] = episode.send((actions[row], None if policy_infos is None else policy_infos[row]))
                 except StopIteration as end:
+                    settle()
                     ended = self._ended(row, *end.value)
                     if ended is None:  # it has only grown suspiciously long
                         now[row], playing[row] = self._going_on(row)
                         yield [*ready, self._remark_endless(buffers[row])]
                         ready, since = [], perf_counter()
+                        mark = since
                         continue
                     now[row] = playing[row] = None
                     open_rows -= 1
-                    finished = perf_counter()
-                    shares.step += finished - mark
                     ready += ended
                     mark = perf_counter()
                     # an episode shares its buffer's memory: it must be on its way before the buffer is used again
@@ -213,6 +239,7 @@ class RolloutSlot(Program):
                         raise self._blamed(error, now) from None
                     raise _placed(error, "step", buffer, buffer.action) from None
             if control.stopped():
+                settle()
                 return
         if ready:
             yield ready
@@ -232,9 +259,7 @@ class RolloutSlot(Program):
         except BadStep as error:
             raise _placed(error, "step", buffer, None) from None
         result = episode if self._sink is None else self._store(episode)
-        taken = perf_counter() - start
-        self.shares.encode += taken
-        self.shares.step -= taken
+        self.shares.encode += perf_counter() - start
         ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from treadle.progress import Standing
+
 # how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
 WINDOW = 8192
 
@@ -72,6 +74,11 @@ class Schedule:
         if index in self.issued:
             self.issued.discard(index)
             self._again.append(index)
+
+    def standing(self) -> Standing:
+        """How far it is."""
+        lengths = self.lengths
+        return Standing(self._episodes, self._steps, episodes=len(lengths), steps=sum(lengths.values()))
 
     @property
     def complete(self) -> bool:

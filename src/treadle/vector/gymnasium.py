@@ -21,7 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.lockstep import Batch
+from treadle.pool.batch import Batch
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.vector.actions import Mender
@@ -164,7 +164,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self._turns = Turns(self._pool, self._lockstep, type(self).__name__)
         self._began, self._calls = monotonic(), 0
         self._resets = np.zeros(n, np.int64)
-        self._infos = batcher(style, n)
+        self._infos = batcher(style, n, on_failure not in (None, "raise"))
         self._no_infos: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self._infos({}, {})
         self._mender = Mender(self.single_action_space, n, self._ignoring)
         self._step = self._bind()
@@ -197,8 +197,8 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
                 self._keep_partial(error)
                 raise
             self._calls += 1
-            observations, rewards, terminated, truncated, infos, finals = batch
-            if infos or finals or loose or in_list:
+            observations, rewards, terminated, truncated, infos, finals, news = batch
+            if infos or finals or loose or in_list or news:
                 return handed(batch)
             return observations, rewards, terminated, truncated, {}
 
@@ -357,7 +357,8 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         observations = batch.observations
         if self._lockstep.observations.loose:
             observations = _lists_as_tuples(observations)
-        infos = self._infos(batch.infos, batch.finals) if batch.infos or batch.finals else self._no_infos()
+        some = batch.infos or batch.finals or batch.news
+        infos = self._infos(batch.infos, batch.finals, batch.news) if some else self._no_infos()
         return observations, batch.rewards, batch.terminated, batch.truncated, infos
 
     def _reset_result(self, batch: Batch) -> tuple[Any, Any]:

@@ -67,9 +67,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
     it is the same until the first `pause_at`. Errors name the slot. Use it from one thread.
 
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (the limit of steps was
-    reached without that, or what the task's own info says); the task's own info is never changed. On the step that
-    ends a task there is more:
+    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
+    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
+    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
+    there is more:
 
     - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
     - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).

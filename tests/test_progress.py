@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from treadle.sample.progress import Progress, Standing, duration, line, print_table
+from treadle.progress import Progress, Standing, duration, line, print_table
 
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
@@ -14,11 +14,12 @@ def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
         for second in range(25):
             clock[0] = float(second)
             now.episodes = now.made = second
-            now.made_steps, now.return_sum = 1000 * second, 2.0 * second
+            now.steps = now.made_steps = 1000 * second
+            now.return_sum = 2.0 * second
             progress(now)
     assert stream.getvalue().splitlines() == [
-        "10 of 100 episodes, 1,000 steps/s, mean return 2.00, 1:30 left",
-        "20 of 100 episodes, 1,000 steps/s, mean return 2.00, 1:20 left",
+        "10 of 100 episodes, 10,000 steps, 1,000 steps/s, mean return 2.00, 1:30 left",
+        "20 of 100 episodes, 20,000 steps, 1,000 steps/s, mean return 2.00, 1:20 left",
     ]
 
 
@@ -34,7 +35,15 @@ def test_what_was_there_before_counts_as_done_but_not_as_speed() -> None:
     assert line(now, 10.0, share_before=0.5) == (
         "600 of 1,000 steps, 6 episodes, 10 steps/s, mean return 3.00, 0:40 left"
     )
-    assert "left" not in line(Standing(of_steps=10), 0.0)
+    assert line(Standing(of_steps=10), 0.0) == "0 of 10 steps, 0 episodes, 0 steps/s"
+
+
+def test_steps_under_way_count() -> None:
+    now = Standing(of_episodes=2, under_way=3000)
+    assert line(now, 10.0) == "0 of 2 episodes, 3,000 steps, 300 steps/s"
+    now = Standing(of_steps=8000, episodes=1, steps=1000, made=1, made_steps=1000, return_sum=5.0, under_way=3000)
+    assert line(now, 10.0) == "4,000 of 8,000 steps, 1 episodes, 400 steps/s, mean return 5.00, 0:10 left"
+    assert line(Standing(episodes=2, steps=20, under_way=5), 1.0) == "2 episodes, 25 steps, 5 steps/s"
 
 
 def test_durations() -> None:
