@@ -108,6 +108,8 @@ class PoolSampler(Sampler):
         self._rebuilds = max_restarts if self._options["on_failure"] == "restart" else 0
         self._told_agent: list[Parcels] = [()] * len(recipes)  # since the beginning, for workers that are replaced
         self._told_env: list[Parcels] = [()] * len(recipes)
+        self._due_agent: list[Parcels] = [()] * len(recipes)  # what they are to be told with their next order
+        self._due_env: list[Parcels] = [()] * len(recipes)
         self._crew = Crew(
             recipes,
             backend=self.backend,
@@ -230,18 +232,25 @@ class PoolSampler(Sampler):
         if self._crew.pool.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
-        before = list(self._told_agent), list(self._told_env)
+        before = [list(each) for each in (self._told_agent, self._told_env, self._due_agent, self._due_env)]
         for worker in range(self._crew.count):
             self._told_agent[worker] = latest(self._told_agent[worker], agents[worker])
             self._told_env[worker] = envs[worker] or self._told_env[worker]
+            self._due_agent[worker] = latest(self._due_agent[worker], agents[worker])
+            self._due_env[worker] += envs[worker]
         self._versions.begin()
+        told: set[int] = set()
 
         def order(worker: int) -> Order:
             incarnation = self._crew.incarnation(worker)
-            new = worker in self._crew.strangers
+            agent, env = self._due_agent[worker], self._due_env[worker]
+            if worker in self._crew.strangers:
+                agent, env = self._told_agent[worker], self._told_env[worker]
+            self._due_agent[worker] = self._due_env[worker] = ()
+            told.add(worker)
             return Order(
-                self._told_agent[worker] if new else agents[worker],
-                self._told_env[worker] if new else envs[worker],
+                agent,
+                env,
                 steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
                 root=root,
                 aside=aside,
@@ -249,11 +258,13 @@ class PoolSampler(Sampler):
                 rebuilds=self._rebuilds,
             )
 
+        gathering = Gathering(self._crew, self._versions, rule, order, watch, settle)
         try:
-            Gathering(self._crew, self._versions, rule, order, watch, settle).run()
-        except WorkerError as error:
-            if error.where.phase == "update":  # what cannot be applied is not told to workers that come later, either
-                self._told_agent, self._told_env = before
+            gathering.run()
+        except WorkerError:
+            if gathering.refused:  # what cannot be applied is not told to workers that come later, either
+                self._told_agent, self._told_env, *due = before
+                self._due_agent, self._due_env = ([() if w in told else p for w, p in enumerate(each)] for each in due)
             raise
 
     def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
@@ -293,6 +304,7 @@ class PoolSampler(Sampler):
         self._shelf.clear()
         self._told_agent = [()] * self._crew.count
         self._told_env = [()] * self._crew.count
+        self._due_agent, self._due_env = list(self._told_agent), list(self._told_env)
 
     def __enter__(self) -> Self:
         return self
