@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 
-from treadle.progress import Progress, Standing, duration, line, print_table
+import pytest
+
+from treadle.progress import Progress, Standing, duration, html_table, line, print_table
 
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
@@ -48,6 +50,39 @@ def test_steps_under_way_count() -> None:
 
 def test_durations() -> None:
     assert [duration(seconds) for seconds in (0.4, 42, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
+
+
+class Cell(io.StringIO):
+    """What a notebook's kernel has for stderr; see `test_notebook.py` for the real one."""
+
+    __module__ = "ipykernel.iostream"
+
+
+def test_in_a_notebook_one_line_is_written_over_and_ends_with_how_it_ended() -> None:
+    stream, clock = Cell(), [0.0]
+    with Progress(stream=stream, clock=lambda: clock[0]) as progress:
+        for second, episodes in enumerate((0, 5, 1000)):
+            clock[0] = float(second)
+            progress(Standing(of_episodes=1000, episodes=episodes, steps=episodes, made_steps=episodes))
+        clock[0] += 0.1
+        progress(Standing(of_episodes=1000, episodes=1, steps=1))
+    first, second, last = stream.getvalue()[1:].split("\r")
+    assert first == "5 of 1,000 episodes, 5 steps, 5 steps/s, 3:19 left"
+    assert second.startswith("1,000 of 1,000 episodes")
+    assert len(last) == len(second) + 1, "the rest of the longer line is blank"
+    assert last.rstrip(" \n") == "1 of 1,000 episodes, 1 steps, 0 steps/s, 34:58 left"
+
+
+def test_tables_have_no_codes_whatever_the_surroundings_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    print_table([("a", "1")], ("name", "count"), stream := io.StringIO())
+    assert "\x1b" not in stream.getvalue()
+    assert "name" in stream.getvalue()
+
+
+def test_tables_for_notebooks_are_escaped() -> None:
+    assert html_table([("<b>", "1")], ("a & b", "c")).count("<b>") == 0
 
 
 def test_tables_are_not_cut_where_there_is_no_terminal() -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
@@ -111,7 +112,8 @@ class Progress:
         self._task: Any = None
         self._start = self._shown = clock()
         self._before: float | None = None
-        self._width = 0  # of the line in a notebook
+        self._latest = ""
+        self._width = 0  # of what is written over
         if show and given.isatty():
             self._bar = self._make_bar()
 
@@ -140,25 +142,25 @@ class Progress:
             self._before, self._start = now.share, self._clock()
             self._shown = self._start
         elapsed = self._clock() - self._start
+        self._latest = line(now, elapsed, self._before)
         if self._bar is not None:
             if self._task is None:
                 wanted = now.of_episodes or now.of_steps
                 self._task = self._bar.add_task("starting", total=1.0 if wanted else None)
-            text = line(now, elapsed, self._before)
-            self._bar.update(self._task, completed=now.share, description=text, refresh=True)
+            self._bar.update(self._task, completed=now.share, description=self._latest, refresh=True)
         elif in_notebook(self._stream):
             if self._clock() - self._shown >= _REWRITE:
-                self._write_over(line(now, elapsed, self._before))
+                self._write_over()
         elif self._clock() - self._shown >= PLAIN_SECONDS:
             self._shown = self._clock()
-            self._stream.write(line(now, elapsed, self._before) + "\n")
+            self._stream.write(self._latest + "\n")
             self._stream.flush()
 
-    def _write_over(self, text: str) -> None:
+    def _write_over(self, end: str = "") -> None:
         self._shown = self._clock()
-        self._stream.write("\r" + text.ljust(self._width))
+        self._stream.write("\r" + self._latest.ljust(self._width) + end)
         self._stream.flush()
-        self._width = len(text)
+        self._width = len(self._latest)
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -169,8 +171,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         elif self._width:  # the cell's own output follows on a line of its own
-            self._stream.write("\n")
-            self._stream.flush()
+            self._write_over("\n")
 
 
 def in_notebook(stream: Any) -> bool:
@@ -218,6 +219,18 @@ def print_table(
     plain: Any = {"force_terminal": False, "force_jupyter": False, "color_system": None, "no_color": True}
     Console(file=text, width=10_000, highlight=False, markup=False, **plain).print(table)
     stream.write("".join(f"{row.rstrip()}\n" for row in text.getvalue().splitlines()))
+
+
+def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str:
+    """The same for a notebook: what is in the cells is escaped."""
+    cells = [("th", header)] if header else []
+    cells += [("td", row) for row in rows]
+    lines = [
+        "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in row) + "</tr>"
+        for tag, row in cells
+    ]
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    return f"<table>{caption}{''.join(lines)}</table>"
 
 
 def _require() -> None:

@@ -24,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
-from treadle.progress import Progress, Standing
+from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
 from treadle.record import packing
 from treadle.record.identity import identities
@@ -34,6 +34,7 @@ from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, time_shares, versions, write_summary
+from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
@@ -47,7 +48,7 @@ log = logging.getLogger("treadle")
 GONE = "gone"  # what is wrong with a dataset that is not there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stored:
     """What is in a run's directory now.
 
@@ -70,6 +71,18 @@ class Stored:
     finished: int
     before: int = 0
     unchanged: bool = False
+
+    def __repr__(self) -> str:
+        if self.summary is None:
+            return f"<Stored: no dataset, {self.finished:,} finished episodes in {self.directory}>"
+        note = "" if self.complete else f", incomplete, {self.finished:,} episodes are finished"
+        return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
+
+    def _repr_html_(self) -> str:
+        if self.summary is None:
+            return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
+        rows = rows_of(self.summary, before=self.before, dataset=self.dataset_id is not None)
+        return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
 
 
 class Interrupted(KeyboardInterrupt):

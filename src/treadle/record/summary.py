@@ -15,7 +15,7 @@ from typing import Any
 from treadle.sample.rollout_slot import Shares
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """A finished (or interrupted) run.
 
@@ -78,6 +78,16 @@ class Summary:
     dataset: str = ""
     data_bytes: int = 0
     recoverable: bool = True
+
+    @property
+    def in_short(self) -> str:
+        """Such as "100 episodes of CartPole-v1 by random, 2,214 steps, mean return 22.14"."""
+        mean = sum(self.returns) / self.episodes
+        count = f"{self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
+        return f"{count} of {self.env_id} by {self.policy}, {self.steps:,} steps, mean return {mean:,.2f}"
+
+    def __repr__(self) -> str:
+        return f"<Summary: {self.in_short}, hash {self.hash}>"
 
 
 def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:

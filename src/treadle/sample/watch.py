@@ -29,6 +29,7 @@ class Watch:
 
     def __init__(self, now: Standing, tell: Callable[[Standing], None] | None, rows: int = 1) -> None:
         self.now, self._rows = now, rows
+        self._at_last = tell
         self._tell = None if tell is None else throttled(tell)
         self.wanted = tell is not None
         self._looks: dict[int, int] = {}  # member -> its looks when it was last heard of
@@ -77,7 +78,9 @@ class Watch:
 
     def end(self) -> None:
         """Nobody plays any more."""
-        if self._tell is not None:
+        if self._at_last is not None:
             for member in self._members:
-                if member.inline:
+                if member.inline and member.worker is not None:
                     member.worker.looked = None
+            self.now.under_way = 0
+            self._at_last(self.now)
