@@ -425,9 +425,9 @@ def leaked_orphan() -> Iterator[None]:
     ],
 )
 def test_what_a_test_leaves_behind_is_seen(leak: Leak, expected: str) -> None:
-    before = Snapshot.take()
+    before = Snapshot.take(anew=False)
     with leak():
-        left = residue(before, Snapshot.take())
+        left = residue(before, Snapshot.take(anew=False))
     assert any(expected in line for line in left), left
     assert settle(before)[0] == []
 

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -17,7 +16,7 @@ from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
 from conftest import ITS_OWN_ALARM
-from injector import EVERYWHERE_IT_MAY_COME, Injector, Interrupt
+from injector import Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
@@ -94,7 +93,6 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     assert steps > 500
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "tries"),
     [
@@ -112,14 +110,15 @@ def test_interrupts_at_random_moments(inline: int) -> None:
 def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries: int) -> None:
     """No descriptor, thread or process is left behind (the fixture looks as well)."""
 
+    injector = Injector()
+
     def live() -> None:
         pool = Pool(with_fault(Sound), workers=2, close_timeout=2.0, **setup)
         pool.reset()
         pool.step(ACTIONS)
-        sys.settrace(None)
+        injector.stop()
         pool.close()
 
-    injector = Injector()
     live()  # what is there once and for all
     points = injector.count(live)
     gc.collect()
@@ -135,7 +134,6 @@ def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries
     assert points > 100
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "every"),
     [
