@@ -93,7 +93,7 @@ class PartialBatches:
             mailed = write(actions)
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
-            raise bad_action(error, len(chosen)) from None
+            raise bad_action(error, len(chosen), actions) from None
         for target, source in zip(self._actions, staged, strict=True):
             if target is not None and source is not None:
                 target[chosen] = source
