@@ -18,6 +18,7 @@ __all__ = [
     "FreedHandle",
     "LayoutsDiffer",
     "MissingExtra",
+    "NoBatch",
     "RemoteTraceback",
     "SpaceError",
     "StartupFailed",
@@ -118,6 +119,10 @@ class SpaceError(TreadleError, ValueError):
 
 class BadAction(SpaceError):
     """Found before sending: no environment has moved. `where.slot` is the first bad row, None if the count is off."""
+
+
+class NoBatch(BadAction, TypeError):
+    """Actions that are no batch at all, but one number, say."""
 
 
 class WorkerError(TreadleError):

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from numbers import Real
 from time import monotonic
 from typing import Any, Self
 
@@ -61,6 +62,9 @@ class Dispatch:
         self._lock = threading.RLock()
         self.n = len(factories)
         _check(factories, backend, workers, inline, on_failure, worker_output)
+        _check_seconds("step_timeout", step_timeout, none=True)
+        _check_seconds("start_timeout", start_timeout)
+        _check_seconds("close_timeout", close_timeout, zero=True)
         if backend == "process":
             from treadle.pool import process
 
@@ -422,3 +426,12 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
     if worker_output not in ("prefix", "raw"):
         raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
+
+
+def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
+    """Raises UsageError for what is no time to wait."""
+    if none and seconds is None:
+        return
+    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not (seconds > 0 or (zero and seconds == 0)):
+        some = " or None" if none else ""
+        raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import (
     BadAction,
     BadObservation,
+    NoBatch,
     RemoteTraceback,
     Where,
     WorkerDied,
@@ -99,12 +100,17 @@ def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any)
     return error
 
 
-def bad_action(error: Mismatch, n: int) -> BadAction:
-    """The public error of a refused batch of actions."""
+def bad_action(error: Mismatch, n: int, actions: Any) -> BadAction:
+    """The public error of a refused batch of n actions."""
     where = Where(slot=error.row, phase="step")
     at = "" if error.row is None else f"slot {error.row}: "
     message = f"{at}{error}. Nothing was sent; give {n} actions that fit the action space"
-    return BadAction(message, where=where, path=error.path, expected=error.expected, got=error.got)
+    try:
+        iter(actions)
+        kind = BadAction
+    except TypeError:  # as it is for whoever iterates over them, Gymnasium's vectors for example
+        kind = NoBatch
+    return kind(message, where=where, path=error.path, expected=error.expected, got=error.got)
 
 
 def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> WorkerDied:

@@ -112,7 +112,7 @@ class Lockstep:
             try:
                 mailed = write(actions)
             except Mismatch as error:
-                raise bad_action(error, pool.n) from None
+                raise bad_action(error, pool.n, actions) from None
             if mailed is not None or not self._plain:
                 return self._land(self._step(mailed))
             block = take_block()
@@ -232,7 +232,7 @@ class Lockstep:
         try:
             mailed = self._write_actions(actions)
         except Mismatch as error:
-            raise bad_action(error, self.pool.n) from None
+            raise bad_action(error, self.pool.n, actions) from None
         self._step(mailed, posted=True)
 
     def post_reset(

@@ -22,7 +22,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.loan import Lender
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
+from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.sample import cores
@@ -129,6 +129,7 @@ class RolloutSlot(Program):
         _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         env = self._envs[0]
+        check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(slot, env.observation_space, env.action_space) if recipe.sink else None

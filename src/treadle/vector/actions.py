@@ -31,7 +31,7 @@ class Mender:
         """Actions to try instead; None when there is nothing to mend."""
         if not isinstance(self._space, gs.Discrete | gs.MultiDiscrete | gs.MultiBinary | gs.Box):
             return None
-        if not isinstance(actions, list | tuple | np.ndarray) or len(actions) != self._n:
+        if not isinstance(actions, list | tuple | np.ndarray) or not np.iterable(actions) or len(actions) != self._n:
             return None
         ignored = self._ignored()
         if not any(ignored):

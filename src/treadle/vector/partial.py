@@ -31,7 +31,7 @@ from treadle.spaces import Mismatch
 from treadle.vector.infos import FINALS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
 from treadle.vector.refusals import NothingPending, WaitTimeout
-from treadle.vector.turns import IDLE
+from treadle.vector.turns import IDLE, one_at_a_time
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
@@ -94,7 +94,7 @@ class PartialBatches:
             mailed = write(actions)
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
-            raise bad_action(error, len(chosen)) from None
+            raise bad_action(error, len(chosen), actions) from None
         for target, source in zip(self._actions, staged, strict=True):
             if target is not None and source is not None:
                 target[chosen] = source
@@ -244,6 +244,7 @@ class PartialFace:
     _turns: Any
     _partial: PartialBatches | None = None
 
+    @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
         orders = orders_of_all(self.num_envs, seed, options)
@@ -251,6 +252,7 @@ class PartialFace:
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()
 
+    @one_at_a_time
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Ask for a step of the slots `env_id` (int[m], None: all), with m actions.
 
@@ -260,6 +262,7 @@ class PartialFace:
         self._opened("send").send(actions, env_id)
         self._settle_turn()
 
+    @one_at_a_time
     def recv(
         self, *, min: int | None = None, max: int | None = None, timeout: float | None = None
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

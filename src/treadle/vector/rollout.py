@@ -23,6 +23,7 @@ from treadle.pool.rollouts import Rollouts, Strip
 from treadle.spaces import Mailed
 from treadle.vector.env_slot import Ask
 from treadle.vector.next_obs import finals_of
+from treadle.vector.turns import one_at_a_time
 
 Act = Callable[[Any], Any]
 
@@ -112,6 +113,7 @@ class RolloutFace:
     reset: Callable[..., Any]
     _rollouts: Rollouts | None = None
 
+    @one_at_a_time
     def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
         """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
 
