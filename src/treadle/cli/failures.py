@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import gymnasium as gym
 
-from treadle.errors import MissingExtra, StartupFailed, TreadleError, UsageError, WorkerError
+from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
 from treadle.pool.stderr import plain
 from treadle.sample.failed import CollectionFailed, reason_of
 
@@ -97,8 +97,8 @@ def explain(error: Exception) -> tuple[str, int]:
 def _of_startup(error: StartupFailed) -> tuple[str, int]:
     first = error.failures[0] if error.failures else error
     original = first.__cause__
-    if isinstance(original, MissingExtra | UsageError):
-        return str(original), WRONG
+    if isinstance(first, TaskRaised) and isinstance(first, UsageError):
+        return first.error_message, WRONG
     if isinstance(original, ModuleNotFoundError) and original.name:
         return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
     if isinstance(original, gym.error.DependencyNotInstalled):

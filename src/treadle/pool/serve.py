@@ -20,6 +20,7 @@ import numpy as np
 from treadle import pickling
 from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
+from treadle.pool.original import attributes_of
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
 from treadle.spaces import Mailed
@@ -29,10 +30,9 @@ _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
 class Server:
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
-        """`in_caller`: a KeyboardInterrupt is the person's at the keyboard and passes through. `local`: replies are
-        not pickled on their way, so they are made snapshots here."""
+        """`in_caller`: see `caught`. `local`: replies are not pickled on their way, so they are made snapshots here."""
         self.slots, self.programs = slots, programs
-        self._catch: Any = (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
+        self._catch: Any = caught(in_caller)
         self._local = local
         k = len(slots)
         self._all = range(k)
@@ -357,11 +357,18 @@ class Server:
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
         if phase == "stream":  # a stream's program says itself where it was
-            phase = getattr(error, "treadle_phase", phase)
-            where.update(getattr(error, "treadle_where", {}))
+            placed = attributes_of(error)
+            phase = placed.get("treadle_phase", phase)
+            where.update(placed.get("treadle_where", {}))
         elif phase == "step":
             where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
-        return Raised.of(error, phase, **where)
+        return Raised.of(error, phase, catch=self._catch, **where)
+
+
+def caught(in_caller: bool) -> Any:
+    """What counts as a slot's own failure. In the caller's own thread a KeyboardInterrupt is the person's at the
+    keyboard and passes through, and so does whatever else is no Exception: a signal handler may have raised it."""
+    return (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
 
 
 def portable(action: Any) -> Any:
