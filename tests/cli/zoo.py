@@ -71,6 +71,23 @@ class Raises(Walk):
         return result
 
 
+class Fragile(Walk):
+    """Every fourth episode or so raises in its second step, unless the file `mended` is there."""
+
+    def __init__(self, mended: str = "") -> None:
+        self.mended = mended
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        found = super().reset(seed=seed)
+        self.bad = seed is not None and seed % 4 == 0 and not os.path.exists(self.mended)
+        return found
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.bad and self.t == 1:
+            raise ValueError("the arm is off")
+        return super().step(action)
+
+
 class Hangs(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.t == 6:

@@ -15,6 +15,8 @@ from treadle.record.summary import Summary, as_json
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.progress import Progress, duration, print_table
 
+SHOWN = 5  # episodes that are left out and named in the closing table
+
 
 def run(options: CollectOptions, given: Sequence[str]) -> int:
     """Collect, show what came of it, and return the exit code."""
@@ -59,6 +61,13 @@ def _left(stored: Stored, forced: bool) -> str:
     return f"{many}; the same command with --resume {'in place of --force ' if forced else ''}continues"
 
 
+def _besides(stored: Stored, summary: Summary) -> str:
+    """What else there is to say of the number of episodes."""
+    before = [f"{stored.before:,} from before"] if stored.before else []
+    missing = [f"{len(summary.skipped):,} left out"] if summary.skipped else []
+    return f" ({', '.join(before + missing)})" if before or missing else ""
+
+
 def _all(episodes: int) -> str:
     return f"all {episodes:,} episodes are" if episodes > 1 else "the episode is"
 
@@ -74,7 +83,7 @@ def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
     lengths = summary.lengths
     over = f" ({summary.steps - options.steps:,} more than asked: whole episodes)" if options.steps else ""
     rows = [
-        ("episodes", f"{n:,}" + (f" ({stored.before:,} from before)" if stored.before else "")),
+        ("episodes", f"{n:,}{_besides(stored, summary)}"),
         ("steps", f"{summary.steps:,}{over}"),
         (
             "return",
@@ -91,11 +100,19 @@ def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
         episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
         rows.append(("besides", f"{workers}, {episodes}"))
+    rows += [("" if i else "left out", line) for i, line in enumerate(left_out(summary))]
     if stored.dataset_id is not None and not summary.recoverable:
         rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
     rows.append(("hash", summary.hash))
     print_table(rows)
     print(closing_line(stored))
+
+
+def left_out(summary: Summary) -> list[str]:
+    """A line for each of the first episodes that are missing."""
+    lines = [f"episode {each['index']} (seed {each['seed']}): {each['cause']}" for each in summary.skipped[:SHOWN]]
+    more = len(summary.skipped) - len(lines)
+    return [*lines, f"and {more:,} more; all are in summary.json"] if more else lines
 
 
 def closing_line(stored: Stored) -> str:

@@ -41,6 +41,7 @@ from treadle.sample.named import env_name, env_of, reference_of
 from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
+from treadle.sample.skipping import DEATHS, Skipped, Skipping
 
 log = logging.getLogger("treadle")
 
@@ -101,6 +102,10 @@ def collect_dataset(
     format: Format = "hdf5",
     force: bool = False,
     resume: bool = False,
+    on_error: str = "stop",
+    max_skipped: int | float | None = None,
+    max_deaths: int = DEATHS,
+    retry_skipped: bool = False,
     verify: int = 1,
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
@@ -119,6 +124,10 @@ def collect_dataset(
             it ends with the same bytes as if it had not been stopped. With nothing there it begins one, with a
             complete run there it does nothing, unless its dataset was removed, which is then made again. Objects
             (a policy, a function) are compared by what they are made of, not by name alone.
+        on_error, max_skipped, max_deaths: as for `collect`. What is left out is in the summary's `skipped`; the others
+            are numbered without gaps, and each has its index in the run as `episode_index` (in an `.npz` file, as in
+            `episode_indices`). The bytes are those of any run that leaves out the same episodes.
+        retry_skipped: with `resume`: try those again that were left out, which else stay so.
         verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
             the summary's warnings.
         command: what the summary says made the dataset.
@@ -139,6 +148,9 @@ def collect_dataset(
         raise UsageError("force starts again and resume continues: give one of them")
     if verify < 0:
         raise UsageError(f"verify must not be negative, got {verify}")
+    if retry_skipped and not resume:
+        raise UsageError("retry_skipped is for a run that is resumed: give resume too")
+    skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
     check_options(pool_options)
     env = env_of(env)
@@ -185,7 +197,9 @@ def collect_dataset(
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
-        run.begin(place.recover() if resume else [], count, watch, pool_options)
+        had = place.recover() if resume else []
+        left_out = place.skipped() if resume and not retry_skipped else []
+        run.begin(had, left_out, count, skipping, watch, pool_options)
 
         def prepare() -> None:
             if damage not in ("", GONE):
@@ -193,6 +207,8 @@ def collect_dataset(
                 log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
             if not (resume and place.parts.exists()):
                 place.begin(arguments, output, objects)
+            elif retry_skipped:
+                place.note_skipped([])
 
         return run.go(prepare, verify, command, pool_options)
 
@@ -251,7 +267,9 @@ class _Run:
     def begin(
         self,
         had: list[EpisodeNote],
+        left_out: list[Skipped],
         workers: int | None,
+        skipping: Skipping,
         watch: Callable[[Standing], None] | None,
         pool_options: dict[str, Any],
     ) -> None:
@@ -259,9 +277,15 @@ class _Run:
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
         self._watch = throttled(watch) if watch is not None else None
-        schedule = Schedule(*self._amounts, {note.index: note.length for note in had})
+        self._skipped = {each.index: each for each in left_out if each.index not in self._notes}
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped)
+        why = skipping.too_many(schedule.skipped, schedule.episodes, len(had)) if skipping.skip and left_out else ""
+        if why:
+            raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
         self._start = perf_counter()
-        self._collection = Collection(self._recipe, schedule, root=self._seed, workers=workers, **pool_options)
+        self._collection = Collection(
+            self._recipe, schedule, root=self._seed, workers=workers, skipping=skipping, skip=self._skip, **pool_options
+        )
         described = self._collection.pool.descriptions[0]
         self._spaces = described.observation_space, described.action_space
         self._spec = _limited(described.metadata["spec"], self._recipe.max_steps)
@@ -284,7 +308,7 @@ class _Run:
             self._notes = {note.index: note for note in recover(self._place.parts)}
         if self._notes:  # a worker may have stored one that its caller was never told of
             self._place.settle()
-        notes, complete = self._prefix()
+        notes, skipped, complete = self._prefix()
         try:
             report = self._merge(self._place.parts, self._place.path, [n.index for n in notes]) if notes else None
         except OSError as error:
@@ -307,7 +331,7 @@ class _Run:
                 )  # fmt: skip
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
-        summary = self._summary(notes, report, command, seconds, collected, collection.tally, shares, warnings)
+        summary = self._summary(notes, skipped, report, command, seconds, collected, collection.tally, shares, warnings)
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()
@@ -336,13 +360,17 @@ class _Run:
                 now.return_sum += note.total_reward
                 watch(now)
 
-    def _prefix(self) -> tuple[list[EpisodeNote], bool]:
-        """The episodes 0, 1, ... that are there and belong to the run, and whether they are all of it."""
-        schedule = Schedule(*self._amounts, {index: note.length for index, note in self._notes.items()})
-        found: list[EpisodeNote] = []
-        while (note := self._notes.get(len(found))) is not None and (schedule.end is None or len(found) < schedule.end):
-            found.append(note)
-        return found, schedule.complete
+    def _skip(self, skipped: Skipped) -> None:
+        self._skipped[skipped.index] = skipped
+        self._place.note_skipped(self._skipped.values())
+
+    def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
+        """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
+        they are all of it."""
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in self._notes.values()}, self._skipped)
+        run = range(schedule.prefix)
+        notes = [self._notes[index] for index in run if index not in schedule.skipped]
+        return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
     def _merge(self, parts: Path, out: Path, episodes: Sequence[int]) -> MergeReport:
         observation_space, action_space = self._spaces
@@ -366,6 +394,7 @@ class _Run:
     def _summary(
         self,
         notes: list[EpisodeNote],
+        skipped: list[Skipped],
         report: MergeReport,
         command: str,
         seconds: float,
@@ -410,6 +439,7 @@ class _Run:
             worker_shares=[min(1.0, busy / collected) for busy in made],
             restarts=tally.restarts,
             speculative=tally.speculative,
+            skipped=[vars(each) for each in skipped],
             warnings=warnings,
         )
 

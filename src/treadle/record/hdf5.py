@@ -28,6 +28,7 @@ COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
 # The id is the first attribute of the first object, so that merging can set it without reading anything else.
 ID_OFFSET = 64
+INDEX = "episode_index"
 
 _U64 = struct.Struct("<Q")
 _PREPARED_MAX = 256
@@ -68,9 +69,9 @@ class _Prepared:
     def finish(self) -> None:
         """All is laid out: cut the bytes at the numbers, so that one `pack` makes the head of an episode.
 
-        The order in which `fill` takes the numbers: seed, total_steps, the statistics, then column by column.
+        The order in which `fill` takes the numbers: seed, index, total_steps, the statistics, then column by column.
         """
-        numbers = [(self.values["seed"], "Q"), (self.values["total_steps"], "Q")]
+        numbers = [(self.values[name], "Q") for name in ("seed", INDEX, "total_steps")]
         numbers += [(self.values[name], "d") for name in _RETURNS]
         numbers += [(at, "Q") for slot in self.slots for at in slot.numbers]
         order = sorted(range(len(numbers)), key=lambda i: numbers[i][0])
@@ -113,8 +114,12 @@ class Hdf5Encoder:
                     raise TypeError(f"option {name!r} cannot be stored: {error}") from None
         self._prepared: dict[tuple, _Prepared] = {}
 
-    def encode(self, columns: Sequence[Column], seed: int) -> Blob:
-        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",)."""
+    def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
+        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",).
+
+        `index`: which episode of its run it is; stored as the attribute `INDEX`, because Minari's own `id` counts what
+        is in the file.
+        """
         key: Any = kind_of(columns)
         if sum([array.nbytes for _, array in columns]) >= COMPRESS_FROM:  # else none of them is compressed
             key = (key, *[_chunking(array) for _, array in columns])
@@ -146,7 +151,7 @@ class Hdf5Encoder:
                     end += -size % 8
             if path == ("rewards",):
                 statistics = _statistics(array)
-        head = prepared.fill([seed, *statistics, *numbers])
+        head = prepared.fill([seed, index, *statistics, *numbers])
         if trees:
             patched = bytearray(head)
             for at, tree in trees:
@@ -178,6 +183,7 @@ class Hdf5Encoder:
         numbers = {
             "id": np.int64(0),
             "seed": np.uint64(0) if seed >= 2**63 else np.int64(0),
+            INDEX: np.int64(0),
             "total_steps": np.int64(0),
         }
         return {**numbers, **self._options, **{name: np.float64(0) for name in _RETURNS}}

@@ -32,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever the file is written
 class NpzEncoder:
     """Turns episodes into raw arrays, the large ones compressed while they wait to be merged."""
 
-    def encode(self, columns: Sequence[Column], seed: int) -> Blob:
+    def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
         """The blob of an episode: its head is JSON that says what lies where in the data."""
         table, pieces = list[list[Any]](), list[bytes]()
         for path, array in columns:

@@ -2,7 +2,7 @@
 
 ```
 DIR/run.json        the arguments that decide the run's bytes; written first
-DIR/.parts/         finished episodes that are not merged yet; gone when the run is complete
+DIR/.parts/         finished episodes that are not merged yet, and which are left out; gone when the run is complete
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
 DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
@@ -28,7 +28,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from treadle.errors import UsageError
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import recover
 from treadle.record.summary import Summary, read_summary
+from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
 
@@ -43,6 +44,7 @@ PARTS = ".parts"
 ARGUMENTS = "run.json"
 SUMMARY = "summary.json"
 REPLACED = ".replaced"
+SKIPPED = "skipped.json"
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
 
@@ -107,7 +109,7 @@ class RunDirectory:
         """What `begin` wrote. Raises UsageError when it is damaged."""
         path = self.path / ARGUMENTS
         try:
-            content = json.loads(path.read_text())
+            content = _read_json(path)
             found = {name: dict(content[name]) for name in ("arguments", "files")}
             below(self.path, content["output"])
             return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
@@ -195,6 +197,20 @@ class RunDirectory:
             self._below(path)
         return recover(self.parts)
 
+    def skipped(self) -> list[Skipped]:
+        """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
+        path = self.parts / SKIPPED
+        if not path.exists():
+            return []
+        try:
+            return [Skipped(int(each["index"]), int(each["seed"]), str(each["cause"])) for each in _read_json(path)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(path, error) from error
+
+    def note_skipped(self, skipped: Iterable[Skipped]) -> None:
+        """Write down which episodes the run has left out so far."""
+        _write_json(self.parts / SKIPPED, [vars(each) for each in skipped])
+
     def begin(
         self, arguments: Mapping[str, Any], output: Path, objects: Mapping[str, str | None] | None = None
     ) -> None:
@@ -243,7 +259,7 @@ class RunDirectory:
         listed = aside / "paths.json"
         if listed.exists():
             try:
-                names = json.loads(listed.read_text())
+                names = _read_json(listed)
                 if not isinstance(names, list):
                     raise TypeError(f"a list is expected, got {type(names).__name__}")
                 now = [below(self.path, name) for name in names]
@@ -343,6 +359,10 @@ def _damaged(
     path: Path, error: Exception, advice: str = "--force starts again, or choose another directory"
 ) -> UsageError:
     return UsageError(f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): {advice}")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -39,6 +39,7 @@ class Summary:
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
+        skipped: episodes that failed and were left out: index, seed and cause of each.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
@@ -70,6 +71,7 @@ class Summary:
     worker_shares: list[float] = field(default_factory=list)
     restarts: int = 0
     speculative: int = 0
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
     data_bytes: int = 0
