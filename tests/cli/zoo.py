@@ -18,6 +18,10 @@ class Walk(gym.Env):
     observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
     action_space = gym.spaces.Discrete(3)
 
+    def __init__(self) -> None:
+        if os.environ.get("WALK") == "0":
+            raise RuntimeError("no legs")
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.t, self.end = 0, int(self.np_random.integers(2, 9))
@@ -29,6 +33,31 @@ class Walk(gym.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
         return self.look(), float(action), self.t >= self.end, False, {}
+
+
+class Odd(Walk):
+    """Infos with keys, types and shapes that not all episodes share."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {"t": self.t, "said": "x" * self.end}
+        if self.end % 2:
+            info["lucky"] = np.float32(0.1 * self.t)
+        if self.end % 3:
+            info["mixed"] = np.arange(self.end, dtype=np.int16)
+        return observation, reward, terminated, truncated, info
+
+
+class Counted(Walk):
+    """Writes the seed of every episode that it begins into a file."""
+
+    def __init__(self, played: str) -> None:
+        self.played = played
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with open(self.played, "a") as file:
+            file.write(f"{seed}\n")
+        return super().reset(seed=seed)
 
 
 class RandomTimes(Walk):

@@ -31,6 +31,7 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
+from treadle.record.reopening import KEPT
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
@@ -120,10 +121,11 @@ def collect_dataset(
         episodes, steps: one of them is given.
         format: "hdf5" (a Minari dataset) or "npz" (one file of arrays).
         force: replace what an earlier run left in `out`; that is removed when the first new episode is finished.
-        resume: continue the run that was begun in `out` with the same arguments: its finished episodes are kept, and
-            it ends with the same bytes as if it had not been stopped. With nothing there it begins one, with a
-            complete run there it does nothing, unless its dataset was removed, which is then made again. Objects
-            (a policy, a function) are compared by what they are made of, not by name alone.
+        resume: continue the run that was begun in `out` with the same arguments, or with more `episodes` or `steps`:
+            its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
+            there it begins one, with a complete run there it does nothing, unless its dataset was removed or cut short,
+            which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
+            alone.
         on_error, max_skipped, max_deaths: as for `collect`. What is left out is in the summary's `skipped`; the others
             are numbered without gaps, and each has its index in the run as `episode_index` (in an `.npz` file, as in
             `episode_indices`). The bytes are those of any run that leaves out the same episodes.
@@ -175,17 +177,28 @@ def collect_dataset(
     folder = Path(out).absolute()
     output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
     with RunDirectory(out) as place:
-        for warning in place.check(arguments, output, force=force, resume=resume, objects=objects):
-            log.warning("%s", warning)
-        damage = ""
+        checked = place.check(arguments, output, force=force, resume=resume, objects=objects)
+        had: list[EpisodeNote] = []
+        left_out: list[Skipped] = []
+        damage, reopened = "", False
         if resume and place.complete:
             found = place.summary()
             damage = _damage(_data_file(output, format), found)
-            if not damage:
-                dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
-                return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
             if damage == GONE:
                 log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
+            elif not damage and not checked.grown and not (retry_skipped and found.skipped):
+                dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
+                return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
+            elif not damage:
+                left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
+                try:
+                    had, reopened = place.reopen(_data_file(output, format), format, left_out), True
+                except ValueError as error:
+                    log.warning("the episodes of the complete run are made again: %s", error)
+        elif resume:
+            had, left_out = place.recover(), [] if retry_skipped else place.skipped()
+        for warning in checked.warnings:
+            log.warning("%s", warning)
         recipe = RolloutRecipe(
             EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
             policy,
@@ -197,18 +210,21 @@ def collect_dataset(
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
-        had = place.recover() if resume else []
-        left_out = place.skipped() if resume and not retry_skipped else []
         run.begin(had, left_out, count, skipping, watch, pool_options)
 
         def prepare() -> None:
             if damage not in ("", GONE):
                 kept = place.keep_damaged(_data_file(output, format))
                 log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
+            if reopened:
+                place.reopened()
             if not (resume and place.parts.exists()):
                 place.begin(arguments, output, objects)
-            elif retry_skipped:
+                return
+            if retry_skipped:
                 place.note_skipped([])
+            if checked.grown:
+                place.grow(arguments)
 
         return run.go(prepare, verify, command, pool_options)
 
@@ -310,7 +326,9 @@ class _Run:
             self._place.settle()
         notes, skipped, complete = self._prefix()
         try:
-            report = self._merge(self._place.parts, self._place.path, [n.index for n in notes]) if notes else None
+            report = (
+                self._merge(self._place.parts, self._place.path, [n.index for n in notes], complete) if notes else None
+            )
         except OSError as error:
             if stopped is None or isinstance(stopped, KeyboardInterrupt):
                 stopped = _unmerged(error, len(self._notes))
@@ -372,11 +390,12 @@ class _Run:
         notes = [self._notes[index] for index in run if index not in schedule.skipped]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
-    def _merge(self, parts: Path, out: Path, episodes: Sequence[int]) -> MergeReport:
+    def _merge(self, parts: Path, out: Path, episodes: Sequence[int], complete: bool = False) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
             parts, out, episodes, env_id=self._env_id, policy=self._policy, observation_space=observation_space,
             action_space=action_space, env_spec=self._spec, format=self._format,
+            kept=out / KEPT if complete else None,
         )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:

@@ -28,6 +28,7 @@ COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
 # The id is the first attribute of the first object, so that merging can set it without reading anything else.
 ID_OFFSET = 64
+SEED_OFFSET = ID_OFFSET + len(form.attribute("seed", form.datatype(np.dtype("<i8")), (), bytes(8)))
 INDEX = "episode_index"
 
 _U64 = struct.Struct("<Q")
@@ -299,6 +300,15 @@ def _flatten(options: Mapping[str, Any], above: str) -> Iterable[tuple[str, Any]
             yield f"{above}/{key}", value
 
 
+def moved(head: Any, moves: Any, by: int, number: int) -> bytearray:
+    """A blob's head with `by` added to its addresses, and `number` as its id."""
+    head, unpack_from, pack_into = bytearray(head), _U64.unpack_from, _U64.pack_into
+    for at in np.frombuffer(moves, "<u4").tolist():
+        pack_into(head, at, unpack_from(head, at)[0] + by)
+    pack_into(head, ID_OFFSET, number)
+    return head
+
+
 def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
     """Write a file whose groups `episode_0`, `episode_1`, ... are the blobs in this order.
 
@@ -310,15 +320,10 @@ def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
         The size of the file in bytes.
     """
     names, addresses, end = list[bytes](), list[int](), form.SUPERBLOCK_SIZE
-    unpack_from, pack_into = _U64.unpack_from, _U64.pack_into
     with open(path, "wb", buffering=1 << 20) as file:
         file.write(bytes(form.SUPERBLOCK_SIZE))
         for number, (moves, head, data) in enumerate(blobs):
-            head = bytearray(head)
-            for at in np.frombuffer(moves, "<u4").tolist():
-                pack_into(head, at, unpack_from(head, at)[0] + end)
-            pack_into(head, ID_OFFSET, number)
-            file.write(head)
+            file.write(moved(head, moves, end, number))
             file.write(data)
             names.append(b"episode_%d" % number)
             addresses.append(end)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.sample.skipping import Skipped
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -109,10 +111,16 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 
 def read_summary(path: str | Path) -> Summary:
-    """What `write_summary` wrote. Raises ValueError or TypeError when it is damaged."""
+    """What `write_summary` wrote. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
     content = json.loads(Path(path).read_text())
+    content["skipped"] = [vars(each) for each in skipped_of(content.get("skipped", []))]
     content["returns"] = [math.nan if value is None else value for value in content["returns"]]
     return Summary(**content)
+
+
+def skipped_of(content: Any) -> list[Skipped]:
+    """Episodes that were left out, from JSON. Raises ValueError, TypeError or KeyError when it is damaged."""
+    return [Skipped(int(each["index"]), int(each["seed"]), str(each["cause"])) for each in content]
 
 
 def as_json(content: Any) -> str:
