@@ -400,7 +400,7 @@ def test_force_keeps_the_old_dataset_until_an_episode_is_finished(tmp_path: Path
     assert (done.returncode, "no episode was finished" in done.stderr) == (1, True)
     assert summary(out)["hash"] == before
     assert (out / summary(out)["dataset"] / "data" / "main_data.hdf5").exists()
-    assert sorted(path.name for path in out.iterdir()) == ["run.json", "summary.json", "treadle"]
+    assert sorted(path.name for path in out.iterdir()) == [".episodes", "run.json", "summary.json", "treadle"]
 
 
 def test_a_killed_replacement_that_finished_nothing_gives_the_old_dataset_back(tmp_path: Path) -> None:

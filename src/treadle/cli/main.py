@@ -38,7 +38,8 @@ generators (random, np.random) are shared by the K episodes that a worker plays,
 repeat when K > 1.
 
 STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the first one
-missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes.
+missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes. With more
+--episodes or --steps it makes a run larger, also a complete one.
 
 EPISODES THAT FAIL. An episode that raises in its reset or step, or costs --max-deaths fresh workers their lives or
 their time (--step-timeout), ends the run, or with --on-error skip is left out: the dataset has the others, numbered
@@ -163,8 +164,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         import_: Import = [],  # noqa: B006
         out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; one run a directory.")] = None,
         force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
-        resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR; begins it if there is none, "
-                          "does nothing if it is complete.")] = False,
+        resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, or make it larger; begins it "
+                          "if there is none, does nothing if it is complete.")] = False,
         verify: Annotated[int, typer.Option(metavar="K", help="Make K random episodes again, in fresh environments, "
                           "and warn if one differs.")] = 1,
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
