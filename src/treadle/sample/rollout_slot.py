@@ -8,6 +8,7 @@ neighbours.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -128,6 +129,7 @@ class RolloutSlot(Program):
             self._build(recipe, slot)
         self.shares = Shares()
         self._root: int | None = None
+        self._latest = 0  # the row whose episode was begun last
         self._said: set[str] = set()  # kinds of remarks made
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
@@ -178,14 +180,14 @@ class RolloutSlot(Program):
                     index = first.pop()
                     control.sign(index)
                 else:
-                    index = control.claim(wait=False)
+                    index = self._claim(control, wait=False)
                 if index is None and ready:  # let the caller have what there is before waiting for it
                     yield ready
                     ready, since = [], perf_counter()
                 if index is None and open_rows:
                     break
                 if index is None:
-                    index = control.claim(wait=True)
+                    index = self._claim(control, wait=True)
                 if control.stopped():
                     return
                 if index is None:  # nobody could bring one while we wait: let the caller do so
@@ -253,6 +255,22 @@ class RolloutSlot(Program):
         if ready:
             yield ready
 
+    def _claim(self, control: Any, *, wait: bool) -> int | None:
+        try:
+            return control.claim(wait=wait)  # type: ignore[no-any-return]
+        except OSError as error:
+            raise self._closed_by_others(error, self._buffers[self._latest]) from None
+
+    def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
+        """What to raise when one of the worker's own descriptors fails, `buffer` holding the latest episode."""
+        if error.errno != errno.EBADF or buffer.index < 0:
+            return error
+        told = UsageError(
+            "the environment or the policy has closed descriptors that it has not opened, in this episode or in one "
+            f"shortly before it ({error}): look for os.closerange, or for a library that makes itself a daemon"
+        )
+        return _placed(told, "stream", buffer, None)
+
     def _finished(self, row: int, terminated: bool, truncated: bool) -> Episode | None:
         """The episode of a row that has stopped; None: it goes on after all. Raises BadStep."""
         if not (terminated or truncated):
@@ -292,6 +310,7 @@ class RolloutSlot(Program):
         seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
         buffer = self._buffers[row]
         buffer.index, buffer.seed, buffer.length = index, seed, 0
+        self._latest = row
         phase = "init"
         try:
             if self._recipe.fresh_env:
@@ -364,6 +383,8 @@ class RolloutSlot(Program):
         try:
             return self._sink.add(episode)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EBADF:
+                raise self._closed_by_others(error, self._buffers[self._latest]) from None
             error.treadle_phase = "write"  # type: ignore[attr-defined]
             error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
             raise
