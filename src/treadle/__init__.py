@@ -23,6 +23,7 @@ _HOME = {
             "FreedHandle",
             "LayoutsDiffer",
             "MissingExtra",
+            "NoBatch",
             "RemoteTraceback",
             "SpaceError",
             "StartupFailed",
@@ -53,9 +54,10 @@ _HOME = {
     "OwnedVectors": "treadle.vector.owned",
     "VectorSampledTasks": "treadle.vector.sampled",
     "SingleProcessVectorSampledTasks": "treadle.vector.sampled",
+    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "treadle.vector.sampled"),
     "TaskVectorStats": "treadle.vector.sampled_tasks",
     **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "treadle.task.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite"), "treadle.task.sensors"),
+    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "treadle.task.sensors"),
     **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "treadle.task.gym"),
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
         FreedHandle,
         LayoutsDiffer,
         MissingExtra,
+        NoBatch,
         RemoteTraceback,
         SpaceError,
         StartupFailed,
@@ -165,7 +168,7 @@ if TYPE_CHECKING:
     from treadle.states.state import EnvState
     from treadle.task.core import RLStepResult, Task, TaskSampler
     from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
-    from treadle.task.sensors import Sensor, SensorSuite
+    from treadle.task.sensors import EnvType, Sensor, SensorSuite, SubTaskType
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
@@ -173,7 +176,12 @@ if TYPE_CHECKING:
     from treadle.vector.owned import OwnedVectors
     from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout
-    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+    from treadle.vector.sampled import (
+        COMPLETE_TASK_CALLBACK_KEY,
+        COMPLETE_TASK_METRICS_KEY,
+        SingleProcessVectorSampledTasks,
+        VectorSampledTasks,
+    )
     from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats
 

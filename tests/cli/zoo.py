@@ -235,3 +235,11 @@ class CountsCalls:
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         self.calls += 1
         return np.full(len(observations), self.calls // 5 % 3)
+
+
+class Warns(Walk):
+    """Warns in Gymnasium's way, which is yellow."""
+
+    def reset(self, **options: Any) -> Any:
+        gym.logger.warn("something is odd")
+        return super().reset(**options)

@@ -12,8 +12,6 @@ from plan_envs import Abacus, Walk, same
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make, scatter
 
-pytestmark = pytest.mark.timeout(120, method="signal")  # the thread of the other method forbids forking
-
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "serial"},
     {"backend": "thread"},

@@ -100,8 +100,6 @@ def test_real_environments(name: str, package: str, on_end: OnEnd, setup: dict[s
     check(name, on_end, setup)
 
 
-# the time limit's own thread would make the pool refuse to fork
-@pytest.mark.timeout(60, method="signal")
 @pytest.mark.parametrize("setup", START_METHODS, ids=show)
 def test_start_methods_and_shares(setup: dict[str, Any]) -> None:
     check("cartpole", OnEnd.SAME_STEP, setup)

@@ -80,6 +80,9 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+POLICY = "random|module:attr|file.py:attr|model.zip"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and end the process with its exit code. `arguments`: None for those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -119,9 +122,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
     Env = Annotated[str, typer.Argument(metavar="ENV", help="Which environment; see above.", show_default=False)]
     Policy = Annotated[
         str,
-        typer.Option(metavar="random|module:attr|file.py:attr", help="Who acts: a function of a batch of observations, "
-                     "an object with predict (Stable-Baselines3), get_action or get_actions, or a class or function "
-                     "that makes one."),
+        typer.Option(metavar=POLICY, help="Who acts: a function of a batch of observations, an object with predict, "
+                     "get_action or get_actions, a class or function that makes one, or a model that "
+                     "Stable-Baselines3 has saved."),
     ]  # fmt: skip
     Seed = Annotated[int, typer.Option(help="Decides everything random in the run; see above.")]
     Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core.")]
@@ -198,7 +201,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
     def evaluate(
         env: Env,
         policy: Policy = "random",
-        against: Annotated[str | None, typer.Option(metavar="random|module:attr|file.py:attr",
+        against: Annotated[str | None, typer.Option(metavar=POLICY,
                            help="A second policy, on the same episodes.")] = None,
         episodes: Annotated[int, typer.Option(metavar="N", help="How many.")] = 100,
         seed: Seed = 0,

@@ -18,10 +18,10 @@ from treadle.plan.parallel import ParallelEnv
 from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay
+from treadle.progress import Progress, Standing, duration, print_table, throttled
 from treadle.record.search_picture import search_picture
 from treadle.record.summary import as_json
 from treadle.record.video import can_write_mp4, write_video
-from treadle.sample.progress import Progress, Standing, duration, print_table, throttled
 
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 log = logging.getLogger("treadle")
@@ -71,7 +71,7 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
         show = throttled(progress)
 
         def watch(game: Game) -> None:
-            now.made_steps = sum(each.searched for each in games) + game.searched
+            now.steps = now.made_steps = sum(each.searched for each in games) + game.searched
             if not games:  # nothing is finished: what the first game has so far
                 now.made, now.return_sum = 1, game.total_reward
             show(now)

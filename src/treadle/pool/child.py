@@ -111,7 +111,7 @@ def _run(channel: Channel) -> int:
     server = Server(slots, programs)
     for program in programs:
         if hasattr(program, "share"):
-            program.share(arena)
+            program.share(arena, line.words)
         if hasattr(program, "lend"):
             program.lend(lender)
     if ground.rows is not None:
@@ -141,10 +141,15 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             answer(line, id, Extras({}, {}, {}, dict.fromkeys(server.slots, why)), why.phase)
             continue
         request = Request(id, Op(op), payload, block)
+        untold: dict[int, Raised] = {}
         for reply in server.handle(request, Control(line, tickets, id, worker)):
-            if not reply.last and not line.credit(id):
+            extras = reply.extras
+            if not reply.last and not line.credit(id):  # nobody wants its results, but what failed is told at the end
+                untold.update(extras.raised if extras is not None else {})
                 continue
-            answer(line, id, reply.extras, request.op.name.lower(), reply.last)
+            if untold and reply.last:
+                extras = Extras({}, {}, {}, untold)
+            answer(line, id, extras, request.op.name.lower(), reply.last)
         line.words[BUSY_NS] += perf_counter_ns() - start
 
 

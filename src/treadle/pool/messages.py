@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from treadle import pickling
+from treadle.pool.original import Original, traceback_of
 from treadle.spaces import Mismatch
 
 
@@ -17,7 +17,7 @@ class Op(IntEnum):
     """What a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
-    STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
+    STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: {slot: Mapping}, the same for all slots
@@ -43,13 +43,13 @@ class Extras(NamedTuple):
     """What a reply says beyond the arena's rows. Keys are slots; a slot without a word is not in the dict.
 
     Attributes:
-        infos: non-empty info dicts (reset, step) or results (call, stream).
+        infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
         finals: (final_info, loose leaves of the final observation) of slots that moved on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
 
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
     finals: dict[int, tuple[dict[str, Any], list[Any] | None]]
     raised: dict[int, Raised]
@@ -66,8 +66,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text first; `pickled` is the exception itself where it could be pickled, `kind` its class (which
-    can be pickled more often: a lock in an instance, or a constructor of two arguments, does no harm to the class)."""
+    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none."""
 
     error_type: str
     message: str
@@ -77,54 +76,20 @@ class Raised:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
-    pickled: bytes | None = None
-    kind: bytes | None = None
+    original: Original | None = None
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
 
     @classmethod
-    def of(cls, error: BaseException, phase: str, **where: Any) -> Raised:
-        """Never raises, whatever the exception's own methods do."""
-        try:
-            message = str(error)
-        except Exception:  # noqa: BLE001 - an exception whose __str__ fails is one of the faults we must survive
-            message = "<its __str__ failed>"
-        try:
-            text = "".join(traceback.format_exception(error))
-        except Exception:  # noqa: BLE001 - as above
-            text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__qualname__}: {message}\n"
-        more: dict[str, Any] = {"pickled": _pickled(error), "kind": _pickled(type(error))}
-        if isinstance(error, Mismatch):
-            more.update(path=tuple(error.path), expected=error.expected, got=error.got)
-        return cls(type(error).__qualname__, message, text, phase, **more, **where)
-
-    def original(self) -> BaseException | None:
-        """The exception rebuilt, or None when it cannot be."""
-        error = _rebuilt(self.pickled)
-        return error if isinstance(error, BaseException) else None
-
-    def original_type(self) -> type | None:
-        """The exception's class, or None when it cannot be had here."""
-        kind = _rebuilt(self.kind)
-        return kind if isinstance(kind, type) else None
-
-
-def _rebuilt(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return pickle.loads(data)
-    except Exception:  # noqa: BLE001 - constructors of foreign exceptions may fail in any way
-        return None
-
-
-def _pickled(value: Any) -> bytes | None:
-    try:
-        data = cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - unpicklable exceptions travel as text
-        return None
-    return data if len(data) <= 65536 else None
+    def of(cls, error: BaseException, phase: str, *, catch: Any = BaseException, **where: Any) -> Raised:
+        """Raises nothing of the kind `catch`, whatever the exception's own methods do."""
+        original = Original.of(error, catch)
+        if issubclass(type(error), Mismatch):  # `isinstance` would ask it, too
+            misfit: Any = error
+            where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
+        text = traceback_of(error, original, catch)
+        return cls(original.name, original.message, text, phase, original=original, **where)
 
 
 @dataclass(frozen=True)
@@ -137,7 +102,7 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, cloudpickle.dumps(factories))
+        return cls(index, slots, pickling.dumps(factories))
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
@@ -186,7 +151,7 @@ def unsendable(value: Any, name: str) -> TypeError | None:
 
 def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
     try:
-        cloudpickle.dumps(value)
+        pickling.dumps(value)
     except Exception as error:  # noqa: BLE001 - whatever a foreign __reduce__ raises
         items: Any = ()
         if isinstance(value, dict):

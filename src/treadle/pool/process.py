@@ -263,7 +263,10 @@ def check_start_method(start_method: str) -> None:
     if start_method not in START_METHODS:
         raise UsageError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
     if start_method == "fork":
-        threads = [t.name for t in threading.enumerate() if t is not threading.main_thread() and t.name != THREAD_NAME]
+        # one that `threading` did not start is listed once it has asked for its own name, and stays listed at its end
+        running = sys._current_frames()
+        others = [t for t in threading.enumerate() if t is not threading.main_thread() and t.ident in running]
+        threads = [t.name for t in others if t.name != THREAD_NAME]
         if threads:
             raise UsageError(
                 f"start_method='fork' copies this process, and it has other threads ({', '.join(threads[:5])}): their "

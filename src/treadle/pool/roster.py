@@ -12,7 +12,7 @@ import time
 from time import monotonic
 from typing import Any
 
-from treadle.errors import StartupFailed, StartupRefused, UsageError, Where, WorkerError
+from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.pool import failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
@@ -251,8 +251,8 @@ def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
     first = failures[0]
     more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
     fields = {"where": first.where, "remote_traceback": first.remote_traceback, "failures": tuple(failures)}
-    if all(isinstance(failure.__cause__, UsageError) for failure in failures):
-        error: StartupFailed = StartupRefused(f"{first.__cause__} ({first.where})", **fields)
+    if isinstance(first, TaskRaised) and all(isinstance(failure, UsageError) for failure in failures):
+        error: StartupFailed = StartupRefused(f"{first.error_message} ({first.where})", **fields)
     else:
         error = StartupFailed(f"{first}{more}", **fields)
     error.__cause__ = first

@@ -24,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
 from treadle.record import packing
 from treadle.record.identity import identities
@@ -33,13 +34,13 @@ from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT
 from treadle.record.run_directory import SUMMARY, RunDirectory
-from treadle.record.summary import Summary, versions, write_summary
+from treadle.record.summary import Summary, time_shares, versions, write_summary
+from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name, env_of, reference_of
-from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping
@@ -49,7 +50,7 @@ log = logging.getLogger("treadle")
 GONE = "gone"  # what is wrong with a dataset that is not there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stored:
     """What is in a run's directory now.
 
@@ -72,6 +73,18 @@ class Stored:
     finished: int
     before: int = 0
     unchanged: bool = False
+
+    def __repr__(self) -> str:
+        if self.summary is None:
+            return f"<Stored: no dataset, {self.finished:,} finished episodes in {self.directory}>"
+        note = "" if self.complete else f", incomplete, {self.finished:,} episodes are finished"
+        return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
+
+    def _repr_html_(self) -> str:
+        if self.summary is None:
+            return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
+        rows = rows_of(self.summary, before=self.before, dataset=self.dataset_id is not None)
+        return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -110,6 +123,7 @@ def collect_dataset(
     verify: int = 1,
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Stored:
     """Collect a dataset into the directory `out`.
@@ -134,6 +148,7 @@ def collect_dataset(
             the summary's warnings.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
+        progress: as for `collect`.
 
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
@@ -210,7 +225,8 @@ def collect_dataset(
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
-        run.begin(had, left_out, count, skipping, watch, pool_options)
+        shown = Progress(progress)
+        run.begin(had, left_out, count, skipping, _both(watch, shown.tell), pool_options)
 
         def prepare() -> None:
             if damage not in ("", GONE):
@@ -226,7 +242,22 @@ def collect_dataset(
             if checked.grown:
                 place.grow(arguments)
 
-        return run.go(prepare, verify, command, pool_options)
+        with shown:
+            return run.go(prepare, verify, command, pool_options)
+
+
+def _both(
+    one: Callable[[Standing], None] | None, other: Callable[[Standing], None] | None
+) -> Callable[[Standing], None] | None:
+    """Whoever of the two wants to be told."""
+    if one is None or other is None:
+        return one or other
+
+    def tell(now: Standing) -> None:
+        one(now)
+        other(now)
+
+    return tell
 
 
 def _data_file(output: Path, format: Format) -> Path:
@@ -286,13 +317,12 @@ class _Run:
         left_out: list[Skipped],
         workers: int | None,
         skipping: Skipping,
-        watch: Callable[[Standing], None] | None,
+        tell: Callable[[Standing], None] | None,
         pool_options: dict[str, Any],
     ) -> None:
         """Start the workers. Nothing is written yet."""
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
-        self._watch = throttled(watch) if watch is not None else None
         self._skipped = {each.index: each for each in left_out if each.index not in self._notes}
         schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped)
         why = skipping.too_many(schedule.skipped, schedule.episodes, len(had)) if skipping.skip and left_out else ""
@@ -300,7 +330,14 @@ class _Run:
             raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
         self._start = perf_counter()
         self._collection = Collection(
-            self._recipe, schedule, root=self._seed, workers=workers, skipping=skipping, skip=self._skip, **pool_options
+            self._recipe,
+            schedule,
+            root=self._seed,
+            workers=workers,
+            skipping=skipping,
+            skip=self._skip,
+            tell=tell,
+            **pool_options,
         )
         described = self._collection.pool.descriptions[0]
         self._spaces = described.observation_space, described.action_space
@@ -359,24 +396,13 @@ class _Run:
         return stored
 
     def _collect(self, collection: Collection) -> None:
-        episodes, steps = self._amounts
-        notes, watch = self._notes, self._watch
-        now = Standing(episodes, steps, len(notes), sum(note.length for note in notes.values()))
-        if watch is not None:
-            watch(now)
-        for index, length, note in collection:
+        notes = self._notes
+        for index, _, note in collection:
             if not notes:
                 self._place.settle()
                 if self._format == "hdf5":
                     minari_files.require()  # to merge with: importing it takes 40 ms, in which the workers play on
             notes[index] = note
-            if watch is not None:
-                now.episodes += 1
-                now.steps += length
-                now.made += 1
-                now.made_steps += length
-                now.return_sum += note.total_reward
-                watch(now)
 
     def _skip(self, skipped: Skipped) -> None:
         self._skipped[skipped.index] = skipped
@@ -422,16 +448,7 @@ class _Run:
         shares: dict[int, Shares],
         warnings: list[str],
     ) -> Summary:
-        step = sum(share.step + share.reset for share in shares.values())
-        spent = {
-            "step": step,
-            "policy": sum(share.policy for share in shares.values()),
-            "encode": sum(share.encode for share in shares.values()),
-            "merge": seconds - collected,
-        }
-        total = sum(spent.values())
         steps = sum(note.length for note in notes)
-        made = [share.step + share.reset + share.policy + share.encode for _, share in sorted(shares.items())]
         return Summary(
             command=command,
             versions=versions(*_packages(self._spec)),
@@ -454,8 +471,8 @@ class _Run:
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
             raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
-            time_shares={name: value / total for name, value in spent.items()},
-            worker_shares=[min(1.0, busy / collected) for busy in made],
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, share.busy / collected) for _, share in sorted(shares.items())],
             restarts=tally.restarts,
             speculative=tally.speculative,
             skipped=[vars(each) for each in skipped],

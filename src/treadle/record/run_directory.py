@@ -448,10 +448,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def file_digests(*references: Any) -> dict[str, str]:
-    """blake2b-128 of the Python files named in "file.py:attribute" references, by path; others are skipped."""
+    """blake2b-128 of the files of "file.py:attribute" and "model.zip" references, by path; others are skipped."""
     out = {}
     for reference in references:
-        name = reference.rpartition(":")[0] if isinstance(reference, str) else ""
-        if name.endswith(".py") and os.path.isfile(name):
+        name = reference if isinstance(reference, str) else ""
+        name = name if name.endswith(".zip") else name.rpartition(":")[0]
+        if name.endswith((".py", ".zip")) and os.path.isfile(name):
             out[name] = hashlib.blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
     return out

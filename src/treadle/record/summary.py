@@ -7,14 +7,16 @@ import json
 import math
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.sample.rollout_slot import Shares
 from treadle.sample.skipping import Skipped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """A finished (or interrupted) run.
 
@@ -37,7 +39,8 @@ class Summary:
         steps_per_second: stored steps over wall time.
         raw_bytes: of the arrays before compression.
         disk_bytes: of the dataset.
-        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1.
+        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1, and 1
+            together. The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
@@ -78,6 +81,28 @@ class Summary:
     dataset: str = ""
     data_bytes: int = 0
     recoverable: bool = True
+
+    @property
+    def in_short(self) -> str:
+        """Such as "100 episodes of CartPole-v1 by random, 2,214 steps, mean return 22.14"."""
+        mean = sum(self.returns) / self.episodes
+        count = f"{self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
+        return f"{count} of {self.env_id} by {self.policy}, {self.steps:,} steps, mean return {mean:,.2f}"
+
+    def __repr__(self) -> str:
+        return f"<Summary: {self.in_short}, hash {self.hash}>"
+
+
+def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:
+    """`Summary.time_shares` of what workers spent, and of so many seconds of merging. {}: workers were not asked."""
+    spent = {
+        "step": sum(share.step + share.reset for share in workers),
+        "policy": sum(share.policy for share in workers),
+        "encode": sum(share.encode for share in workers),
+        "merge": merging,
+    }
+    total = sum(spent.values())
+    return {name: value / total for name, value in spent.items()} if workers and total > 0 else {}
 
 
 def versions(*packages: str) -> dict[str, str]:

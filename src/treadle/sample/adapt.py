@@ -13,9 +13,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.sample.contract import first_observation, flag, stepped
+from treadle.sample.contract import first_observation, flag, in_step, stepped
+from treadle.sample.observations import Fit
 from treadle.sample.step_type import StepType
 from treadle.sample.steps import EnvSpec, EnvStep
+from treadle.spaces import Mismatch
 
 log = logging.getLogger("treadle")
 
@@ -29,39 +31,32 @@ class GymnasiumEnv:
     Attributes:
         env: the environment.
         spec: its spaces, and its registered limit of steps.
-        plain: do its observations lie in its space exactly, as far as is known? See `treadle.sample.tight`.
     """
 
     def __init__(self, env: gym.Env) -> None:
         self.env = env
         limit = env.spec.max_episode_steps if env.spec is not None else None
         self.spec = EnvSpec(env.observation_space, env.action_space, limit)
-        self.plain = True
+        self._fit = Fit(env.observation_space, exact=True)
         self._seed: int | None = None
-        self._held: tuple[Any, dict[str, Any]] | None = None
         self._steps = 0
 
     def seed(self, seed: int) -> None:
         """Give the next reset this seed."""
         self._seed = seed
 
-    def hold(self, observation: Any, info: dict[str, Any]) -> None:
-        """Let the next `reset` return this instead of resetting."""
-        self._held = observation, info
-
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; (observation, info)."""
+        """Begin an episode; (observation, info). Raises `spaces.Mismatch` for what does not fit its space."""
         self._steps = 0
-        if self._held is not None:
-            held, self._held = self._held, None
-            return held
         seed, self._seed = self._seed, None
-        return first_observation(self.env.reset(seed=seed))
+        observation, info = first_observation(self.env.reset(seed=seed))
+        return fitted(self._fit, observation, 0), info
 
     def step(self, action: Any) -> EnvStep:
-        """Raises RuntimeError before the first reset, and `BadStep` for what no step returns."""
+        """Raises RuntimeError before the first reset, `BadStep` for what no step returns, and `spaces.Mismatch`."""
         observation, reward, terminated, truncated, info = stepped(self.env.step(action))
         self._steps += 1
+        fitted(self._fit, observation, self._steps)
         kind = type_of(
             self._steps, flag("terminated", terminated, self._steps), flag("truncated", truncated, self._steps)
         )
@@ -105,6 +100,20 @@ def as_environment(env: Any) -> Any:
     return GymnasiumEnv(env) if isinstance(env, gym.Env) else env
 
 
+def fit_of(env: Any) -> Fit | None:
+    """What looks at the observations of one that `as_environment` returned; None: it does so itself."""
+    return None if isinstance(env, GymnasiumEnv) else Fit(spec_of(env).observation_space, exact=False)
+
+
+def fitted(fit: Fit | None, observation: Any, step: int) -> Any:
+    """The observation as it is to be used. What is raised knows the step (from 1; 0: the reset)."""
+    try:
+        return observation if fit is None else fit(observation)
+    except Mismatch as error:
+        in_step(error, step)
+        raise
+
+
 def spec_of(env: Any) -> Any:
     """Its `EnvSpec`, made from its spaces where it has none."""
     spec = getattr(env, "spec", None)
@@ -143,4 +152,4 @@ def seed_environment(env: Any, seed: int) -> None:
                 attribute.seed(seed)
 
 
-__all__ = ["GymnasiumEnv", "as_environment", "bare", "seed_environment", "spec_of", "type_of"]
+__all__ = ["GymnasiumEnv", "as_environment", "bare", "fit_of", "fitted", "seed_environment", "spec_of", "type_of"]

@@ -25,6 +25,7 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.tickets import END
 from treadle.program.gym_env import EnvRecipe
+from treadle.progress import Progress, Standing
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
@@ -34,7 +35,6 @@ from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
     Globals,
-    Lost,
     Remark,
     RolloutOrder,
     RolloutRecipe,
@@ -43,6 +43,7 @@ from treadle.sample.rollout_slot import (
 )
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
+from treadle.sample.watch import Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
@@ -78,6 +79,7 @@ class Collection:
         workers: how many; None: as many as cores (and no more than episodes).
         backend: "process", "serial" or "thread".
         room: asked before a ticket is issued beyond one a worker: may the caller take more results?
+        tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
         skip: called with each episode that the run goes on without.
         pool_options: for the pool, with on_failure "restart" if nothing else is said. A worker is replaced as often as
@@ -96,6 +98,7 @@ class Collection:
         room: Callable[[int], bool] | None = None,
         skipping: Skipping | None = None,
         skip: Callable[[Skipped], None] | None = None,
+        tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
         self._recipe, self.schedule, self._root = recipe, schedule, root
@@ -103,6 +106,7 @@ class Collection:
         self._note_skipped = skip or (lambda skipped: None)
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
+        self._watch = Watch(schedule.standing(), tell, recipe.rows)
         count = workers or bell.cores()
         if workers is None and schedule.end is not None:
             count = max(1, min(count, schedule.end - len(schedule.lengths) - len(schedule.skipped)))
@@ -128,10 +132,13 @@ class Collection:
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         for member in self.pool.members:
             self._order(member, BATCH)
+        watch = self._watch
+        watch.begin(self.pool)
         self._issue()
         while not self.schedule.complete:
-            events = self.pool.poll(self._patience())
-            if not events:
+            events = self.pool.poll(watch.patience(self._patience()))
+            watch.look()
+            if not events and self._suspect:
                 self._find_lost()
             for event in events:
                 if isinstance(event, Answered):
@@ -145,6 +152,7 @@ class Collection:
                 self._issue()
             elif not self._awaited() or time.monotonic() > self._deadline:
                 break
+        watch.end()
         if self._failure is not None:
             error = self._failure[1]
             error.finished = len(self.schedule.lengths)
@@ -198,9 +206,9 @@ class Collection:
                 if isinstance(result, Remark):
                     self._remark(index, result)
                     continue
-                if index in self._first.get(worker, ()):
+                if self._first and index in self._first.get(worker, ()):
                     self._first[worker].remove(index)
-                if isinstance(result, Lost):
+                if not length:
                     shown = None if event.member.inline else worker
                     error = failure.task_error(result.raised, slot, shown, event.member.worker.pid)
                     self._skip(index, failed.raised(error, len(self.schedule.lengths)))
@@ -211,6 +219,7 @@ class Collection:
                 self.tally.episodes += 1
                 by_worker = self.tally.by_worker
                 by_worker[event.member.index] = by_worker.get(event.member.index, 0) + length
+                self._watch.heard(event.member, 1, length, result.total_reward)
                 yield index, length, result
         if len(self._issued) > 4096:
             self._issued = [index for index in self._issued if index in self.schedule.issued]
@@ -250,7 +259,7 @@ class Collection:
         barren = self._barren[worker] = self._barren.get(worker, 0) + 1
         # what a worn worker dies of may be its age: an episode is guilty when it is the first that a worker plays
         first = given[:1] if given else lost if len(lost) == 1 else []
-        guilty = lost if drop else [i for i in first if i in lost and worker in self._fresh]
+        guilty = list(lost) if drop else [i for i in first if i in lost and worker in self._fresh]
         for index in guilty:
             deaths = self._deaths[index] = self._deaths.get(index, 0) + 1
             if deaths >= self._skipping.deaths:
@@ -372,6 +381,7 @@ def collect(
     max_skipped: int | float | None = None,
     max_deaths: int = DEATHS,
     backend: str = "process",
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Iterator[Episode]:
     """Play whole episodes in parallel and yield them.
@@ -404,6 +414,8 @@ def collect(
         max_deaths: how many fresh workers may die or be killed on one episode. Those that a dead worker had begun go
             first to a fresh one, which plays each by itself; the episode is to blame for what it does to such a one.
         backend: "process", "serial" (in this thread) or "thread".
+        progress: True: show on stderr how far it is: a bar on a terminal, a line that is written over in a notebook, a
+            line every ten seconds elsewhere. None: only on a terminal, where rich is installed.
         pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout. With
             step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
             action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
@@ -427,7 +439,9 @@ def collect(
     check_options(pool_options)
     pool_options["skipping"] = Skipping.of(on_error, max_skipped, max_deaths)
     count = None if workers == "auto" else int(workers)
-    return _collect(recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, pool_options)
+    return _collect(
+        recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, progress, pool_options
+    )
 
 
 def _collect(
@@ -438,7 +452,8 @@ def _collect(
     ordered: bool,
     max_buffered: int,
     backend: str,
-    options: dict[str, Any],
+    progress: bool | None,
+    pool_options: dict[str, Any],
 ) -> Iterator[Episode]:
     if schedule.complete:
         return
@@ -448,7 +463,9 @@ def _collect(
     def room(outstanding: int) -> bool:
         return held + largest * outstanding <= max_buffered
 
-    with Collection(recipe, schedule, root=seed, workers=workers, backend=backend, room=room, **options) as run:
+    shown = Progress(progress)
+    options = {"workers": workers, "backend": backend, "room": room, "tell": shown.tell, **pool_options}
+    with Collection(recipe, schedule, root=seed, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from treadle import seeding
-from treadle.errors import BadObservation, RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
+from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
@@ -92,15 +92,14 @@ def reason_of(error: WorkerError) -> str:
         else:
             reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
-    original, kind = error.__cause__, getattr(error, "error_type", "") or type(error).__name__
-    if original is None or isinstance(original, RemoteTraceback):
+    kind, said = getattr(error, "error_type", ""), " ".join(getattr(error, "error_message", "").split())
+    if not kind:
         lines = error.remote_traceback.strip().splitlines()
         text = lines[-1] if lines else str(error)
     else:
-        said = " ".join(str(original).split())
         if isinstance(error, BadObservation):
             return f"{said}: the environment's observation does not fit its own observation_space"
-        if isinstance(original, TreadleError) and said:  # our own words need no type before them
+        if isinstance(error.__cause__, TreadleError) and said:  # our own words need no type before them
             return said
         text = f"{kind}: {said}" if said else kind
     place = user_frame(error.remote_traceback)

@@ -33,7 +33,8 @@ class MultiprocessingSampler(PoolSampler):
         on_failure: what becomes of a worker that dies or raises. "drop" (default): a warning names it, the others go
             on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
         max_restarts: of one worker, in ten minutes.
-        progress: show it on stderr? None: on a terminal, where rich is installed.
+        progress: show on stderr how far a sampling is? As for `treadle.collect`; None (default): only on a terminal,
+            where rich is installed.
         pool_options: start_method, preload, start_timeout, step_timeout (seconds in which a worker must take a step;
             one that does not counts as dead), close_timeout, worker_output; see `treadle.pool.pool.Pool`.
 

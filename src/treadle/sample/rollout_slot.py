@@ -25,7 +25,7 @@ from treadle.errors import BadAction, UsageError
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Raised
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
+from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.sample import cores
@@ -114,12 +114,27 @@ class RolloutRecipe:
 
 @dataclass
 class Shares:
-    """Seconds that a worker has spent, by kind."""
+    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
 
     step: float = 0.0
     policy: float = 0.0
     encode: float = 0.0
     reset: float = 0.0
+
+    def played(self, seconds: float, policy: float) -> None:
+        """Add a stretch of playing.
+
+        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
+        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
+        """
+        policy = min(policy, seconds)
+        self.policy += policy
+        self.step += seconds - policy
+
+    @property
+    def busy(self) -> float:
+        """All of them."""
+        return self.step + self.policy + self.encode + self.reset
 
 
 class RolloutSlot(Program):
@@ -137,6 +152,7 @@ class RolloutSlot(Program):
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         self._begun = [0] * recipe.rows  # episodes of each row's present environment
         env = self._envs[0]
+        check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(slot, env.observation_space, env.action_space) if recipe.sink else None
@@ -170,20 +186,30 @@ class RolloutSlot(Program):
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
+        asked = 0.0  # seconds since `mark` that the policy is thought to have taken
         open_rows, more, beat = 0, True, 0
         first, apart = list(reversed(order.first)), False  # apart: is one of `first` being played, by itself?
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
+
+        def settle() -> None:
+            """Note how long was played since `mark`."""
+            nonlocal mark, asked
+            clock = perf_counter()
+            shares.played(clock - mark, asked)
+            mark, asked = clock, 0.0
+
         while True:
             while more and open_rows < len(rows) and not (apart and open_rows):
                 apart = bool(first)
+                index: int | None = first.pop() if apart else self._claim(control, wait=False)
                 if apart:
-                    index = first.pop()
                     control.sign(index)
-                else:
-                    index = self._claim(control, wait=False)
+                if open_rows and (ready or index is not None):  # a pause in playing
+                    settle()
                 if index is None and ready:  # let the caller have what there is before waiting for it
                     yield ready
                     ready, since = [], perf_counter()
+                    mark = since
                 if index is None and open_rows:
                     break
                 if index is None:
@@ -202,7 +228,7 @@ class RolloutSlot(Program):
                     else:
                         now[row], playing[row] = begun
                         open_rows += 1
-                mark = perf_counter()
+                    mark = perf_counter()
             if not open_rows:
                 break
             beat += 1
@@ -212,9 +238,8 @@ class RolloutSlot(Program):
                 else:
                     before = perf_counter()
                     actions, policy_infos = act(now)
-                    taken = (perf_counter() - before) * (MEET if self._alone is None or buffers[0].length else 1)
-                    shares.policy += taken
-                    shares.step -= taken
+                    taken = perf_counter() - before
+                    asked += taken * MEET if self._alone is None or buffers[0].length else taken
             except BaseException as error:  # noqa: BLE001 - whatever it raises, sys.exit too, is placed and raised again
                 raise self._blamed(error, now) from None
             for row in rows:
@@ -226,9 +251,11 @@ class RolloutSlot(Program):
                         now[row] = episode.send((actions[row], None if policy_infos is None else policy_infos[row]))
                         continue
                     except StopIteration as end:
+                        settle()
                         finished = self._finished(row, *end.value)
                 except BaseException as error:  # noqa: BLE001 - raised on, with its place, or told of
                     begun = self._failed(row, error, now, order)
+                    mark = perf_counter()
                     if not isinstance(begun, Lost):
                         now[row], playing[row] = begun
                         continue
@@ -239,10 +266,10 @@ class RolloutSlot(Program):
                     now[row], playing[row] = self._going_on(row)
                     yield [*ready, self._remark_endless(buffers[row])]
                     ready, since = [], perf_counter()
+                    mark = since
                     continue
                 now[row] = playing[row] = None
                 open_rows -= 1
-                shares.step += perf_counter() - mark
                 ready += ended
                 mark = perf_counter()
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
@@ -251,6 +278,7 @@ class RolloutSlot(Program):
                     ready, since = [], perf_counter()
                     mark = since
             if control.stopped():
+                settle()
                 return
         if ready:
             yield ready
@@ -280,14 +308,14 @@ class RolloutSlot(Program):
         start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         episode = self._buffers[row].episode(terminated, truncated, copy=copies)
-        self._encoded(start)
+        self.shares.encode += perf_counter() - start
         return episode
 
     def _ended(self, episode: Episode) -> list[tuple[int, int, Any]]:
         """What becomes of a finished episode: (index, length, result), and perhaps a remark."""
         start = perf_counter()
         result = episode if self._sink is None else self._store(episode)
-        self._encoded(start)
+        self.shares.encode += perf_counter() - start
         index = episode.index
         ended: list[tuple[int, int, Any]] = [(index, len(episode), result)]
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
@@ -296,11 +324,6 @@ class RolloutSlot(Program):
             text = f"episode {index} (seed {episode.seed}) has a reward that is not a number (NaN), in step {step}"
             ended.append((index, 0, Remark("nan", text)))
         return ended
-
-    def _encoded(self, start: float) -> None:
-        taken = perf_counter() - start
-        self.shares.encode += taken
-        self.shares.step -= taken
 
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
@@ -361,7 +384,7 @@ class RolloutSlot(Program):
         phase = error.treadle_phase  # type: ignore[attr-defined]
         if not order.skip or phase not in SKIPPED or not isinstance(error, Exception | SystemExit):
             raise error from None
-        raised = Raised.of(error, phase, **error.treadle_where)  # type: ignore[attr-defined]
+        raised = Raised.of(error, phase, **error.treadle_where)  # type: ignore[union-attr]
         again = self._begun[row] > 1
         with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
             close_env(self._envs[row])

@@ -11,6 +11,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
+from treadle.progress import Standing
+
 # how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
 WINDOW = 8192
 
@@ -90,6 +92,11 @@ class Schedule:
         if index in self.issued:
             self.issued.discard(index)
             self._again.append(index)
+
+    def standing(self) -> Standing:
+        """How far it is."""
+        lengths = self.lengths
+        return Standing(self.episodes, self._steps, episodes=len(lengths), steps=sum(lengths.values()))
 
     @property
     def complete(self) -> bool:
