@@ -178,6 +178,9 @@ class Control:
         self._line.unticketed(False)
         return number
 
+    def sign(self, number: int) -> None:
+        self._tickets.sign(number, self._worker)
+
 
 def _redirect(out: int, err: int) -> None:
     """Stdout is the caller's own; stderr is a pipe that the caller reads (or its own); stdin gives nothing."""
