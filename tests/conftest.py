@@ -434,6 +434,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     arm(item)
 
 
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not go through what was imported for good."""
+    gc.collect()
+    gc.freeze()
+
+
 # --- the session -----------------------------------------------------------------------------------------------------
 
 
