@@ -23,6 +23,7 @@ from typing import Any
 from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
+from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
 from treadle.pool.loan import Lender
@@ -78,6 +79,7 @@ def _run(channel: Channel) -> int:
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
     _inherit(start)
+    _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec)
     try:
         channel.send(hello, block=True)
@@ -207,6 +209,16 @@ def _inherit(start: Start) -> None:
         np.random.seed()
 
 
+def _receive(channel: Channel, count: int) -> None:
+    """Descriptors that came along."""
+    found: list[int] = []
+    while len(found) < count:
+        received = channel.recv_wait()
+        assert received is not None
+        found += received[1]
+    Arrived.held = tuple(found)
+
+
 def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
     slot = spec.slots[0]
     programs: list[Any] = []
@@ -235,12 +247,22 @@ def _leave(code: int, run_atexit: bool) -> None:
         traceback.print_exception(error)
     if run_atexit:
         atexit._run_exitfuncs()
+    else:
+        _flush_queues()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # nobody reads it any more
     os._exit(code)
+
+
+def _flush_queues() -> None:
+    """As a process of multiprocessing's own ends: what was put into a queue gets there."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._run_finalizers(0)
+        util._run_finalizers()
 
 
 def wait_readable(fds: list[int], timeout: float) -> list[int]:

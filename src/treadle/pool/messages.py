@@ -94,15 +94,17 @@ class Raised:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which slots a worker runs and how to build them. `programs` is a cloudpickled list of factories, one a slot."""
+    """Which slots a worker runs and how to build them.
+
+    Attributes:
+        programs: a pickled list of factories, one a slot.
+        descriptors: how many of them follow, in messages of their own; see `carried.py`.
+    """
 
     index: int
     slots: tuple[int, ...]
     programs: bytes
-
-    @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, pickling.dumps(factories))
+    descriptors: int = 0
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)

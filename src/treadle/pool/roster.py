@@ -12,8 +12,9 @@ import time
 from time import monotonic
 from typing import Any
 
+from treadle import pickling
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
-from treadle.pool import failure
+from treadle.pool import carried, failure
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -45,6 +46,7 @@ class Roster:
         self._backend, self._start_method, self._preload = backend, start_method, preload
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
+        self._carriers: list[carried.Carrier] = []
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
@@ -65,23 +67,27 @@ class Roster:
 
     def _put_away(self) -> None:
         self.tickets.close()
+        for carrier in self._carriers:
+            carrier.close()
         if self._reader is not None:
             self._reader.close()
 
     def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
         """Start a new member's worker."""
         if inline or self._backend != "process":
-            spec = WorkerSpec(index, slots, b"")
+            spec, carrier = WorkerSpec(index, slots, b""), None
         else:
-            spec = WorkerSpec.of(index, slots, factories)
-        member = Member(spec, factories, None, inline)
+            programs, carrier = carried.packed(pickling.dumps, factories, slots, self._start_method)
+            spec = WorkerSpec(index, slots, programs, len(carrier.files))
+            self._carriers.append(carrier)
+        member = Member(spec, factories, None, inline, carrier=carrier)
         self._employ(member)
 
     def _employ(self, member: Member) -> None:
         """Give a member a worker, and a new one its place in `members`."""
 
         def make() -> Any:
-            member.worker = self._worker(member.spec, member.factories, member.inline)
+            member.worker = self._worker(member)
             if member not in self.members:
                 self.members.append(member)
             return member.worker
@@ -91,15 +97,17 @@ class Roster:
         else:
             undisturbed(make, lambda worker: worker.abandon())
 
-    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
-        if inline:
+    def _worker(self, member: Member) -> Any:
+        spec, factories = member.spec, member.factories
+        if member.inline:
             return SerialWorker(spec, factories, self.tickets)
         if self._backend == "thread":
             return ThreadWorker(spec, factories, self.tickets)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
-        return ProcessWorker(spec, self._start_method, self._preload, self._reader)
+        assert member.carrier is not None
+        return ProcessWorker(spec, member.carrier.files, self._start_method, self._preload, self._reader)
 
     def start(self) -> list[Any]:
         """Wait for every hello, then lay the ground; returns one description a slot.
