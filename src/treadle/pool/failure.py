@@ -68,7 +68,8 @@ def grace(limit: float) -> float:
 
 
 def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -> WorkerError:
-    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt."""
+    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt. Where it was
+    raised in this process, its frames are that one's `__traceback__`, down to the user's own."""
     where = Where(slot, worker, pid, raised.phase, raised.step, raised.episode, raised.seed, raised.last_action)
     original = raised.original
     fields: dict[str, Any] = {
@@ -95,13 +96,16 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
             error = task_raised(original.kind(), message, original.rebuilt_members(), **fields)
             original.lend_fields(error)
     cause = None if original is None else original.rebuilt()
-    error.__cause__ = RemoteTraceback(raised.traceback) if cause is None else cause
+    cause = RemoteTraceback(raised.traceback) if cause is None else cause
+    error.__cause__ = BaseException.with_traceback(cause, raised.frames.take())
     return error
 
 
 def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any) -> WorkerError:
     """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
     first, *others = sorted(raised)
+    for slot in others:
+        raised[slot].frames.take()  # nobody asks for them
     member = next(m for m in members if first in m.slots)
     error = task_error(raised[first], first, member.shown, member.worker.pid)
     error.partial = partial
