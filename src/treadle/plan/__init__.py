@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from treadle.elsewhere import not_here
+
 _HOME = {
     "PlanEnv": "env",
     "GymPlanEnv": "gym_plan_env",
@@ -36,7 +38,7 @@ def __getattr__(name: str) -> Any:
     elif name in lower:
         found = getattr(importlib.import_module(f"treadle.states.{lower[name]}"), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise not_here(__name__, name)
     globals()[name] = found
     return found
 
