@@ -432,6 +432,10 @@ def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = 
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
         return
-    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not (seconds > 0 or (zero and seconds == 0)):
+    if (
+        not isinstance(seconds, Real)
+        or isinstance(seconds, bool)
+        or not (float(seconds) > 0 or (zero and seconds == 0))
+    ):
         some = " or None" if none else ""
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
