@@ -31,7 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"trees", "seeding", "pickling", "errors"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.

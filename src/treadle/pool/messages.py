@@ -134,10 +134,6 @@ class WorkerSpec:
     slots: tuple[int, ...]
     programs: bytes
 
-    @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, pickling.dumps(factories))
-
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
 

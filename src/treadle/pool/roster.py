@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, UsageError, Where, WorkerError
-from treadle.pool import failure
+from treadle.pool import failure, modules
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -22,6 +23,7 @@ from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
+from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
 from treadle.pool.tickets import LocalTickets, PipeTickets
 
@@ -36,13 +38,16 @@ class Roster:
         self,
         backend: str,
         start_method: str | None,
-        preload: tuple[str, ...],
+        preload: Sequence[str] | None,
         grounding: Grounding,
         worker_tries: int,
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
-        self._backend, self._start_method, self._preload = backend, start_method, preload
+        self._backend, self._start_method = backend, start_method
+        self._asked, self._needed = preload, list[str]()  # modules
+        self._preload = Modules()
+        self._added: list[Member] = []
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
@@ -68,14 +73,28 @@ class Roster:
         if self._reader is not None:
             self._reader.close()
 
-    def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
-        """Start a new member's worker."""
-        if inline or self._backend != "process":
-            spec = WorkerSpec(index, slots, b"")
-        else:
-            spec = WorkerSpec.of(index, slots, factories)
-        member = Member(spec, factories, None, inline)
-        self._employ(member)
+    def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
+        programs = b""
+        if not inline and self._backend == "process":
+            programs, found = modules.dumps(factories)
+            self._needed += found
+        self._added.append(Member(WorkerSpec(index, slots, programs), factories, None, inline))
+
+    def launch(self) -> None:
+        """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
+        if self._start_method == "forkserver" and self._backend == "process":
+            from treadle.pool import forkserver
+
+            found = modules.worth_preloading(self._needed)
+            named = modules.named_by_multiprocessing() if self._asked is None else self._asked
+            asked = modules.worth_preloading(named, asked=True)
+            users = asked.users if self._asked is not None else (*asked.users, *found.users)
+            users = forkserver.prepare(tuple(dict.fromkeys(users)), self.start_timeout, asked=self._asked is not None)
+            self._preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
+        added, self._added = self._added, []
+        for member in added:
+            self._employ(member)
 
     def _employ(self, member: Member) -> None:
         """Give a member a worker, and a new one its place in `members`."""
