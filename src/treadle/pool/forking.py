@@ -15,16 +15,15 @@ import socket
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from time import time_ns
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from treadle.pool import lifeline
 from treadle.pool.channel import Channel
 
 BASE = ("numpy", "gymnasium", "cloudpickle", "treadle.pool.child", "treadle.program.gym_env")
-TICK = 10_000_000  # ns that a file's time of change may lag behind the clock
 # What changes without meaning anything to a module: pytest's name of the test at hand.
 CHANGING = frozenset({"PYTEST_CURRENT_TEST"})
 
@@ -102,19 +101,36 @@ def serve_base(fd: int, life: int) -> None:
 
 def import_modules(channel: Channel, preload: Preload) -> None:
     """Become a server with users' modules, in a process that is in their world; the caller hears how it goes."""
-    began = set(sys.modules)
-    now = time_ns() - TICK
+    before = set(sys.modules)
     try:
-        for name in preload.world.modules:
-            channel.send(("import", name), block=True)
-            spoilt = _import(name)
-            if spoilt is not None:
-                channel.send(("import", spoilt), block=True)
-                os._exit(0)
+        with _stamps() as stamps:
+            for name in preload.world.modules:
+                channel.send(("import", name), block=True)
+                spoilt = _import(name)
+                if spoilt is not None:
+                    channel.send(("import", spoilt), block=True)
+                    os._exit(0)
         _find_generators()
-        channel.send(("import", Imported(_sources(set(sys.modules) - began, now))), block=True)
+        channel.send(("import", Imported(_sources(set(sys.modules) - before, stamps))), block=True)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(0)  # the caller is gone
+
+
+@contextlib.contextmanager
+def _stamps() -> Iterator[dict[str, Source]]:
+    """What files were when they were read: it is looked at just before, so that no edit is missed."""
+    stamps: dict[str, Source] = {}
+    usual = SourceFileLoader.path_stats
+
+    def path_stats(loader: SourceFileLoader, path: str) -> Any:
+        stamps[path] = _stamped(path)
+        return usual(loader, path)
+
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign, assignment]
+    try:
+        yield stamps
+    finally:
+        SourceFileLoader.path_stats = usual  # type: ignore[method-assign]
 
 
 def _import(name: str) -> Spoilt | None:
@@ -161,8 +177,8 @@ def _open_device() -> str | None:
     return None
 
 
-def _sources(names: Iterable[str], began: int) -> tuple[Source, ...]:
-    """The files of modules outside site-packages; one that has changed while they were imported never fits again."""
+def _sources(names: Iterable[str], stamps: dict[str, Source]) -> tuple[Source, ...]:
+    """The files of modules outside site-packages."""
     folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     installed = tuple(f"{folder}{os.sep}" for folder in folders if folder)
     found = set()
@@ -170,8 +186,7 @@ def _sources(names: Iterable[str], began: int) -> tuple[Source, ...]:
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str) and not file.startswith(installed) and "site-packages" not in file.split(os.sep):
             with contextlib.suppress(OSError):  # of something that is no file, a zip archive's
-                _, changed, size = _stamped(file)
-                found.add((file, changed if changed < began else -1, size))
+                found.add(stamps.get(file) or _stamped(file))
     return tuple(sorted(found))
 
 

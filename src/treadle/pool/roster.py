@@ -152,7 +152,8 @@ class Roster:
             if waiting and monotonic() >= deadline:
                 for member in waiting:
                     where = Where(member.slots[0], member.shown, member.worker.pid, "init")
-                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
+                    stack = member.worker.stack()
+                    failures.append(failure.slow_start(where, limit, stack, len(hellos), len(self.members)))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
