@@ -19,7 +19,7 @@ from kit import within
 from scripts import Script
 
 from treadle.errors import StartupFailed
-from treadle.pool import forkserver
+from treadle.pool import forking, forkserver
 from treadle.pool.modules import dumps, worth_preloading
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe, gym_env
@@ -157,6 +157,14 @@ def test_a_module_that_starts_a_thread_is_left_to_the_workers(
     (line,) = caplog.messages
     assert f"importing {mine.name} starts a thread (ticker)" in line
     assert "preload=" in line
+
+
+def test_an_open_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left to the workers for that. There is no GPU on every machine: another device stands for it."""
+    monkeypatch.setattr(forking, "DEVICES", ("/dev/full",))
+    assert forking._open_device() is None
+    with open("/dev/full", "rb"):
+        assert forking._open_device() == "/dev/full"
 
 
 def test_an_import_error_is_told_by_the_worker(mine: Written, caplog: pytest.LogCaptureFixture) -> None:

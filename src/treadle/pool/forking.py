@@ -24,6 +24,7 @@ from treadle.pool import lifeline
 from treadle.pool.channel import Channel
 
 BASE = ("numpy", "gymnasium", "cloudpickle", "treadle.pool.child", "treadle.program.gym_env")
+DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how those of GPUs begin
 # What changes without meaning anything to a module: pytest's name of the test at hand.
 CHANGING = frozenset({"PYTEST_CURRENT_TEST"})
 
@@ -172,7 +173,7 @@ def _open_device() -> str | None:
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{fd}")
-            if target.startswith(("/dev/nvidia", "/dev/dri/", "/dev/kfd")):
+            if target.startswith(DEVICES):
                 return target
     return None
 

@@ -28,7 +28,7 @@ class Pool(Dispatch):
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports once for all workers. None: those that the factories, and what
             they hold, come from, and those given to `set_forkserver_preload` of a multiprocessing context; (): none of
-            users'. See `treadle.pool.forkserver`.
+            users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
             streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
