@@ -24,6 +24,7 @@ from typing import Any
 from treadle.pool import forking, lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
+from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
 from treadle.pool.loan import Lender
@@ -93,6 +94,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         os.environ.update({name: start.environ[name] for name in forking.CHANGING & start.environ.keys()})
     current_process().authkey = start.authkey
     _reseed()
+    _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec)
     try:
         channel.send(hello, block=True)
@@ -126,7 +128,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     server = Server(slots, programs)
     for program in programs:
         if hasattr(program, "share"):
-            program.share(arena)
+            program.share(arena, line.words)
         if hasattr(program, "lend"):
             program.lend(lender)
     if ground.rows is not None:
@@ -156,10 +158,15 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             answer(line, id, Extras({}, {}, {}, dict.fromkeys(server.slots, why)), why.phase)
             continue
         request = Request(id, Op(op), payload, block)
+        untold: dict[int, Raised] = {}
         for reply in server.handle(request, Control(line, tickets, id, worker)):
-            if not reply.last and not line.credit(id):
+            extras = reply.extras
+            if not reply.last and not line.credit(id):  # nobody wants its results, but what failed is told at the end
+                untold.update(extras.raised if extras is not None else {})
                 continue
-            answer(line, id, reply.extras, request.op.name.lower(), reply.last)
+            if untold and reply.last:
+                extras = Extras({}, {}, {}, untold)
+            answer(line, id, extras, request.op.name.lower(), reply.last)
         line.words[BUSY_NS] += perf_counter_ns() - start
 
 
@@ -187,6 +194,9 @@ class Control:
         number = self._tickets.claim(self._worker, True)
         self._line.unticketed(False)
         return number
+
+    def sign(self, number: int) -> None:
+        self._tickets.sign(number, self._worker)
 
 
 def _redirect(out: int, err: int) -> None:
@@ -230,6 +240,16 @@ def _reseed() -> None:
     forking.reseed()
 
 
+def _receive(channel: Channel, count: int) -> None:
+    """Descriptors that came along."""
+    found: list[int] = []
+    while len(found) < count:
+        received = channel.recv_wait()
+        assert received is not None
+        found += received[1]
+    Arrived.held = tuple(found)
+
+
 def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
     slot = spec.slots[0]
     programs: list[Any] = []
@@ -258,12 +278,22 @@ def _leave(code: int, run_atexit: bool) -> None:
         traceback.print_exception(error)
     if run_atexit:
         atexit._run_exitfuncs()
+    else:
+        _flush_queues()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # nobody reads it any more
     os._exit(code)
+
+
+def _flush_queues() -> None:
+    """As a process of multiprocessing's own ends: what was put into a queue gets there."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._run_finalizers(0)
+        util._run_finalizers()
 
 
 def wait_readable(fds: list[int], timeout: float) -> list[int]:

@@ -8,6 +8,7 @@ only on request, and refused while the caller has threads, whose locks the copy 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline
 from treadle.pool.arena import anonymous_file
+from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
 from treadle.pool.interrupts import Later
@@ -50,7 +52,14 @@ class ProcessWorker(Lined):
 
     in_caller = False
 
-    def __init__(self, spec: WorkerSpec, start_method: str, preload: Modules, reader: StderrReader | None):
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        files: list[io.FileIO],
+        start_method: str,
+        preload: Modules,
+        reader: StderrReader | None,
+    ) -> None:
         self.spec = spec
         self.line: Line | None = None
         self.report = ExitReport()
@@ -70,14 +79,14 @@ class ProcessWorker(Lined):
             self._child = _launch(theirs, start_method, preload)
             if self._child.pidfd >= 0:
                 self._watch.register(self._child.pidfd, select.POLLIN)
-            self._greet()
+            self._greet(files)
         except BaseException:  # no more descriptors, say: nothing of it stays behind
             self.abandon()
             raise
         self.pid: int | None = self._child.pid
 
-    def _greet(self) -> None:
-        """Send the first message, with the worker's stdout, stderr, lifeline and crash file."""
+    def _greet(self, files: list[io.FileIO]) -> None:
+        """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
         start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
         theirs = [forkserver.usable(1)]
         try:
@@ -89,6 +98,8 @@ class ProcessWorker(Lined):
                 theirs.append(forkserver.usable(2))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
                 self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))
+                for at in range(0, len(files), AT_ONCE):
+                    self.channel.send(None, tuple(file.fileno() for file in files[at : at + AT_ONCE]))
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -345,6 +356,7 @@ def _after_fork() -> None:
     """In a forked child: what multiprocessing does in its own, so that a manager's proxies connect anew."""
     from multiprocessing import util
 
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]  # they are the caller's
     util._run_after_forkers()  # type: ignore[attr-defined]  # before descriptors are closed: it closes connections
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from treadle.errors import StartupFailed, StartupRefused, UsageError, Where, WorkerError
-from treadle.pool import failure, modules
+from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
+from treadle.pool import carried, failure, modules
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -50,6 +50,7 @@ class Roster:
         self._added: list[Member] = []
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
+        self._carriers: list[carried.Carrier] = []
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
@@ -70,16 +71,20 @@ class Roster:
 
     def _put_away(self) -> None:
         self.tickets.close()
+        for carrier in self._carriers:
+            carrier.close()
         if self._reader is not None:
             self._reader.close()
 
     def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
         """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
-        programs = b""
+        spec, carrier = WorkerSpec(index, slots, b""), None
         if not inline and self._backend == "process":
-            programs, found = modules.dumps(factories)
+            (programs, found), carrier = carried.packed(modules.dumps, factories, slots, self._start_method)
+            spec = WorkerSpec(index, slots, programs, len(carrier.files))
+            self._carriers.append(carrier)
             self._needed += found
-        self._added.append(Member(WorkerSpec(index, slots, programs), factories, None, inline))
+        self._added.append(Member(spec, factories, None, inline, carrier=carrier))
 
     def launch(self) -> None:
         """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
@@ -100,7 +105,7 @@ class Roster:
         """Give a member a worker, and a new one its place in `members`."""
 
         def make() -> Any:
-            member.worker = self._worker(member.spec, member.factories, member.inline)
+            member.worker = self._worker(member)
             if member not in self.members:
                 self.members.append(member)
             return member.worker
@@ -110,15 +115,17 @@ class Roster:
         else:
             undisturbed(make, lambda worker: worker.abandon())
 
-    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
-        if inline:
+    def _worker(self, member: Member) -> Any:
+        spec, factories = member.spec, member.factories
+        if member.inline:
             return SerialWorker(spec, factories, self.tickets)
         if self._backend == "thread":
             return ThreadWorker(spec, factories, self.tickets)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
-        return ProcessWorker(spec, self._start_method, self._preload, self._reader)
+        assert member.carrier is not None
+        return ProcessWorker(spec, member.carrier.files, self._start_method, self._preload, self._reader)
 
     def start(self) -> list[Any]:
         """Wait for every hello, then lay the ground; returns one description a slot.
@@ -271,8 +278,8 @@ def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
     first = failures[0]
     more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
     fields = {"where": first.where, "remote_traceback": first.remote_traceback, "failures": tuple(failures)}
-    if all(isinstance(failure.__cause__, UsageError) for failure in failures):
-        error: StartupFailed = StartupRefused(f"{first.__cause__} ({first.where})", **fields)
+    if isinstance(first, TaskRaised) and all(isinstance(failure, UsageError) for failure in failures):
+        error: StartupFailed = StartupRefused(f"{first.error_message} ({first.where})", **fields)
     else:
         error = StartupFailed(f"{first}{more}", **fields)
     error.__cause__ = first
