@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Flag, auto
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ class News(Flag):
     DROPPED = auto()  # the slot is out of use from now on
 
 
-NO_NEWS: Mapping[int, News] = MappingProxyType({})
+NO_NEWS: Mapping[int, News] = {}  # nobody writes to it (a read-only proxy cannot be pickled, and errors hold batches)
 
 
 class Batch(NamedTuple):

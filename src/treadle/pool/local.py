@@ -125,6 +125,9 @@ class _Control:
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)
 
+    def sign(self, number: int) -> None:
+        self._worker._tickets.sign(number, self._worker.spec.index)
+
 
 class ThreadWorker(Lined):
     """Drives its server from a thread, over a line in ordinary memory."""

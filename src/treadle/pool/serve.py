@@ -287,10 +287,8 @@ class Server:
     def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
         """What a call says; `handed`: results that are no copies."""
         extras = self._extras(results, {}, {}, raised)
-        if not handed:
-            return extras
-        first = self.slots[0]
-        return extras._replace(infos={**extras.infos, **{first + i: result for i, result in handed.items()}})
+        own = {self.slots[0] + i: result for i, result in handed.items()}
+        return extras._replace(infos={**extras.infos, **own}) if own else extras
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
         """Round robin over the slots that still have something to say."""

@@ -45,6 +45,10 @@ class StreamControl(Protocol):
         """
         ...
 
+    def sign(self, number: int) -> None:
+        """Say that this worker has begun what it was given the number of without a ticket."""
+        ...
+
 
 class Program:
     """Base of programs. A subclass overrides what its faces use.

@@ -25,6 +25,7 @@ from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, journals, read
 from treadle.record.npz import assemble_npz, load_npz
 from treadle.record.parts import Format
+from treadle.record.reopening import keep
 from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
 
@@ -75,6 +76,7 @@ def merge(
     env_spec: EnvSpec | str | None = None,
     format: Format = "hdf5",
     metadata: Mapping[str, Any] | None = None,
+    kept: Path | None = None,
 ) -> MergeReport:
     """Make the dataset of the parts in `directory`.
 
@@ -91,6 +93,7 @@ def merge(
         action_space: the environment's.
         env_spec: what `recover_environment` will make; None when the environment has no spec.
         format: what the parts were written for.
+        kept: where to write what the dataset can be taken apart with (`treadle.record.reopening`).
         metadata: more for Minari's `metadata.json`, such as `description` or `author` (a list).
 
     Raises:
@@ -133,6 +136,8 @@ def merge(
                 namespace.write_text("{}")
             remove(target)
         os.replace(temporary, target)
+        if kept is not None:
+            keep(kept, format, records)
     except OSError as error:
         with contextlib.suppress(OSError):  # the disk may be as broken for this
             remove(temporary)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.sample.rollout_slot import Shares
+from treadle.sample.skipping import Skipped
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +44,7 @@ class Summary:
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
+        skipped: episodes that failed and were left out: index, seed and cause of each.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
@@ -74,6 +76,7 @@ class Summary:
     worker_shares: list[float] = field(default_factory=list)
     restarts: int = 0
     speculative: int = 0
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
     data_bytes: int = 0
@@ -133,10 +136,16 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 
 def read_summary(path: str | Path) -> Summary:
-    """What `write_summary` wrote. Raises ValueError or TypeError when it is damaged."""
+    """What `write_summary` wrote. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
     content = json.loads(Path(path).read_text())
+    content["skipped"] = [vars(each) for each in skipped_of(content.get("skipped", []))]
     content["returns"] = [math.nan if value is None else value for value in content["returns"]]
     return Summary(**content)
+
+
+def skipped_of(content: Any) -> list[Skipped]:
+    """Episodes that were left out, from JSON. Raises ValueError, TypeError or KeyError when it is damaged."""
+    return [Skipped(int(each["index"]), int(each["seed"]), str(each["cause"])) for each in content]
 
 
 def as_json(content: Any) -> str:

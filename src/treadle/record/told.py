@@ -8,6 +8,7 @@ from treadle.progress import duration
 from treadle.record.summary import Summary
 
 EACH = 8  # workers up to which each is named
+NAMED = 5  # episodes that are left out and named
 
 
 def rows_of(
@@ -26,7 +27,7 @@ def rows_of(
     std = (sum((value - mean) ** 2 for value in returns) / n) ** 0.5
     over = f" ({summary.steps - wanted:,} more than asked: whole episodes)" if wanted else ""
     rows = [
-        ("episodes", f"{n:,}" + (f" ({before:,} from before)" if before else "")),
+        ("episodes", f"{n:,}{_besides(before, len(summary.skipped))}"),
         ("steps", f"{summary.steps:,}{over}"),
         ("return", f"mean {mean:,.2f}  std {std:,.2f}  min {min(returns):,.2f}  max {max(returns):,.2f}"),
         ("length", f"mean {summary.steps / n:,.1f}  min {min(lengths):,}  max {max(lengths):,}"),
@@ -41,10 +42,24 @@ def rows_of(
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
         episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
         rows.append(("besides", f"{workers}, {episodes}"))
+    rows += [("" if i else "left out", line) for i, line in enumerate(left_out(summary))]
     if dataset and not summary.recoverable:
         rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
     rows.append(("hash", summary.hash))
     return rows
+
+
+def _besides(before: int, missing: int) -> str:
+    """What else there is to say of the number of episodes."""
+    said = [f"{before:,} from before"] * bool(before) + [f"{missing:,} left out"] * bool(missing)
+    return f" ({', '.join(said)})" if said else ""
+
+
+def left_out(summary: Summary) -> list[str]:
+    """A line for each of the first episodes that are missing."""
+    lines = [f"episode {each['index']} (seed {each['seed']}): {each['cause']}" for each in summary.skipped[:NAMED]]
+    more = len(summary.skipped) - len(lines)
+    return [*lines, f"and {more:,} more; all are in summary.json"] if more else lines
 
 
 def busy(shares: Sequence[float]) -> str:
