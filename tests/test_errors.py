@@ -55,6 +55,8 @@ def test_every_error_can_be_made_without_fields(kind: type[TreadleError]) -> Non
         (errors.ClosedPool, errors.UsageError),
         (errors.MissingExtra, ImportError),
         (errors.BadAction, ValueError),
+        (errors.NoBatch, errors.BadAction),
+        (errors.NoBatch, TypeError),
         (errors.BadObservation, errors.WorkerError),
         (errors.BadObservation, errors.SpaceError),
         (errors.StartupRefused, errors.StartupFailed),
@@ -87,6 +89,13 @@ class TwoArguments(Exception):
         super().__init__(code, reason)
 
 
+class OurOwn(TaskRaised):
+    """A user's, of ours."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
 class Fussy(Exception):
     """Refuses in every way that a class can."""
 
@@ -116,16 +125,19 @@ class Guarded(Exception, metaclass=Meta):
     "original",
     [
         *(ValueError, KeyError, OSError, ImportError, UnicodeDecodeError, StopIteration, SyntaxError, ExceptionGroup),
-        *(Plain, TwoArguments, Hidden, WorkerDied, WorkerTimeout),
+        *(Plain, TwoArguments, Hidden, errors.UsageError, errors.MissingExtra, OurOwn),
     ],
 )
 def test_task_raised_is_both(original: type[Exception]) -> None:
-    error = task_raised(original, "it broke", where=WHERE, remote_traceback="tb", error_type=original.__name__)
+    members = [ValueError("a member")] if original is ExceptionGroup else []
+    error = task_raised(original, "it broke", members, where=WHERE, remote_traceback="tb")
     assert isinstance(error, TaskRaised)
-    if original is not ExceptionGroup:  # whose __new__ wants its members
-        assert isinstance(error, original)
-        assert type(task_raised(original, "again")) is type(error), "made once a class"
-        assert original.__name__ in type(error).__name__
+    assert isinstance(error, original)
+    assert type(task_raised(original, "again", members)) is type(error), "made once a class"
+    assert original.__name__ in type(error).__name__
+    assert repr(error) == f"{type(error).__name__}('it broke')"
+    if isinstance(error, ExceptionGroup):
+        assert [type(member) for member in error.exceptions] == [ValueError]
     for twin in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert isinstance(twin, TaskRaised)
         assert type(twin) is type(error)
@@ -134,11 +146,42 @@ def test_task_raised_is_both(original: type[Exception]) -> None:
         assert twin.remote_traceback == "tb"
 
 
-@pytest.mark.parametrize("original", [None, Exception, BaseException, SystemExit, KeyboardInterrupt, Fussy, Guarded, 3])
+@pytest.mark.parametrize(
+    "original", [None, Exception, BaseException, SystemExit, KeyboardInterrupt, Fussy, Guarded, ExceptionGroup, 3]
+)
 def test_what_cannot_be_joined_is_plainly_task_raised(original: Any) -> None:
     error = task_raised(original, "it broke", where=WHERE)
     assert type(error) is TaskRaised
     assert error.where == WHERE
+
+
+class FussyKey(KeyError):
+    def __new__(cls, code: int, reason: str) -> "FussyKey":
+        return super().__new__(cls, code, reason)
+
+
+class Below(FussyKey):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("original", "base"),
+    [
+        (FussyKey, KeyError),
+        (Below, KeyError),
+        (WorkerDied, EOFError),
+        (WorkerTimeout, TimeoutError),
+        (errors.StartupRefused, errors.UsageError),
+        (errors.BadObservation, errors.SpaceError),
+    ],
+)
+def test_the_nearest_base_takes_its_place(original: type[Exception], base: type[Exception]) -> None:
+    """Of another pool's trouble, too: it is not this one's."""
+    error = task_raised(original, "it broke", where=WHERE)
+    assert isinstance(error, TaskRaised)
+    assert isinstance(error, base)
+    assert not isinstance(error, original)
+    assert type(pickle.loads(pickle.dumps(error))) is type(error)
 
 
 def test_an_error_of_an_inner_pool_keeps_its_class() -> None:

@@ -6,7 +6,10 @@ keeps its fields as attributes, so that a program can act on them. All of them p
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import GetSetDescriptorType
 from typing import Any
 
 __all__ = [
@@ -18,6 +21,7 @@ __all__ = [
     "FreedHandle",
     "LayoutsDiffer",
     "MissingExtra",
+    "NoBatch",
     "RemoteTraceback",
     "SpaceError",
     "StartupFailed",
@@ -46,9 +50,11 @@ class Where:
         pid: the worker's process id.
         phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
         step: steps taken in the slot's current episode, this one included.
-        episode: which episode of the slot (lockstep) or of the run (collecting), 0-based.
+        episode: which episode of the slot (lockstep), of the run (collecting, by index) or of the worker (sampling;
+            with several environments: of the one that failed), 0-based.
         seed: what the slot's last seeded reset was given.
         last_action: the action of the failing step.
+        item: of a batch that planning stepped, 0-based.
     """
 
     slot: int | None = None
@@ -59,6 +65,7 @@ class Where:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
+    item: int | None = None
 
     def __str__(self) -> str:
         runner = [f"worker {self.worker}"] if self.worker is not None else ["in the caller"]
@@ -70,6 +77,8 @@ class Where:
         doing = f"{self.phase} {self.step}" if self.phase == "step" and self.step is not None else self.phase
         if self.phase == "rollout" and self.step is not None:
             doing = f"step {self.step} of a rollout"
+        if self.item is not None:
+            doing = f"item {self.item} of a batch"
         if self.episode is not None:
             doing += f" of episode {self.episode}"
         return f"{who} in {doing}"
@@ -84,6 +93,9 @@ class TreadleError(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+    def __repr__(self) -> str:
+        return Exception.__repr__(self)  # not that of a class it is joined with, see `task_raised`
 
 
 class UsageError(TreadleError, ValueError):
@@ -115,6 +127,10 @@ class BadAction(SpaceError):
     """Found before sending: no environment has moved. `where.slot` is the first bad row, None if the count is off."""
 
 
+class NoBatch(BadAction, TypeError):
+    """Actions that are no batch at all, but one number, say."""
+
+
 class WorkerError(TreadleError):
     """Something went wrong in a worker.
 
@@ -134,9 +150,22 @@ class BadObservation(SpaceError, WorkerError):
 
 
 class TaskRaised(WorkerError):
-    """The environment or task raised; the worker lives on. `error_type` names the original's type."""
+    """The environment or task raised; the worker lives on.
+
+    It is of the original's class as well, or of the nearest base of it that is known here and whose making runs no code
+    of its own. Plain attributes of the original (numbers, text, arrays, containers of them) are its attributes too,
+    where ours have not that name. `__cause__` is the original, rebuilt without its constructor from its plain arguments
+    and attributes; a `RemoteTraceback` where its class is not known here, makes or pickles its instances in its own
+    way, or has failed to say its text. What was raised in the caller's own process keeps its frames: they are the
+    cause's `__traceback__`.
+
+    Attributes:
+        error_type: the name of the original's class.
+        error_message: its text.
+    """
 
     error_type: str = ""
+    error_message: str = ""
 
 
 class WorkerDied(WorkerError, EOFError):
@@ -227,37 +256,92 @@ class RemoteTraceback(Exception):
         return "\n" + str(self.args[0]) if self.args else ""
 
 
-_dual: dict[type, type[TaskRaised]] = {}
+# what runs unasked when an instance is made, read, written, copied about or let go
+_UNASKED = frozenset(
+    (
+        *("__new__", "__init_subclass__", "__class__", "__dict__", "__del__", "__bool__", "__len__"),
+        *("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "args", "with_traceback", "add_note"),
+        *("__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__"),
+    )
+)
+_PICKLED = frozenset(
+    ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+)
+_joined: dict[type, type[TaskRaised]] = {}
 
 
-def task_raised(original: type | None, message: str, **fields: Any) -> TaskRaised:
+def task_raised(
+    original: type | None, message: str, members: Sequence[BaseException] = (), **fields: Any
+) -> TaskRaised:
     """A TaskRaised that is an `original` as well, so that `except ValueError` still catches an env's ValueError.
 
-    Made once per class, only for subclasses of Exception; falls back to plain TaskRaised where the two cannot be
-    joined (a metaclass, a __new__ with arguments of its own).
+    Where the two cannot be joined without running code of the original's (see `runs_unasked`), the nearest of its bases
+    with which that can be done takes its place; only subclasses of Exception do. Another pool's trouble (WorkerDied,
+    WorkerTimeout, ...) is not this one's: of those, too, it is the nearest base that is something else.
+
+    Args:
+        original: the class; None: unknown.
+        message: the text.
+        members: what an `original` that is an ExceptionGroup holds.
+        **fields: attributes.
     """
-    if original is None or not (isinstance(original, type) and issubclass(original, Exception)):
-        return TaskRaised(message, **fields)
-    if original is Exception or issubclass(TaskRaised, original):
-        return TaskRaised(message, **fields)
-    if issubclass(original, TaskRaised):
-        return original(message, **fields)
-    try:
-        cls = _dual.get(original) or _join(original)
-        error = cls(message, **fields)
-    except Exception:  # noqa: BLE001 - a foreign class may refuse in any way it likes; the plain class always works
-        return TaskRaised(message, **fields)
-    _dual[original] = cls
-    return error
+    bases = type.mro(original) if isinstance(original, type) and issubclass(original, Exception) else ()
+    for base in map(original_of, bases):
+        if issubclass(TaskRaised, base) or (issubclass(base, WorkerError) and not issubclass(base, TaskRaised)):
+            continue
+        try:
+            cls = _joined.get(base) or _join(base)
+            error = cls.__new__(cls, message, members) if issubclass(cls, BaseExceptionGroup) else cls.__new__(cls)
+        except (TypeError, ValueError):  # they cannot be joined, or its `__new__` wants more: perhaps a base can be
+            continue
+        _joined[base] = cls
+        TreadleError.__init__(error, message, **fields)
+        return error
+    return TaskRaised(message, **fields)
 
 
-def _join(original: type[Exception]) -> type[TaskRaised]:
-    def reduce(self: TaskRaised) -> tuple[Any, ...]:
-        return _rebuild, (original, str(self), self.__dict__)
-
-    body = {"__doc__": original.__doc__, "__module__": __name__, "__reduce__": reduce}
-    return type(f"TaskRaised[{original.__name__}]", (TaskRaised, original), body)
+def original_of(cls: type) -> type:
+    """The class that `cls` was joined with to be a TaskRaised too; any other class itself."""
+    return next((original for original, joined in _joined.items() if joined is cls), cls)
 
 
-def _rebuild(original: type[Exception], message: str, fields: dict[str, Any]) -> TaskRaised:
-    return task_raised(original, message, **fields)
+def runs_unasked(cls: type, *, pickled: bool = False) -> bool:
+    """Does this class of exceptions, or a base of it, have code of its own that runs unasked? `pickled`: code that
+    pickles and copies its instances counts, too."""
+    names = _UNASKED | _PICKLED if pickled else _UNASKED
+    for base in type.mro(cls):
+        if type(base) is not type:
+            return True
+        if vars(builtins).get(base.__name__) is base:
+            continue
+        for name in names & vars(base).keys():
+            if name != "__dict__" or type(vars(base)[name]) is not GetSetDescriptorType:  # the latter: Python's own
+                return True
+    return False
+
+
+def _join(original: type[Any]) -> type[TaskRaised]:
+    if runs_unasked(original):
+        raise TypeError(f"{original} runs code of its own")
+
+    def reduce(self: TaskRaised, protocol: int = 2) -> tuple[Any, ...]:
+        members = getattr(self, "exceptions", ()) if isinstance(self, BaseExceptionGroup) else ()
+        return _rebuild, (original, str(self), tuple(members), self.__dict__)
+
+    body = {
+        "__module__": __name__,
+        "__doc__": f"A {original.__name__} that an environment raised.",
+        "__init__": TreadleError.__init__,
+        "__str__": TreadleError.__str__,
+        "__repr__": TreadleError.__repr__,
+        "__reduce__": reduce,
+        "__reduce_ex__": reduce,
+    }
+    bases = (original,) if issubclass(original, TaskRaised) else (TaskRaised, original)
+    return type(f"TaskRaised[{original.__name__}]", bases, body)
+
+
+def _rebuild(
+    original: type[Exception], message: str, members: tuple[BaseException, ...], fields: dict[str, Any]
+) -> TaskRaised:
+    return task_raised(original, message, members, **fields)

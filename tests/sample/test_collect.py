@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
+from treadle.record.dataset import collect_dataset
 from treadle.sample import rollout_slot
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
+from treadle.sample.evaluate import evaluate
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
 
@@ -398,3 +401,29 @@ def test_the_error_of_a_rows_own_policy_is_placed_in_its_episode() -> None:
         list(collect(Walk, FailsForOne, episodes=12, workers=1, envs_per_worker=4))
     lengths = [len(episode) for episode in collect(Walk, CountsItsSteps, episodes=12, workers=1)]
     assert caught.value.where.episode == next(i for i, length in enumerate(lengths) if length > 2)
+
+
+class Closes(Walk):
+    """As one that makes itself a daemon in its third episode."""
+
+    begun = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.begun += 1
+        if self.begun == 3:
+            os.closerange(3, 256)
+        return super().reset(seed=seed)
+
+
+def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_path: Path) -> None:
+    faces: list[Callable[[], Any]] = [
+        lambda: list(collect(Closes, episodes=30, workers=1)),
+        lambda: evaluate(Closes, None, episodes=30, workers=1),
+        lambda: collect_dataset(Closes, out=tmp_path, episodes=30, workers=1),
+    ]
+    for face in faces:
+        said = r"^episode \d+ \(seed \d+, slot 0\), stream: the environment or the policy has closed descriptors"
+        with pytest.raises(CollectionFailed, match=said) as caught:
+            face()
+        assert caught.value.where.episode in (2, 3)
+        assert "Errno 9" in caught.value.reason

@@ -68,3 +68,44 @@ def test_the_space_settles_what_a_tuple_is() -> None:
     infos = [{}, {"final_obs": (8, 9)}]
     assert next_obs(observations, infos, gs.Sequence(gs.Discrete(10))) == ((1, 1), (8, 9))
     assert next_obs(observations, infos, gs.Tuple([gs.Text(1), gs.Text(1)])) == ((1, 8), (2, 9))
+
+
+SCALARS = gs.Dict(n=gs.Discrete(9), x=gs.Box(-1, 1, ()), v=gs.Box(-1, 1, (2,)))
+
+
+@pytest.mark.parametrize("space", [gs.Discrete(9), gs.Box(-1, 1, ()), SCALARS], ids=lambda space: type(space).__name__)
+@pytest.mark.parametrize("how", ["step", "recv", "rollout"])
+def test_final_observations_of_shape_nothing_are_scalars(space: gs.Space[Any], how: str) -> None:
+    """As environments return them: they can be hashed, as keys of a table are."""
+    vector = VectorEnv([of(Echo, space)] * 2, workers=1, inline=1, autoreset_mode="SameStep")
+    rollout, infos = None, None
+    if how == "rollout":
+        rollout = vector.rollout(steps=3)
+        finals = list(rollout.terminal_observations.values())
+    elif how == "recv":
+        vector.async_reset(seed=1)
+        for _ in range(3):
+            vector.recv(min=2)
+            vector.send([0, 0])
+        *_, infos = vector.recv(min=2)
+        finals = list(infos["final_obs"])
+    else:
+        vector.reset(seed=1)
+        for _ in range(3):
+            *_, infos = vector.step([0, 0])
+        finals = list(infos["final_obs"])
+    vector.close()
+    assert len(finals) == 2
+    for final in finals:
+        scalars = [final["n"], final["x"]] if isinstance(final, dict) else [final]
+        assert all(isinstance(scalar, np.generic) for scalar in scalars)
+        assert len({*scalars}) == len(scalars)
+        if isinstance(final, dict):
+            assert isinstance(final["v"], np.ndarray)
+
+
+def test_terminal_observations_of_a_discrete_space_are_scalars_in_every_mode() -> None:
+    vector = VectorEnv([of(Counter, 2)] * 2, backend="serial", autoreset_mode="Disabled")
+    rollout = vector.rollout(steps=4)
+    vector.close()
+    assert set(rollout.terminal_observations.values()) == {2}

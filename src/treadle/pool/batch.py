@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Flag, auto
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.info_rows import joined
 from treadle.pool.lease import Leases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
 from treadle.spaces import Layout
+
+
+class News(Flag):
+    """What a pool that goes on after a worker's death has to tell of a slot.
+
+    It stands beside the programs' infos, never in them: "dropped" is a word that a program may use for its own things.
+    """
+
+    ABORTED = auto()  # the worker died: its episode is cut
+    RESTARTED = auto()  # a fresh program shows its first observation
+    DROPPED = auto()  # the slot is out of use from now on
+
+
+NO_NEWS: Mapping[int, News] = {}  # nobody writes to it (a read-only proxy cannot be pickled, and errors hold batches)
 
 
 class Batch(NamedTuple):
@@ -21,16 +37,18 @@ class Batch(NamedTuple):
         observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
         rewards: float64[n].
         terminated, truncated: bool[n].
-        infos: slot -> info, only where there is something in it.
+        infos: slot -> info, in slot order, only where there is something in it.
         finals: slot -> (final observation, final info) of slots that moved on within this step.
+        news: slot -> what the pool itself tells, only where there is something to tell.
     """
 
     observations: Any
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     finals: dict[int, tuple[Any, dict[str, Any]]]
+    news: Mapping[int, News] = NO_NEWS
 
 
 class Batches:
@@ -70,6 +88,7 @@ class Batches:
         *,
         copy: bool = False,
         ended: bool = True,
+        news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
@@ -79,11 +98,11 @@ class Batches:
         self.block = block
         self._lost = set(lost)
         raised = False
-        infos: dict[int, Any] = {}
+        infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
         for each in extras:
             if each is not None:
-                infos.update(each.infos)
+                infos.append(each.infos)
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
                 self._lost.update(each.raised)
@@ -104,7 +123,7 @@ class Batches:
                 arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
-        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
@@ -131,7 +150,7 @@ class Batches:
         for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
             info, loose = told.get(slot, (None, None))
             rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot, ...].copy() for view in views]
+            values = [next(rest) if view is None else view[slot].copy() for view in views]
             found[slot] = (self.observations.unflatten(values), {} if info is None else info)
         return found
 
@@ -179,4 +198,4 @@ class Batches:
             arena.array(field)[keep] = 0
 
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["NO_NEWS", "Batch", "Batches", "News"]

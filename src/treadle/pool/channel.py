@@ -25,8 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.pool.arena import anonymous_file, map_file
 from treadle.pool.loan import Borrower, Lender, counted, crowded
 
@@ -245,10 +244,13 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
 
     try:
         head = pickle.dumps(message, 5, buffer_callback=kept)
+        by_value = pickling.names_main(head)
     except Exception:  # noqa: BLE001 - lambdas and local classes: cloudpickle knows how, or raises the real reason
+        by_value = True
+    if by_value:
         raws.clear()
         left = SPILL
-        head = cloudpickle.dumps(message, 5, buffer_callback=kept)
+        head = pickling.dumps(message, 5, buffer_callback=kept)
     if not raws and len(head) <= 2 * SPILL:
         return b"\0" + head, []
     if raws and lender is not None:

@@ -14,8 +14,9 @@ from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
+from treadle.pool.flight import share_of
 from treadle.pool.lease import fields_of
-from treadle.pool.line import Line, LineFields
+from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.reel import RolloutLeases
@@ -154,7 +155,9 @@ class Grounding:
         request, slot = owed.request, owed.slots[0]
         where = {"phase": request.op.name.lower()}
         if self.done is None or request.op not in (Op.STEP, Op.RESET):
-            return Where(slot, worker, pid, **where)
+            line = member.worker.line
+            at = line.words[ITEM] if request.op is Op.CALL and line is not None else 0
+            return Where(slot, worker, pid, item=at - 1 if at else None, **where)
         slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
         if request.op is Op.RESET:
             return Where(slot, worker, pid, seed=request.payload[slot][0], **where)
@@ -162,21 +165,26 @@ class Grounding:
         later = sum(each.request.op is Op.STEP for each in member.owed) - 1
         began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
         step = line.posted - member.asides - max(0, later) - began if line is not None else None
-        return Where(slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(slot))
+        return Where(
+            slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(member, slot, request)
+        )
 
     def _word(self, name: str) -> np.ndarray:
         assert self.arena is not None
         return self.arena.array(getattr(self.fields, name))
 
-    def _action(self, slot: int) -> Any:
-        """The last action written for a slot; None where a part of it went by message."""
+    def _action(self, member: Any, slot: int, request: Request) -> Any:
+        """The action of a slot in a step; None where a part of it went by message and the message is gone."""
         assert self.arena is not None
         assert self.actions is not None
         assert self.fields is not None
-        if self.actions.loose:
+        _, mailed = request.payload or (None, None)
+        if not set(self.actions.loose).issubset(mailed or ()):
             return None
         arrays = [None if field is None else self.arena.array(field) for field in self.fields.actions]
-        return portable(next(iter(self.actions.batch_reader(arrays, slot, slot + 1)(()))))
+        at = slot - member.slots[0]
+        share = share_of(mailed, at, at + 1) if mailed else None
+        return portable(self.actions.batch_reader(arrays, slot, slot + 1)(share)[0])
 
     def withhold(self, request: Request) -> None:
         """A late answer may still be written to the request's block: take it out of service until then."""

@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from treadle.errors import ClosedPool
@@ -20,7 +20,7 @@ from treadle.pool.lined import Lined
 from treadle.pool.local_channel import LocalChannel
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.rows import Rows
-from treadle.pool.serve import Server
+from treadle.pool.serve import Server, caught
 
 
 class SerialWorker:
@@ -34,12 +34,13 @@ class SerialWorker:
     def __init__(self, spec: WorkerSpec, factories: list[Any], tickets: Any) -> None:
         self.spec = spec
         self.report = ExitReport()
-        self._programs, self._hello = build_here(spec, factories)
+        self._programs, self._hello = build_here(spec, factories, in_caller=True)
         self.server = Server(spec.slots, self._programs, in_caller=True, local=True)
         self._tickets = tickets
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
-        self._stop = 0
+        self._stop = self._looks = 0
+        self.looked: Callable[[], None] | None = None  # called at every look of a stream: nobody else runs meanwhile
         self._raised: dict[int, Raised] = {}
         self._closed = False
 
@@ -74,7 +75,14 @@ class SerialWorker:
         self._stop = id
 
     def stopped(self, id: int) -> bool:
+        self._looks += 1
+        if self.looked is not None:
+            self.looked()
         return self._stop >= id
+
+    def looks(self) -> int:
+        """How often its streams have looked whether to stop."""
+        return self._looks
 
     def ended(self) -> bool:
         return self._closed
@@ -116,6 +124,9 @@ class _Control:
 
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)
+
+    def sign(self, number: int) -> None:
+        self._worker._tickets.sign(number, self._worker.spec.index)
 
 
 class ThreadWorker(Lined):
@@ -178,7 +189,7 @@ class ThreadWorker(Lined):
         """A thread cannot be killed; it is a daemon and ends with the program."""
 
     def bury(self, timeout: float = 0.0) -> ExitReport:
-        if threading.current_thread() is not self._thread:  # where the collector found a pool that nobody closed
+        if threading.get_ident() != self._thread.ident:  # where the collector found a pool that nobody closed
             self._thread.join(timeout)
         return self.report
 
@@ -189,7 +200,7 @@ class ThreadWorker(Lined):
             self._over = True
 
     def _serve(self, factories: list[Any]) -> None:
-        programs, hello = build_here(self.spec, factories)
+        programs, hello = build_here(self.spec, factories, in_caller=False)
         self._hello = hello
         ground = self._grounds.get()
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
@@ -203,16 +214,17 @@ class ThreadWorker(Lined):
             child.serve(server, line, tries, self._tickets, self.spec.index)
 
 
-def build_here(spec: WorkerSpec, factories: list[Any]) -> tuple[list[Any], Hello]:
-    """Build a worker's programs in this process."""
+def build_here(spec: WorkerSpec, factories: list[Any], *, in_caller: bool) -> tuple[list[Any], Hello]:
+    """Build a worker's programs in this process. `in_caller`: as of `Server`."""
+    catch = caught(in_caller)
     programs: list[Any] = []
     slot = spec.slots[0]
     try:
         for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
             programs.append(factory())
         return programs, Hello(0, tuple(program.describe() for program in programs))
-    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - reported as its slot's failure
-        return programs, Hello(0, failed=(slot, Raised.of(error, "init")))
+    except catch as error:  # reported as its slot's failure
+        return programs, Hello(0, failed=(slot, Raised.of(error, "init", catch=catch)))
     except BaseException:  # an interrupt: nobody else knows of them
         Server(spec.slots, programs, in_caller=True, local=True).close()
         raise

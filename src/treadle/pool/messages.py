@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import traceback
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
 from enum import IntEnum
+from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from treadle import pickling
+from treadle.pool.original import Original, traceback_of
 from treadle.spaces import Mismatch
 
 
@@ -17,7 +18,7 @@ class Op(IntEnum):
     """What a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
-    STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
+    STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: {slot: Mapping}, the same for all slots
@@ -43,13 +44,13 @@ class Extras(NamedTuple):
     """What a reply says beyond the arena's rows. Keys are slots; a slot without a word is not in the dict.
 
     Attributes:
-        infos: non-empty info dicts (reset, step) or results (call, stream).
+        infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
         finals: (final_info, loose leaves of the final observation) of slots that moved on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
 
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
     finals: dict[int, tuple[dict[str, Any], list[Any] | None]]
     raised: dict[int, Raised]
@@ -64,10 +65,33 @@ class Reply:
     last: bool = True
 
 
+class Frames:
+    """The traceback of an exception as it was raised, for whoever is in the same process. There it stays: to pickle
+    this is to let go of it, as it is to take it, so that frames and what they know are held no longer than needed."""
+
+    __slots__ = ("_traceback",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        # not by the name, which an exception's class may have given another meaning
+        self._traceback = None if error is None else vars(BaseException)["__traceback__"].__get__(error)
+
+    def take(self) -> TracebackType | None:
+        """The traceback; None where this has come from elsewhere, or it was taken before."""
+        traceback, self._traceback = self._traceback, None
+        return traceback
+
+    def __deepcopy__(self, memo: Any) -> Frames:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._traceback = None
+        return Frames, ()
+
+
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text first; `pickled` is the exception itself where it could be pickled, `kind` its class (which
-    can be pickled more often: a lock in an instance, or a constructor of two arguments, does no harm to the class)."""
+    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none.
+    `frames`: where it was raised, for the caller's own process."""
 
     error_type: str
     message: str
@@ -77,67 +101,36 @@ class Raised:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
-    pickled: bytes | None = None
-    kind: bytes | None = None
+    original: Original | None = None
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
+    frames: Frames = field(default_factory=Frames, repr=False, compare=False)
 
     @classmethod
-    def of(cls, error: BaseException, phase: str, **where: Any) -> Raised:
-        """Never raises, whatever the exception's own methods do."""
-        try:
-            message = str(error)
-        except Exception:  # noqa: BLE001 - an exception whose __str__ fails is one of the faults we must survive
-            message = "<its __str__ failed>"
-        try:
-            text = "".join(traceback.format_exception(error))
-        except Exception:  # noqa: BLE001 - as above
-            text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__qualname__}: {message}\n"
-        more: dict[str, Any] = {"pickled": _pickled(error), "kind": _pickled(type(error))}
-        if isinstance(error, Mismatch):
-            more.update(path=tuple(error.path), expected=error.expected, got=error.got)
-        return cls(type(error).__qualname__, message, text, phase, **more, **where)
-
-    def original(self) -> BaseException | None:
-        """The exception rebuilt, or None when it cannot be."""
-        error = _rebuilt(self.pickled)
-        return error if isinstance(error, BaseException) else None
-
-    def original_type(self) -> type | None:
-        """The exception's class, or None when it cannot be had here."""
-        kind = _rebuilt(self.kind)
-        return kind if isinstance(kind, type) else None
-
-
-def _rebuilt(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return pickle.loads(data)
-    except Exception:  # noqa: BLE001 - constructors of foreign exceptions may fail in any way
-        return None
-
-
-def _pickled(value: Any) -> bytes | None:
-    try:
-        data = cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - unpicklable exceptions travel as text
-        return None
-    return data if len(data) <= 65536 else None
+    def of(cls, error: BaseException, phase: str, *, catch: Any = BaseException, **where: Any) -> Raised:
+        """Raises nothing of the kind `catch`, whatever the exception's own methods do."""
+        original = Original.of(error, catch)
+        if issubclass(type(error), Mismatch):  # `isinstance` would ask it, too
+            misfit: Any = error
+            where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
+        text = traceback_of(error, original, catch)
+        return cls(original.name, original.message, text, phase, original=original, frames=Frames(error), **where)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which slots a worker runs and how to build them. `programs` is a cloudpickled list of factories, one a slot."""
+    """Which slots a worker runs and how to build them.
+
+    Attributes:
+        programs: a pickled list of factories, one a slot.
+        descriptors: how many of them follow, in messages of their own; see `carried.py`.
+    """
 
     index: int
     slots: tuple[int, ...]
     programs: bytes
-
-    @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, cloudpickle.dumps(factories))
+    descriptors: int = 0
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
@@ -186,7 +179,7 @@ def unsendable(value: Any, name: str) -> TypeError | None:
 
 def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
     try:
-        cloudpickle.dumps(value)
+        pickling.dumps(value)
     except Exception as error:  # noqa: BLE001 - whatever a foreign __reduce__ raises
         items: Any = ()
         if isinstance(value, dict):

@@ -11,26 +11,28 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from treadle import pickling
+from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
+from treadle.pool.original import attributes_of
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
+from treadle.spaces import Mailed
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
 
 class Server:
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
-        """`in_caller`: a KeyboardInterrupt is the person's at the keyboard and passes through. `local`: replies are
-        not pickled on their way, so they are made snapshots here."""
+        """`in_caller`: see `caught`. `local`: replies are not pickled on their way, so they are made snapshots here."""
         self.slots, self.programs = slots, programs
-        self._catch: Any = (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
+        self._catch: Any = caught(in_caller)
         self._local = local
         k = len(slots)
         self._all = range(k)
@@ -43,6 +45,7 @@ class Server:
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._latest = 0  # the request that was last counted there
         self._resumed = 0  # the request that was last finished after an interrupt
+        self._packer = InfoPacker()
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
@@ -73,8 +76,8 @@ class Server:
         self._phase = request.op.name.lower()
         try:
             if request.op is Op.STEP:
-                chosen, loose = request.payload or (None, None)
-                return self.step(request.id, request.block, chosen, loose)
+                chosen, mailed = request.payload or (None, None)
+                return self.step(request.id, request.block, chosen, mailed)
             if request.op is Op.RESET:
                 return self._reset(request.id, request.block, request.payload)
             if request.op is Op.MAP:
@@ -95,13 +98,14 @@ class Server:
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
 
-    def step(
-        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: list[list[Any]] | None = None
-    ) -> Extras | None:
-        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add."""
+    def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
+        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add.
+
+        `mailed`: actions that came by message, k values a leaf, whatever is chosen.
+        """
         rows = self._rows
         view = self._view = rows.block(block)  # type: ignore[union-attr]
-        actions = rows.read_actions(loose_actions or ())  # type: ignore[union-attr]
+        actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
         if chosen is None:
             self._ticks += 1
@@ -145,7 +149,7 @@ class Server:
         if view.staged:
             view.settle()
         if infos or loose or finals or raised:
-            return self._extras(infos, loose, finals, raised)
+            return self._extras(infos, loose, finals, raised, rows=True)
         return None
 
     def _end(
@@ -221,7 +225,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
+        return self._extras(infos, loose, {}, raised, rows=True) if infos or loose or raised else None
 
     def resume(self, id: int, block: int) -> set[int]:
         """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
@@ -263,11 +267,13 @@ class Server:
 
     def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
+        handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
             i = slot - self.slots[0]
             try:
-                results[i] = self.programs[i].call(name, args, kwargs)
+                result = self.programs[i].call(name, args, kwargs)
+                (handed if self._local and self.programs[i].hands_over(name, args) else results)[i] = result
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
             begins = getattr(self.programs[i], "begins_next_now", None)
@@ -276,7 +282,13 @@ class Server:
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
             elif not self._about_to_begin(i):
                 self._steps[i] = getattr(self.programs[i], "step", None)
-        return self._extras(results, {}, {}, raised)
+        return self._results(results, raised, handed)
+
+    def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
+        """What a call says; `handed`: results that are no copies."""
+        extras = self._extras(results, {}, {}, raised)
+        own = {self.slots[0] + i: result for i, result in handed.items()}
+        return extras._replace(infos={**extras.infos, **own}) if own else extras
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
         """Round robin over the slots that still have something to say."""
@@ -314,19 +326,30 @@ class Server:
             self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
     def _extras(
-        self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
+        self,
+        infos: dict[int, Any],
+        loose: dict[int, list[Any]],
+        finals: dict[int, Any],
+        raised: dict[int, Raised],
+        *,
+        rows: bool = False,
     ) -> Extras:
+        """`rows`: are they infos of steps, which become rows where they can? Else they are results of calls."""
         first = self.slots[0]
+        groups: Any = ()
+        if rows and infos:
+            groups, infos = self._packer.pack(infos, first)
         if self._local:
             try:
                 infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
             except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
-                infos, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
-                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
+                good, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
+                infos, loose = snapshot(dict(good)), {i: self._keep(values) for i, values in loose.items()}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
-        return Extras(infos, loose, finals, raised)
+        told: Mapping[int, Any] = InfoRows(groups, infos) if groups else infos
+        return Extras(told, loose, finals, raised)
 
     def _keep(self, values: list[Any]) -> list[Any]:
         return [snapshot(value) for value in values]
@@ -334,11 +357,18 @@ class Server:
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
         if phase == "stream":  # a stream's program says itself where it was
-            phase = getattr(error, "treadle_phase", phase)
-            where.update(getattr(error, "treadle_where", {}))
+            placed = attributes_of(error)
+            phase = placed.get("treadle_phase", phase)
+            where.update(placed.get("treadle_where", {}))
         elif phase == "step":
             where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
-        return Raised.of(error, phase, **where)
+        return Raised.of(error, phase, catch=self._catch, **where)
+
+
+def caught(in_caller: bool) -> Any:
+    """What counts as a slot's own failure. In the caller's own thread a KeyboardInterrupt is the person's at the
+    keyboard and passes through, and so does whatever else is no Exception: a signal handler may have raised it."""
+    return (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
 
 
 def portable(action: Any) -> Any:
@@ -361,4 +391,4 @@ def snapshot(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
-        return pickle.loads(cloudpickle.dumps(value))
+        return pickle.loads(pickling.dumps(value))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import sys
 import threading
@@ -14,6 +15,12 @@ from collections import deque
 
 KEPT = 50  # lines a worker
 THREAD_NAME = "treadle-stderr"
+_CODE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")  # colours, cursors, titles
+
+
+def plain(text: str) -> str:
+    """Without the codes that only a terminal understands."""
+    return _CODE.sub("", text) if "\x1b" in text else text
 
 
 class StderrReader:
@@ -52,7 +59,7 @@ class StderrReader:
                 return
             self._closing = True
             os.write(self._wake_write, b"!")
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident != threading.get_ident():
             with contextlib.suppress(RuntimeError):  # an interrupt came before it began: it will find nothing to do
                 self._thread.join()
         with self._lock:
@@ -119,9 +126,12 @@ class Tail:
 
     def _emit(self, lines: list[bytes]) -> None:
         texts = [line.decode("utf-8", "replace") for line in lines]
-        self._kept.extend(text for text in texts if text.strip())
+        bare = [plain(text) for text in texts]  # errors go to files and pages
+        self._kept.extend(text for text in bare if text.strip())
         if texts and sys.stderr is not None:
             try:
+                if not sys.stderr.isatty():
+                    texts = bare
                 sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in texts))
                 sys.stderr.flush()
             except (OSError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,16 @@ class EnvRecipe:
     imports: tuple[str, ...] = ()
     registrations: bytes | None = field(default_factory=own_registrations, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for what builds no environments."""
+        if isinstance(self.env, str | EnvSpec) or (callable(self.env) and not isinstance(self.env, gym.Env)):
+            return
+        text = f"an environment is an id, an EnvSpec or a callable that builds it, got {type(self.env).__name__}"
+        if hasattr(self.env, "step") and hasattr(self.env, "reset"):
+            text += ", which is built already and cannot be built again in a worker: give its id or its class, or a "
+            text += "function that returns it"
+        raise UsageError(text)
+
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
         register_missing(self.registrations)
@@ -48,14 +59,16 @@ class EnvRecipe:
         elif isinstance(self.env, EnvSpec):
             import_package(self.env.id)
             env = gym.make(self.env, **self.kwargs)
-        elif callable(self.env):
-            env = self.env(**self.kwargs)
         else:
-            raise UsageError(f"an environment is an id, an EnvSpec or a callable, got {type(self.env).__name__}")
+            env = self.env(**self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)
-        if not (hasattr(env, "step") and hasattr(env, "reset") and hasattr(env, "observation_space")):
-            raise UsageError(f"{self.env!r} made a {type(env).__name__}, which is not a Gymnasium environment")
+        made = f"{self.env!r} made a {type(env).__name__}"
+        if not (hasattr(env, "step") and hasattr(env, "reset")):
+            raise UsageError(f"{made}, which is not a Gymnasium environment: it has no step and reset")
+        for name in ("observation_space", "action_space"):
+            if not hasattr(env, name):
+                raise UsageError(f"{made} without an {name}: its class or its constructor must set self.{name}")
         return env
 
 
@@ -69,6 +82,7 @@ class GymEnv(Program):
 
     def __init__(self, recipe: EnvRecipe, on_end: OnEnd = OnEnd.NEXT_STEP) -> None:
         self.env = recipe.build()
+        check_reset(self.env, "seed", "options")
         self.on_end = on_end
         self.step = self.env.step
         self._options: dict[str, Any] | None = None
@@ -123,6 +137,28 @@ def gym_env(
     """A factory of `GymEnv` programs for a pool; see `EnvRecipe` for the arguments."""
     recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
     return lambda: GymEnv(recipe, on_end)
+
+
+def check_reset(env: Any, *names: str) -> None:
+    """Raises UsageError for an environment whose `reset` does not take these keyword arguments.
+
+    Gymnasium's own wrappers hand them on, so the environment below is asked; what others do is their affair.
+    """
+    while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env
+    try:
+        parameters = inspect.signature(env.reset).parameters.values()
+    except (TypeError, ValueError):  # it does not say
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    taken = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    for name in names:
+        if name not in taken:
+            raise UsageError(
+                f"{type(env).__name__}.reset() takes no `{name}`: Gymnasium's environments have "
+                "reset(*, seed=None, options=None). Add it, or wrap the environment in one that has it"
+            )
 
 
 def close_env(env: Any) -> None:

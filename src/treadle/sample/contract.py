@@ -20,13 +20,16 @@ class BadStep(TreadleError, TypeError):
     step: int | None = None
 
 
-def in_step(error: Exception, step: int | None) -> None:
-    """Note in which step of its episode (from 1) an error was raised, for who reports it."""
+def in_step(error: BaseException, step: int | None, episode: int | None = None) -> None:
+    """Note in which step of its episode (from 1; 0: its reset) an error was raised, and in which episode, for who
+    reports it. The first word stands: it is that of who was nearest."""
     if isinstance(error, BadStep) and error.step is not None:
         step = error.step
-    if not hasattr(error, "treadle_step"):
-        with suppress(AttributeError, TypeError):  # of a class that takes no attributes
+    with suppress(AttributeError, TypeError):  # of a class that takes no attributes
+        if not hasattr(error, "treadle_step"):
             error.treadle_step = step  # type: ignore[attr-defined]
+        if episode is not None and not hasattr(error, "treadle_episode"):
+            error.treadle_episode = episode  # type: ignore[attr-defined]
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

@@ -82,6 +82,10 @@ class Crew:
         """How often it was replaced."""
         return len(self.member(worker).restarts)
 
+    def owes(self, worker: int) -> int:
+        """How many requests have not been answered to the end."""
+        return len(self.member(worker).owed)
+
     def member(self, worker: int) -> Member:
         return next(member for member in self.pool.members if worker in member.slots)
 

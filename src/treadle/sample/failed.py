@@ -7,9 +7,10 @@ import re
 from typing import Any
 
 from treadle import seeding
-from treadle.errors import BadObservation, RemoteTraceback, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
+from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_POLICIES = os.path.join(_HERE, "program", "policies.py")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -35,16 +36,29 @@ def raised(error: WorkerError, finished: int) -> CollectionFailed:
     return _made(error, f"{_place(error.where)}: {reason}", error.where, reason, finished)
 
 
-def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
-    """The end of a run because workers died or were killed: `deaths` of them on episode `index` (None: nobody knows
-    which)."""
+def died(
+    error: WorkerError, index: int | None, root: int, deaths: int, finished: int, *, fresh: bool = True
+) -> CollectionFailed:
+    """The end of a run because workers died or were killed: `deaths` of them, `fresh` ones, on episode `index` (None:
+    nobody knows which)."""
     where, reason = error.where, reason_of(error)
     if index is None:
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
     seed = seeding.episode_env_seed(root, index)
     where = Where(where.slot, where.worker, where.pid, where.phase, episode=index, seed=seed)
-    message = f"episode {index} (seed {seed}) has cost {deaths} workers their lives; the last time {reason}"
-    return _made(error, message, where, reason, finished)
+    kind = "fresh worker" if fresh else "worker"
+    workers = f"{deaths} {kind}s their lives; the last time" if deaths > 1 else f"a {kind} its life:"
+    return _made(error, f"episode {index} (seed {seed}) has cost {workers} {reason}", where, reason, finished)
+
+
+def too_many(last: CollectionFailed, why: str) -> CollectionFailed:
+    """The end of a run that may not go on without more episodes."""
+    return _made(last, f"{why}; the last: {last}", last.where, last.reason, last.finished)
+
+
+def in_policy(error: WorkerError) -> bool:
+    """Was a worker asking its policy when it died or was killed? As far as its stack tells."""
+    return isinstance(error, WorkerDied | WorkerTimeout) and f'"{_POLICIES}"' in error.stack
 
 
 def _made(error: WorkerError, message: str, where: Where, reason: str, finished: int) -> CollectionFailed:
@@ -78,15 +92,14 @@ def reason_of(error: WorkerError) -> str:
         else:
             reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
-    original, kind = error.__cause__, getattr(error, "error_type", "") or type(error).__name__
-    if original is None or isinstance(original, RemoteTraceback):
+    kind, said = getattr(error, "error_type", ""), " ".join(getattr(error, "error_message", "").split())
+    if not kind:
         lines = error.remote_traceback.strip().splitlines()
         text = lines[-1] if lines else str(error)
     else:
-        said = " ".join(str(original).split())
         if isinstance(error, BadObservation):
             return f"{said}: the environment's observation does not fit its own observation_space"
-        if isinstance(original, TreadleError) and said:  # our own words need no type before them
+        if isinstance(error.__cause__, TreadleError) and said:  # our own words need no type before them
             return said
         text = f"{kind}: {said}" if said else kind
     place = user_frame(error.remote_traceback)

@@ -259,10 +259,11 @@ def latest(told: tuple[Parcel, ...], update: tuple[Parcel, ...]) -> tuple[Parcel
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
     """The same exception, knowing in which episode it happened, and in which step if its worker could tell."""
-    error.treadle_phase = "rollout"  # type: ignore[attr-defined]
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
     if isinstance(error, BadStep):
         in_step(error, None)
     step = getattr(error, "treadle_step", None)
-    error.treadle_where = {"episode": index, "seed": seed, "step": step}  # type: ignore[attr-defined]
+    episode = getattr(error, "treadle_episode", None) if index is None else index
+    error.treadle_phase = "reset" if step == 0 else "rollout"  # type: ignore[attr-defined]
+    error.treadle_where = {"episode": episode, "seed": seed, "step": step or None}  # type: ignore[attr-defined]
     return error

@@ -27,7 +27,8 @@ from gymnasium import spaces as gs
 from treadle.trees import Path
 
 RowWriter = Callable[[Any], "list[Any] | None"]
-BatchWriter = Callable[[Any], "list[Sequence[Any]] | None"]
+Mailed = dict[int, Sequence[Any]]  # what goes by message: the index of a leaf -> a batch of its values
+BatchWriter = Callable[[Any], "Mailed | None"]
 BatchReader = Callable[..., "list[Any]"]
 
 

@@ -11,13 +11,21 @@ import gymnasium as gym
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
     from treadle.task.core import Task
+
+    SubTaskType = WithDefault("SubTaskType", default=Any)
+else:
+    SubTaskType = TypeVar("SubTaskType")
 
 EnvType = TypeVar("EnvType")
 
 
-class Sensor(Generic[EnvType]):
+class Sensor(Generic[EnvType, SubTaskType]):
     """One named part of the observations. A subclass overrides `get_observation`.
+
+    `Sensor[Env, Task]` says which environment and which task it looks at; `Sensor[Env]` is a sensor for any task.
 
     Args:
         uuid: its name, the key of its observations.
@@ -32,7 +40,12 @@ class Sensor(Generic[EnvType]):
     def __init__(self, uuid: str, observation_space: gym.Space[Any], **kwargs: Any) -> None:
         self.uuid, self.observation_space = uuid, observation_space
 
-    def get_observation(self, env: EnvType, task: Task[EnvType] | None, *args: Any, **kwargs: Any) -> Any:
+    def __class_getitem__(cls, of: Any) -> Any:
+        of = of if isinstance(of, tuple) else (of,)
+        rest = (Any,) * (len(cls.__parameters__) - len(of))  # type: ignore[attr-defined]  # every generic class has it
+        return super().__class_getitem__((*of, *rest))  # type: ignore[misc]  # and this
+
+    def get_observation(self, env: EnvType, task: SubTaskType | None, *args: Any, **kwargs: Any) -> Any:
         """What the sensor shows now. `task`: None where the environment alone is looked at."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it shows: override get_observation")
 
@@ -79,4 +92,4 @@ class SensorSuite(Generic[EnvType]):
         return {uuid: sensor.get_observation(env=env, task=task, **kwargs) for uuid, sensor in self.sensors.items()}
 
 
-__all__ = ["EnvType", "Sensor", "SensorSuite"]
+__all__ = ["EnvType", "Sensor", "SensorSuite", "SubTaskType"]

@@ -24,14 +24,16 @@ import numpy as np
 
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
+from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.seeding import restart_seed
 from treadle.task.core import TaskSampler
 from treadle.task.sensors import SensorSuite
 from treadle.vector import sampled_arguments as arguments
+from treadle.vector.metrics_queue import MetricsQueue
 from treadle.vector.sampled_commands import SampledCommands
-from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, listed, start_error
+from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.sampled_snapshots import SampledSnapshots
 from treadle.vector.sampled_steps import SampledSteps
@@ -67,9 +69,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
     it is the same until the first `pause_at`. Errors name the slot. Use it from one thread.
 
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (the limit of steps was
-    reached without that, or what the task's own info says); the task's own info is never changed. On the step that
-    ends a task there is more:
+    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
+    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
+    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
+    there is more:
 
     - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
     - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
@@ -77,7 +80,8 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     Attributes:
         observation_space: that all tasks have in common.
         action_spaces: one a slot.
-        metrics_out_queue, should_log, max_processes, read_timeout: as given.
+        metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
+        should_log, max_processes, read_timeout: as given.
     """
 
     observation_space: Any
@@ -98,7 +102,8 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         **options: Any,
     ) -> None:
         arguments.check_make(make_sampler_fn)
-        self.metrics_out_queue, self.should_log = metrics_out_queue, should_log
+        self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
+        self.should_log = should_log
         self.max_processes, self.read_timeout = max_processes, read_timeout
         self._start, self._resample, n = start, resample, len(args)
         workers = arguments.worker_count(max_processes, n)
@@ -110,7 +115,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             recipe = SamplerRecipe.of(make_sampler_fn, each, None if start is None else start.method)
             return lambda: TaskSlot(recipe, callbacks, resample)
 
-        self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        try:
+            self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        except CannotTravel as error:
+            raise cannot_travel(error, args[error.slot], options.get("start_method")) from error.__cause__
         try:
             spaces = [about.metadata["observation_space"] for about in self._pool.descriptions]
             for slot, space in enumerate(spaces):
@@ -121,7 +129,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             self._lockstep = SlotwiseLockstep(self._pool, action_writer, self._fresh)
             self._lockstep.waive_reset()  # the first tasks are there already
             remember = options.get("on_failure", "raise") != "raise"
-            self._results = Results(self._lockstep.observations, n, metrics_out_queue, remember=remember)
+            self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
         except BaseException:
             self._pool.close(0.0)
             raise
