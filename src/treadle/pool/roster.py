@@ -45,6 +45,7 @@ class Roster:
         self._backend, self._start_method, self._preload = backend, start_method, preload
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
+        self._stdout_too = False
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
@@ -57,8 +58,9 @@ class Roster:
 
         def make() -> None:
             self.tickets = PipeTickets()
-            if worker_output == "prefix":
-                self._reader = StderrReader()
+            self._stdout_too = worker_output in ("label", "keep")
+            if worker_output != "raw":
+                self._reader = StderrReader(shown=worker_output != "keep")
 
         if self._backend == "process":
             undisturbed(make, lambda _: self._put_away())
@@ -99,7 +101,7 @@ class Roster:
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
-        return ProcessWorker(spec, self._start_method, self._preload, self._reader)
+        return ProcessWorker(spec, self._start_method, self._preload, self._reader, stdout_too=self._stdout_too)
 
     def start(self) -> list[Any]:
         """Wait for every hello, then lay the ground; returns one description a slot.
