@@ -66,6 +66,7 @@ _HOME = {
     "compare": "treadle.sample.evaluate",
     "Comparison": "treadle.sample.evaluate",
     "Evaluation": "treadle.sample.evaluate",
+    "GymEnv": "treadle.sample.adapt",
     **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "treadle.sample.steps"),
     **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "treadle.sample.updates"),
     "StepType": "treadle.sample.step_type",
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
     from treadle.plan.vectorized import VectorizedEnv
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
+    from treadle.sample.adapt import GymEnv
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.default_worker import DefaultWorker
     from treadle.sample.episode import Episode
@@ -189,7 +191,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'treadle' has no attribute {name!r}")
+        from treadle.elsewhere import not_here
+
+        raise not_here(__name__, name)
     found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found

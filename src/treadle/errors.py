@@ -156,7 +156,8 @@ class TaskRaised(WorkerError):
     of its own. Plain attributes of the original (numbers, text, arrays, containers of them) are its attributes too,
     where ours have not that name. `__cause__` is the original, rebuilt without its constructor from its plain arguments
     and attributes; a `RemoteTraceback` where its class is not known here, makes or pickles its instances in its own
-    way, or has failed to say its text.
+    way, or has failed to say its text. What was raised in the caller's own process keeps its frames: they are the
+    cause's `__traceback__`.
 
     Attributes:
         error_type: the name of the original's class.

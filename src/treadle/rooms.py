@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from treadle.elsewhere import not_here
+
 
 def loading(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package. `home`: name -> the module that it comes from, seen from the package: "m" is one
@@ -14,7 +16,7 @@ def loading(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
 
     def load(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise not_here(package, name)
         found = getattr(importlib.import_module(f".{home[name]}", package), name)
         setattr(sys.modules[package], name, found)
         return found

@@ -7,7 +7,8 @@ import os
 import zipfile
 from pathlib import Path
 
-from command import ZOO, one_line, treadle
+import pytest
+from command import ZOO, one_line, summary, treadle
 
 COLOURS = {**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
 
@@ -47,3 +48,39 @@ def test_a_policy_file_alone_lists_what_it_has(tmp_path: Path) -> None:
     done = treadle("eval", "CartPole-v1", "--policy", "mine.py", "--episodes", 2, cwd=tmp_path)
     assert done.returncode == 2
     assert "it has: act, Better; as in mine.py:act" in one_line(done.stderr)
+
+
+def test_no_more_workers_than_episodes(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    play = (f"{ZOO}:LeavesPid", "--env-kwargs", json.dumps({"pids": str(pids)}), "--workers", 100)
+    done = treadle("collect", *play, "--episodes", 3, "--out", tmp_path / "o", "--verify", 0)
+    assert done.returncode == 0, done.stderr
+    assert len(list(pids.iterdir())) == 3
+    assert len(summary(tmp_path / "o")["worker_shares"]) == 3
+    assert done.stdout.count("%  of the time, by worker") == 1
+
+
+def test_many_workers_are_summarised(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:Walk", "--workers", 9, "--episodes", 9, "--out", tmp_path / "o", "--verify", 0)
+    (busy,) = [line for line in done.stdout.splitlines() if line.startswith("busy")]
+    assert busy.endswith("of the time, 9 workers")
+    assert len(busy) < 80
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("treadle co", "collect"), ("treadle collect --epi", "--episodes"), ("treadle --v", "--version")],
+)
+def test_the_shell_can_complete_words(typed: str, found: str, tmp_path: Path) -> None:
+    words = {"_TREADLE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    done = treadle(env={**os.environ, **words})
+    assert done.stdout.split() == [found]
+
+
+def test_completion_is_installed_where_the_shell_looks(tmp_path: Path) -> None:
+    home = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = treadle("--install-completion", "bash", env=home)
+    assert done.returncode == 0, done.stderr
+    assert "treadle.sh" in (tmp_path / ".bashrc").read_text()
+    assert "complete" in (tmp_path / ".bash_completions" / "treadle.sh").read_text()

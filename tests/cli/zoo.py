@@ -243,3 +243,10 @@ class Warns(Walk):
     def reset(self, **options: Any) -> Any:
         gym.logger.warn("something is odd")
         return super().reset(**options)
+
+
+class LeavesPid(Walk):
+    """Tells who has built it."""
+
+    def __init__(self, pids: str) -> None:
+        (Path(pids) / str(os.getpid())).touch()

@@ -117,7 +117,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
     # work directories are on the path of `python script.py`; last, so that a file there never hides a library
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     Env = Annotated[str, typer.Argument(metavar="ENV", help="Which environment; see above.", show_default=False)]
     Policy = Annotated[
@@ -127,7 +127,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
                      "Stable-Baselines3 has saved."),
     ]  # fmt: skip
     Seed = Annotated[int, typer.Option(help="Decides everything random in the run; see above.")]
-    Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core.")]
+    Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core. No more than episodes.")]
     PerWorker = Annotated[int, typer.Option(metavar="K", help="Environments each worker plays at once.")]
     MaxSteps = Annotated[int | None, typer.Option(metavar="N", help="Cut longer episodes (truncated).")]
     Kwargs = Annotated[str, typer.Option(metavar="JSON", help="Arguments for the environment, such as "

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from treadle.cli import failures
@@ -83,10 +84,10 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
             try:
                 game = play(env, planner, seed=seed, max_steps=options.max_steps, frames=first, watch=watch,
                             searches=SEARCHES if first else 0)  # fmt: skip
-            except UsageError as error:
+            except (UsageError, gym.error.DependencyNotInstalled) as error:
                 if not first or games:
                     raise
-                log.warning("no video: %s", error)
+                log.warning("no video: %s", " ".join(str(error).split()))
                 game = play(env, planner, seed=seed, max_steps=options.max_steps, watch=watch, searches=SEARCHES)
             games.append(game)
             now.episodes = now.made = len(games)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -24,6 +26,31 @@ FLAGS = (
     "AVAILABLE_RENDER_MODES",
     "DEFAULT_OBS_TYPE",
 )
+
+
+NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
+NOT_THE_ENVIRONMENTS = (
+    *("n_workers", "blocking", "backend", "start_method", "preload", "start_timeout", "step_timeout", "close_timeout"),
+    *("on_failure", "max_restarts", "worker_output", "store_bytes", "state_bytes"),
+)
+
+
+def refuse_misspelt(env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
+    """Raise UsageError for an argument that would go to the environment and is nearly one of ours, before anything is
+    started. What the environment's class names as an argument of its own is left to it."""
+    for name in kwargs:
+        near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
+        if near and not _names(env_class, name):
+            what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
+            own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
+            raise UsageError(f"{name}= {what}{own}")
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins have none
+        return False
 
 
 class VectorizedEnv(PlanEnv):
@@ -53,6 +80,7 @@ class VectorizedEnv(PlanEnv):
         n_workers: int = 8,
         **kwargs: Any,
     ) -> None:
+        refuse_misspelt(env_class, kwargs)
         self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
         self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers

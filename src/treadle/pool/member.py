@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
+from treadle.pool.carried import Carrier
 from treadle.pool.life import Event, State, after
 from treadle.pool.messages import Reply, Request, WorkerSpec
 
@@ -61,6 +62,7 @@ class Member:
     asides: int = 0  # requests since it started that were not steps
     beat: int | None = None  # of its stream, when it was last looked at
     stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
+    carrier: Carrier | None = None  # what its worker, and any that follows it, is sent along
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from enum import IntEnum
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from treadle import pickling
@@ -64,9 +65,33 @@ class Reply:
     last: bool = True
 
 
+class Frames:
+    """The traceback of an exception as it was raised, for whoever is in the same process. There it stays: to pickle
+    this is to let go of it, as it is to take it, so that frames and what they know are held no longer than needed."""
+
+    __slots__ = ("_traceback",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        # not by the name, which an exception's class may have given another meaning
+        self._traceback = None if error is None else vars(BaseException)["__traceback__"].__get__(error)
+
+    def take(self) -> TracebackType | None:
+        """The traceback; None where this has come from elsewhere, or it was taken before."""
+        traceback, self._traceback = self._traceback, None
+        return traceback
+
+    def __deepcopy__(self, memo: Any) -> Frames:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._traceback = None
+        return Frames, ()
+
+
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none."""
+    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none.
+    `frames`: where it was raised, for the caller's own process."""
 
     error_type: str
     message: str
@@ -80,6 +105,7 @@ class Raised:
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
+    frames: Frames = field(default_factory=Frames, repr=False, compare=False)
 
     @classmethod
     def of(cls, error: BaseException, phase: str, *, catch: Any = BaseException, **where: Any) -> Raised:
@@ -89,20 +115,22 @@ class Raised:
             misfit: Any = error
             where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
         text = traceback_of(error, original, catch)
-        return cls(original.name, original.message, text, phase, original=original, **where)
+        return cls(original.name, original.message, text, phase, original=original, frames=Frames(error), **where)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which slots a worker runs and how to build them. `programs` is a cloudpickled list of factories, one a slot."""
+    """Which slots a worker runs and how to build them.
+
+    Attributes:
+        programs: a pickled list of factories, one a slot.
+        descriptors: how many of them follow, in messages of their own; see `carried.py`.
+    """
 
     index: int
     slots: tuple[int, ...]
     programs: bytes
-
-    @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, pickling.dumps(factories))
+    descriptors: int = 0
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)

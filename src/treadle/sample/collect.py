@@ -76,7 +76,7 @@ class Collection:
         recipe: what a worker plays.
         schedule: which episodes.
         root: the run's seed.
-        workers: how many; None: as many as cores (and no more than episodes).
+        workers: how many; None: as many as cores. No more than there are episodes to make.
         backend: "process", "serial" or "thread".
         room: asked before a ticket is issued beyond one a worker: may the caller take more results?
         tell: None, or called with the `Standing` while it goes on.
@@ -108,7 +108,7 @@ class Collection:
         self.tally = Tally(by_worker={})
         self._watch = Watch(schedule.standing(), tell, recipe.rows)
         count = workers or bell.cores()
-        if workers is None and schedule.end is not None:
+        if schedule.end is not None:  # whoever would find nothing to do need not start
             count = max(1, min(count, schedule.end - len(schedule.lengths) - len(schedule.skipped)))
         if backend == "serial":
             count = 1
@@ -397,7 +397,7 @@ def collect(
         episodes: how many. With neither this nor `steps` it goes on for ever.
         steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
         seed: the run's root seed.
-        workers: worker processes, or "auto": one a core.
+        workers: worker processes, or "auto": one a core. No more are started than there are episodes to make.
         ordered: yield in order of index; False: as they come.
         max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
         envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.

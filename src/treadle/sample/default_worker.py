@@ -66,7 +66,7 @@ class DefaultWorker(Worker):
             self.agent = as_agent(agent_update)
 
     def update_env(self, env_update: Any) -> None:
-        """An environment or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
+        """An environment, what makes one, or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
         self.env, updated = self.adopt(self.env, env_update)
         if updated:
             self._fit_env = None

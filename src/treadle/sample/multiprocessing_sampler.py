@@ -19,9 +19,9 @@ class MultiprocessingSampler(PoolSampler):
 
     Args:
         agents: an agent for all workers, or a list with one for each; see `treadle.sample.agents`.
-        envs: an environment (or an `EnvUpdate` that makes one) for all workers, or a list with one for each. Each
-            worker has a copy of its own. A `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and
-            `step(action) -> EnvStep`.
+        envs: an environment (or what makes one in the worker: a registered id, an EnvSpec of Gymnasium's, a callable,
+            an `EnvUpdate`) for all workers, or a list with one for each. Each worker has a copy of its own. A
+            `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`.
         worker_factory: how to make workers. Or the arguments of one, by keyword: max_episode_length, seed, n_workers,
             worker_class, worker_args; see `WorkerFactory`.
         schedule: "arrival": episodes count in the order in which they are ready, which favours short ones and fast
@@ -39,7 +39,7 @@ class MultiprocessingSampler(PoolSampler):
             one that does not counts as dead), close_timeout, worker_output; see `treadle.pool.pool.Pool`.
 
     Raises:
-        TypeError: neither a factory nor max_episode_length, or no agents or envs.
+        TypeError: neither a factory nor max_episode_length, no agents or envs, or what is neither.
         ValueError: a list of another length than there are workers, or an option that makes no sense.
         StartupFailed: a worker could not be made; nothing is left running.
     """

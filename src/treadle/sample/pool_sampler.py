@@ -91,6 +91,9 @@ class PoolSampler(Sampler):
         self._factory = worker_factory
         self._agents = worker_factory.prepare_worker_messages(agents)
         self._envs = worker_factory.prepare_worker_messages(envs)
+        if isinstance(worker_factory, WorkerFactory):
+            for agent, env in zip(self._agents, self._envs, strict=True):
+                worker_factory.check_first(agent, env)
         self._schedule, self._progress = schedule, progress
         for what, given in (("agents", agents), ("envs", envs)):
             self._check_alike(what, given)

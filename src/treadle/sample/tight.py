@@ -15,7 +15,7 @@ import numpy as np
 
 from treadle.pool.loan import Lender
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import GymnasiumEnv, type_of
+from treadle.sample.adapt import GymEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import Columns
 from treadle.sample.contract import BadStep, flag, in_step, numbers
@@ -41,7 +41,7 @@ class TightLoop:
 
     def __init__(self, worker: DefaultWorker, lender: Lender | None = None) -> None:
         self._worker = worker
-        self.env: GymnasiumEnv = worker.env
+        self.env: GymEnv = worker.env
         layout = Layout.of(self.env.observation_space)
         self._columns, self._row_bytes = Columns(layout), layout.row_nbytes
         self._columns.lend(lender)
@@ -173,7 +173,7 @@ class TightLoop:
 def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
     """The tight loop of a worker, None where it would not do the same as the worker does by itself."""
     kind, env = type(worker), worker.env
-    if not isinstance(worker, DefaultWorker) or not isinstance(env, GymnasiumEnv):
+    if not isinstance(worker, DefaultWorker) or not isinstance(env, GymEnv) or not env.plain:
         return None
     if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
         return None

@@ -24,6 +24,7 @@ import numpy as np
 
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
+from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.seeding import restart_seed
@@ -32,7 +33,7 @@ from treadle.task.sensors import SensorSuite
 from treadle.vector import sampled_arguments as arguments
 from treadle.vector.metrics_queue import MetricsQueue
 from treadle.vector.sampled_commands import SampledCommands
-from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, listed, start_error
+from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.sampled_snapshots import SampledSnapshots
 from treadle.vector.sampled_steps import SampledSteps
@@ -114,7 +115,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             recipe = SamplerRecipe.of(make_sampler_fn, each, None if start is None else start.method)
             return lambda: TaskSlot(recipe, callbacks, resample)
 
-        self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        try:
+            self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        except CannotTravel as error:
+            raise cannot_travel(error, args[error.slot], options.get("start_method")) from error.__cause__
         try:
             spaces = [about.metadata["observation_space"] for about in self._pool.descriptions]
             for slot, space in enumerate(spaces):
