@@ -12,6 +12,7 @@ _HOME = {
     "compare": "evaluate",
     "Comparison": "evaluate",
     "Evaluation": "evaluate",
+    "GymEnv": "adapt",
     "EnvSpec": "steps",
     "EnvStep": "steps",
     "InOutSpec": "steps",
