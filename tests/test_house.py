@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress"}),
-    frozenset({"trees", "seeding", "pickling", "errors", "rooms"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "rooms"}),
     frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
