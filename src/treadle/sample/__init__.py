@@ -13,7 +13,6 @@ _HOME = {
     "compare": "evaluate",
     "Comparison": "evaluate",
     "Evaluation": "evaluate",
-    "GymEnv": "adapt",
     "EnvSpec": "steps",
     "EnvStep": "steps",
     "InOutSpec": "steps",
