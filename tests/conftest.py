@@ -1,10 +1,11 @@
 """What holds for every test: it leaves nothing behind, it has a hard limit, and heavy and slow tests are asked for.
 
 `no_residue` photographs this process and its kin before and after each test and fails the test that left something:
-a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. Two
-processes stay for the whole session and are started before the first photograph: the fork server that workers come
-from and multiprocessing's resource tracker. Imports need no such preparation: those of the libraries that the tests
-use were measured to leave no descriptor, thread or handler behind.
+a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. What
+stays for the whole session is started before the first photograph: the fork server that workers come from and
+multiprocessing's resource tracker. Servers that have imported modules of a test may stay, too, as many as the package
+says; they are left out with their descriptors, by number. Imports need no such preparation: those of the libraries
+that the tests use were measured to leave no descriptor, thread or handler behind.
 
 A process is the session's if it descends from this one (workers descend through the fork server), or if it carries
 the mark that `pytest_configure` puts into the environment: then it is ours even when its parent is gone. Every program
@@ -189,13 +190,21 @@ def session_processes(lasting: set[int], *, anew: bool = True) -> dict[tuple[int
     return found
 
 
-def fork_server() -> int | None:
-    """Start the process-wide fork server unless it runs; its pid. None where processes are not compared anyway."""
+def fork_servers() -> tuple[set[int], set[int]]:
+    """The pids of the process-wide fork servers, and our descriptors that belong to them. Starts the base server unless
+    it runs; those with users' modules are as many as may wait for further workers, or it is said here.
+
+    Nothing where processes are not compared anyway.
+    """
     if not PROC.is_dir():
-        return None
+        return set(), set()
     from treadle.pool import forkserver
 
-    return forkserver.ensure()
+    forkserver.ensure()
+    found = forkserver.servers()
+    waiting = [each for each in found[1:] if not each.workers]
+    assert len(waiting) <= forkserver.KEPT, f"{len(waiting)} fork servers wait for workers"
+    return {each.pid for each in found}, {fd for each in found for fd in each.fds()}
 
 
 # --- photographs -----------------------------------------------------------------------------------------------------
@@ -205,7 +214,6 @@ def fork_server() -> int | None:
 class Snapshot:
     """What `no_residue` compares, as it was at one moment."""
 
-    server: int | None
     processes: dict[tuple[int, int], Process]
     fds: dict[int, str]
     shm: frozenset[str]
@@ -215,12 +223,11 @@ class Snapshot:
     @classmethod
     def take(cls, *, anew: bool = True) -> "Snapshot":
         """Photograph this process now. Unless `anew`, /proc is not gone through where no process has been started."""
-        server = fork_server()
+        servers, lines = fork_servers()
         tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
         return cls(
-            server=server,
-            processes=session_processes({pid for pid in (server, tracker) if pid is not None}, anew=anew),
-            fds=open_fds(),
+            processes=session_processes({*servers, *(() if tracker is None else (tracker,))}, anew=anew),
+            fds={fd: target for fd, target in open_fds().items() if fd not in lines},
             shm=frozenset(os.listdir(SHM)) if SHM.is_dir() else frozenset(),
             threads=frozenset(threading.enumerate()),
             handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
@@ -257,13 +264,6 @@ def residue(before: Snapshot, after: Snapshot) -> list[str]:
     """
     left = [str(process) for key, process in after.processes.items() if key not in before.processes]
     fds = {fd: target for fd, target in after.fds.items() if before.fds.get(fd) != target}
-    if before.server != after.server:
-        # The test killed the fork server, so the line to it is a new one: one new descriptor for each that is gone.
-        gone = [target.partition(":")[0] for fd, target in before.fds.items() if after.fds.get(fd) != target]
-        for fd, target in list(fds.items()):
-            if (kind := target.partition(":")[0]) in gone:
-                gone.remove(kind)
-                del fds[fd]
     left += [f"open file descriptor {fd} -> {target}" for fd, target in fds.items()]
     ours = {process.pid for process in after.processes.values()}
     left += [f"/dev/shm/{name}" for name in after.shm - before.shm if not held_by_strangers(name, ours)]
@@ -320,7 +320,7 @@ def lasting_helpers() -> None:
     resource_tracker.ensure_running()
     # Gymnasium's vectors use multiprocessing's shared heap, which keeps its first block and that block's descriptor.
     multiprocessing.heap.BufferWrapper(1)
-    fork_server()
+    fork_servers()
 
 
 @pytest.fixture

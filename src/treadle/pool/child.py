@@ -14,13 +14,14 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any
 
-from treadle.pool import lifeline
+from treadle.pool import forking, lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
@@ -55,30 +56,44 @@ class Grounds:
     tries: int
 
 
-def main(fd: int, *, forked: bool = False) -> None:
-    """Run a worker on channel `fd`; never returns. `forked`: this process is a copy of the caller."""
+def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
+    """Run a worker on channel `fd`; never returns.
+
+    Args:
+        fd: of the channel.
+        forked: this process is a copy of the caller.
+        preload: it is a copy of a server that has imported users' modules.
+    """
     code = 1
     channel = Channel(socket.socket(fileno=fd))
     try:
-        code = _run(channel)
+        code = _run(channel, preload)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         code = 0  # the caller is gone or no longer interested
     finally:
         _leave(code, run_atexit=not forked)
 
 
-def _run(channel: Channel) -> int:
+def _run(channel: Channel, preload: forking.Preload | None) -> int:
     os.setpgid(0, 0)
     gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
-    start, (life, out, err, crash) = received
+    start, (life, out, err, *crashes) = received
     lifeline.hold(life)
+    if isinstance(start, forking.Preload):
+        _become_server(channel, start, out, err)
+    (crash,) = crashes
     _redirect(out, err)
     faulthandler.enable(file=crash)
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
-    _inherit(start)
+    if preload is None or not preload.world.holds(start):
+        _enter(start.environ, start.cwd, start.path)
+    else:  # what modules have changed in it is to stay
+        os.environ.update({name: start.environ[name] for name in forking.CHANGING & start.environ.keys()})
+    current_process().authkey = start.authkey
+    _reseed()
     _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec)
     try:
@@ -192,21 +207,37 @@ def _redirect(out: int, err: int) -> None:
         os.close(fd)
 
 
-def _inherit(start: Start) -> None:
+def _become_server(channel: Channel, preload: forking.Preload, out: int, err: int) -> None:
+    """Import users' modules in the caller's world, fork workers from then on, and never return. What the modules say
+    meanwhile, the caller's user reads; later the descriptors are those of the base server again, and hold nothing."""
+    usual = os.dup(1), os.dup(2)
+    _redirect(out, err)
+    _enter(preload.environ, preload.world.cwd, preload.world.path)
+    current_process().authkey = preload.authkey
+    _reseed()
+    forking.import_modules(channel, preload)
+    _redirect(*usual)
+    forking.serve(channel, preload)
+
+
+def _enter(environ: dict[str, str], cwd: str, path: Iterable[str]) -> None:
     """The caller's world as it is now, before any of the user's code is imported."""
     os.environ.clear()
-    os.environ.update(start.environ)
+    os.environ.update(environ)
     if hasattr(time, "tzset"):
         time.tzset()
-    os.chdir(start.cwd)
-    current_process().authkey = start.authkey
-    sys.path[:] = start.path
-    # a forked child starts with its parent's generators, all children alike
+    os.chdir(cwd)
+    sys.path[:] = path
+
+
+def _reseed() -> None:
+    """A forked child starts with its parent's generators, all children alike."""
     random.seed()
     if "numpy" in sys.modules:
         import numpy as np
 
         np.random.seed()
+    forking.reseed()
 
 
 def _receive(channel: Channel, count: int) -> None:

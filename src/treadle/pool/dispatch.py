@@ -47,7 +47,7 @@ class Dispatch:
         workers: int | None = None,
         inline: int = 0,
         start_method: str | None = None,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
         start_timeout: float = 120.0,
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
@@ -83,7 +83,7 @@ class Dispatch:
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores, rows)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
-        self.roster = Roster(backend, start_method, tuple(preload), self.grounding, self.worker_tries, start_timeout)
+        self.roster = Roster(backend, start_method, preload, self.grounding, self.worker_tries, start_timeout)
         self.members = self.roster.members
         self._remote = backend != "serial" and not inline
         self._closed = False
@@ -92,10 +92,11 @@ class Dispatch:
             self.roster.equip(worker_output)
             self.tickets = self.roster.tickets
             for index, slots in enumerate(shares):
-                self.roster.launch(index, slots, [factories[s] for s in slots])
+                self.roster.add(index, slots, [factories[s] for s in slots])
             if inline:
                 slots = tuple(range(inline))
-                self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
+                self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
+            self.roster.launch()
             self.descriptions = self.roster.start()
         except BaseException:
             try:
@@ -432,6 +433,10 @@ def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = 
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
         return
-    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not (seconds > 0 or (zero and seconds == 0)):
+    if (
+        not isinstance(seconds, Real)
+        or isinstance(seconds, bool)
+        or not (float(seconds) > 0 or (zero and seconds == 0))
+    ):
         some = " or None" if none else ""
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")

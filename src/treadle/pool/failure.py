@@ -152,6 +152,16 @@ def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
 
 
+def slow_start(where: Where, limit: float, stack: str, ready: int, workers: int) -> WorkerTimeout:
+    """A worker has not built its slots in time; so many of all workers have."""
+    tail = f"\nits Python stack now:\n{stack}" if stack else ""
+    message = (
+        f"{where}: not ready after {limit:g} s (start_timeout); {ready} of {workers} workers are. Where imports take "
+        f"the time: the fork server does those of preload= once for all workers.{tail}"
+    )
+    return WorkerTimeout(message, where=where, elapsed=limit, limit=limit, stack=stack)
+
+
 def reason(error: WorkerError) -> str:
     """What happened, in a few words and without where: for a line in the log."""
     if isinstance(error, WorkerTimeout):
@@ -181,5 +191,6 @@ __all__ = [
     "late",
     "on_death",
     "reason",
+    "slow_start",
     "task_error",
 ]

@@ -31,6 +31,7 @@ from treadle.pool.interrupts import Later
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.modules import Modules
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -56,7 +57,7 @@ class ProcessWorker(Lined):
         spec: WorkerSpec,
         files: list[io.FileIO],
         start_method: str,
-        preload: tuple[str, ...],
+        preload: Modules,
         reader: StderrReader | None,
     ) -> None:
         self.spec = spec
@@ -87,14 +88,14 @@ class ProcessWorker(Lined):
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
         start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
-        theirs = [_usable(1)]
+        theirs = [forkserver.usable(1)]
         try:
             if self._reader is not None:
                 read, err = os.pipe()
                 theirs.append(err)
                 self._tail = self._reader.add(read, _prefix(self.spec.slots))
             else:
-                theirs.append(_usable(2))
+                theirs.append(forkserver.usable(2))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
                 self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))
                 for at in range(0, len(files), AT_ONCE):
@@ -259,14 +260,6 @@ def _prefix(slots: tuple[int, ...]) -> str:
     return f"[slot {slots[0]}]" if len(slots) == 1 else f"[slots {slots[0]}-{slots[-1]}]"
 
 
-def _usable(fd: int) -> int:
-    """A duplicate of the caller's descriptor, or of /dev/null when it has closed it."""
-    try:
-        return os.dup(fd)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY)
-
-
 # -- launching -------------------------------------------------------------------------------------------------------
 
 
@@ -290,23 +283,22 @@ def default_start_method() -> str:
     return "forkserver" if hasattr(os, "pidfd_open") and sys.platform.startswith("linux") else "spawn"
 
 
-def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+def _launch(sock: Any, start_method: str, preload: Modules) -> Child:
     """A new process on `sock`, which is taken over."""
     with sock:
         return _started(sock, start_method, preload)
 
 
-def _started(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+def _started(sock: Any, start_method: str, preload: Modules) -> Child:
     if start_method == "forkserver":
-        preload = tuple(preload) or forkserver.PRELOAD
-        server = forkserver.server(preload)
+        server = forkserver.server(preload.users)
         try:
-            pid, pidfd = server.fork(sock)
+            pid, pidfd = server.fork(sock, preload.ours)
         except OSError:
             if server.running():
                 raise
-            server = forkserver.server(preload)  # somebody has killed it just now: a new one
-            pid, pidfd = server.fork(sock)
+            server = forkserver.server(preload.users)  # somebody has killed it just now: another one
+            pid, pidfd = server.fork(sock, preload.ours)
         return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
     if start_method == "spawn":
         process = subprocess.Popen(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from treadle import pickling
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
-from treadle.pool import carried, failure
+from treadle.pool import carried, failure, modules
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -23,6 +23,7 @@ from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
+from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
 from treadle.pool.tickets import LocalTickets, PipeTickets
 
@@ -37,13 +38,16 @@ class Roster:
         self,
         backend: str,
         start_method: str | None,
-        preload: tuple[str, ...],
+        preload: Sequence[str] | None,
         grounding: Grounding,
         worker_tries: int,
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
-        self._backend, self._start_method, self._preload = backend, start_method, preload
+        self._backend, self._start_method = backend, start_method
+        self._asked, self._needed = preload, list[str]()  # modules
+        self._preload = Modules()
+        self._added: list[Member] = []
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
         self._carriers: list[carried.Carrier] = []
@@ -72,16 +76,30 @@ class Roster:
         if self._reader is not None:
             self._reader.close()
 
-    def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
-        """Start a new member's worker."""
-        if inline or self._backend != "process":
-            spec, carrier = WorkerSpec(index, slots, b""), None
-        else:
-            programs, carrier = carried.packed(pickling.dumps, factories, slots, self._start_method)
+    def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
+        spec, carrier = WorkerSpec(index, slots, b""), None
+        if not inline and self._backend == "process":
+            (programs, found), carrier = carried.packed(modules.dumps, factories, slots, self._start_method)
             spec = WorkerSpec(index, slots, programs, len(carrier.files))
             self._carriers.append(carrier)
-        member = Member(spec, factories, None, inline, carrier=carrier)
-        self._employ(member)
+            self._needed += found
+        self._added.append(Member(spec, factories, None, inline, carrier=carrier))
+
+    def launch(self) -> None:
+        """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
+        if self._start_method == "forkserver" and self._backend == "process":
+            from treadle.pool import forkserver
+
+            found = modules.worth_preloading(self._needed)
+            named = modules.named_by_multiprocessing() if self._asked is None else self._asked
+            asked = modules.worth_preloading(named, asked=True)
+            users = asked.users if self._asked is not None else (*asked.users, *found.users)
+            users = forkserver.prepare(tuple(dict.fromkeys(users)), self.start_timeout, asked=self._asked is not None)
+            self._preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
+        added, self._added = self._added, []
+        for member in added:
+            self._employ(member)
 
     def _employ(self, member: Member) -> None:
         """Give a member a worker, and a new one its place in `members`."""
@@ -141,7 +159,8 @@ class Roster:
             if waiting and monotonic() >= deadline:
                 for member in waiting:
                     where = Where(member.slots[0], member.shown, member.worker.pid, "init")
-                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
+                    stack = member.worker.stack()
+                    failures.append(failure.slow_start(where, limit, stack, len(hellos), len(self.members)))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))

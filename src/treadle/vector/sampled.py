@@ -68,7 +68,7 @@ class VectorSampledTasks(SampledTasks):
         on_failure: str = "raise",
         max_restarts: int = 3,
         worker_output: str = "prefix",
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
     ) -> None:
         if positional:
             given = {
