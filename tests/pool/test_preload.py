@@ -298,7 +298,7 @@ def make_lazily() -> gym.Env:
 def test_what_is_found(thing: Any, expected: str, where: str) -> None:
     """Whatever constructors hold, and however they hold it."""
     holders: dict[str, Any] = {
-        "recipe": lambda: EnvRecipe(thing),
+        "recipe": lambda: EnvRecipe("Nobody-v0", {"given": thing}),
         "wrapper": lambda: EnvRecipe("Nobody-v0", wrappers=(functools.partial(gym.Wrapper, thing),)),
         "partial": lambda: functools.partial(dict, thing=thing),
         "closure": lambda: lambda: thing,
