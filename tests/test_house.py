@@ -35,6 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"spaces", "states"}),
     frozenset({"progress"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "rooms"}),
+    frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.

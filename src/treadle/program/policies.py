@@ -99,6 +99,7 @@ def _choice(reference: str) -> str:
     path = reference.rstrip(":")
     if path.endswith(".py") and not os.path.exists(path):
         return f": there is no file {path}"
+    path_of = path
     if not path.endswith(".py"):
         try:
             spec = importlib.util.find_spec(path)
@@ -106,7 +107,8 @@ def _choice(reference: str) -> str:
             spec = None
         if spec is None or spec.origin is None:
             return ""
-    names = names_in(path if path.endswith(".py") else str(spec.origin))
+        path_of = spec.origin
+    names = names_in(path_of)
     return f"; it has: {', '.join(names)}; as in {path}:{names[0]}" if names else ""
 
 

@@ -8,6 +8,7 @@ from treadle.rooms import loading
 
 _HOME = {
     "Episode": "episode",
+    "GymEnv": "adapt",
     "CollectionFailed": "collect",
     "compare": "evaluate",
     "Comparison": "evaluate",

@@ -10,6 +10,7 @@ from treadle.pool.serve import snapshot
 from treadle.sample.adapt import as_environment, fit_of, fitted, spec_of
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.info_columns import columns_of, kept
+from treadle.sample.observations import Fit
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
 
@@ -47,9 +48,9 @@ class InProgressEpisode:
                 f"Initial observation and episode info must be both or neither provided, but only {only} was passed in"
             )
         self.env = as_environment(env)
-        self._fit = fit_of(self.env) if before is None else before._fit
+        self._fit: Fit | None = fit_of(self.env) if before is None else before._fit
         self._before = 0  # steps of the episode that were played before this fragment of it
-        self.number = 0 if before is None else before.number
+        self.number: int = 0 if before is None else before.number
         if initial_observation is None:
             self.number += before is not None
             initial_observation, episode_info = self.env.reset()

@@ -188,7 +188,8 @@ class Filling:
                 self._make_room(lockstep.mailed)
             for i, kept in enumerate(self._actions):
                 if kept is not None:
-                    kept[t] = (lockstep.mailed or {}).get(i, last[i])
+                    mailed: Mailed = lockstep.mailed or {}
+                    kept[t] = mailed[i] if i in mailed else last[i]
             if loose_actions:
                 self._loose_actions.append(actions)
             self._infos.append(infos)
