@@ -18,8 +18,10 @@ FOR_EVER = range(10**6)  # the test's own time limit ends it
 
 
 class Gated(Walk):
-    """Waits for a file: in its first reset, or in every first step, after which it may raise. `there`: it makes this file
-    when it begins to wait."""
+    """Waits for a file: in its first reset, or in every first step, after which it may raise.
+
+    `there`: it makes this file when it begins to wait.
+    """
 
     def __init__(self, file: Path, where: str, way: Exception | None = None, there: Path | None = None) -> None:
         self.file, self.where, self.way, self.level, self.there = file, where, way, 0, there
