@@ -148,8 +148,9 @@ def name_of(cls: type) -> str:
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """What is kept in the exception itself, whatever its class makes of it."""
-    return dict(vars(BaseException)["__dict__"].__get__(error))
+    """What is kept in the exception itself, to be read and written whatever its class makes of that."""
+    attributes: dict[str, Any] = vars(BaseException)["__dict__"].__get__(error)
+    return attributes
 
 
 def traceback_of(error: BaseException, original: Original, catch: Any = BaseException) -> str:

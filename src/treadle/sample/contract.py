@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import TreadleError
+from treadle.pool.original import attributes_of
 
 _PLAIN = (int, float, np.bool_, np.integer, np.floating)
 _MOST = int(np.finfo(np.float64).max)
@@ -22,11 +22,10 @@ class BadStep(TreadleError, TypeError):
 
 def in_step(error: Exception, step: int | None) -> None:
     """Note in which step of its episode (from 1) an error was raised, for who reports it."""
-    if isinstance(error, BadStep) and error.step is not None:
+    placed = attributes_of(error)
+    if type(error) is BadStep and error.step is not None:
         step = error.step
-    if not hasattr(error, "treadle_step"):
-        with suppress(AttributeError, TypeError):  # of a class that takes no attributes
-            error.treadle_step = step  # type: ignore[attr-defined]
+    placed.setdefault("treadle_step", step)
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

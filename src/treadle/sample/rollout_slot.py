@@ -21,6 +21,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.loan import Lender
+from treadle.pool.original import attributes_of
 from treadle.program.base import Description, Program
 from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
 from treadle.program.ids import import_package
@@ -30,7 +31,7 @@ from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
 from treadle.seeding import SeedStream
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Mismatch
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
@@ -281,16 +282,19 @@ class RolloutSlot(Program):
         try:
             return self._sink.add(episode)
         except Exception as error:
-            error.treadle_phase = "write"  # type: ignore[attr-defined]
-            error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
+            where = {"episode": episode.index, "seed": episode.seed}
+            attributes_of(error).update(treadle_phase="write", treadle_where=where)
             raise
 
     def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
         """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
-        row = getattr(error, "treadle_row", getattr(error.__context__, "row", None))  # the latter: a spaces.Mismatch's
+        row = attributes_of(error).get("treadle_row")
+        context = BaseException.__context__.__get__(error)  # type: ignore[attr-defined]
+        if row is None and type(context) is Mismatch:
+            row = context.row
         if row is None or now[row] is None:
             row = next(row for row, observation in enumerate(now) if observation is not None)
-        if isinstance(error, BadAction):  # as plain text: its path is the action's, not an observation's
+        if issubclass(type(error), BadAction):  # as plain text: its path is the action's, not an observation's
             error = UsageError(str(error))
         return _placed(error, "policy", self._buffers[row], None)
 
@@ -318,15 +322,14 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
     """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
     from treadle.pool.serve import portable
 
-    error.treadle_phase = phase  # type: ignore[attr-defined]
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1
-    if isinstance(error, BadStep) and error.step is not None:
+    if type(error) is BadStep and error.step is not None:
         where["step"] = error.step
     elif phase == "step":
         where["last_action"] = portable(action)
-    error.treadle_where = where  # type: ignore[attr-defined]
+    attributes_of(error).update(treadle_phase=phase, treadle_where=where)
     return error
 
 
