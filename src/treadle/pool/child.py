@@ -24,9 +24,9 @@ from treadle.pool import lifeline
 from treadle.pool.arena import Arena
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
+from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
 from treadle.pool.loan import Lender
-from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
+from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
 from treadle.pool.tickets import PipeTickets
@@ -149,13 +149,18 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
 
 
 def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False) -> None:
+    """Answer; what cannot be packed becomes its slot's failure."""
     try:
         line.answer(id, extras, last, ended)
-    except OSError:
-        raise
-    except Exception:  # noqa: BLE001 - pickling runs foreign code: what fails becomes its slot's failure
+        return
+    except Unsendable:
         assert extras is not None
-        line.answer(id, without_unpicklable(extras, phase), last, ended)
+        less = without_failing(extras, phase, picklable)
+    try:
+        line.answer(id, less, last, ended)
+    except Unsendable as unsendable:  # each of them can be, but there are no more descriptors for all, say
+        why = Raised.of(unsendable.error, phase)
+        line.answer(id, Extras({}, {}, {}, dict.fromkeys(set().union(*extras), why)), last, ended)
 
 
 class Control:

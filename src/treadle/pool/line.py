@@ -68,6 +68,14 @@ class LineFields:
         )
 
 
+class Unsendable(Exception):
+    """An answer cannot be packed; `error` says why."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} while packing")
+        self.error = error
+
+
 class OneSlot(tuple[list[int], None]):
     """The payload of a step of one slot: it travels in the words of the request, without a message."""
 
@@ -275,7 +283,7 @@ class Line:
         return getting_on
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
-        """Answer request `id` and ring. Raises what pickling raises, with nothing sent.
+        """Answer request `id` and ring. Raises Unsendable, with nothing sent.
 
         `ended`: an episode ended in this step, so that the caller looks at the flags.
         """
@@ -285,7 +293,10 @@ class Line:
         size = 0
         packed = None
         if extras is not None:
-            packed = self.channel.pack(extras)
+            try:
+                packed = self.channel.pack(extras)
+            except BaseException as error:  # pickling runs foreign code
+                raise Unsendable(error) from error
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX

@@ -29,6 +29,10 @@ MEMBERS, GENERATIONS = 64, 4  # exceptions of a group that travel, and groups in
 
 SPEECHLESS = "<its __str__ failed>"
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 400
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
+
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 _NUMBERS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 _PLACING = "treadle_"  # attributes that say where an exception happened begin so: see `Server._raised`
@@ -174,6 +178,14 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
+def shown(value: Any, catch: Any = Exception) -> str:
+    """A short repr of anything. Raises nothing of the kind `catch`."""
+    try:
+        return _cut(str.__str__(_SHORT.repr(value)), 1000)
+    except catch:
+        return f"<{name_of(type(value))}>"
+
+
 # -- classes ----------------------------------------------------------------------------------------------------------
 
 
@@ -251,11 +263,7 @@ def _plain_or_text(value: Any, budget: list[int], catch: Any) -> Any:
     try:
         return _plain(value, budget)
     except _NotPlain:
-        pass
-    try:
-        return _cut(str.__str__(reprlib.repr(value)), 1000)
-    except catch:
-        return f"<{name_of(type(value))}>"
+        return shown(value, catch)
 
 
 def _plain(value: Any, budget: list[int], depth: int = 0) -> Any:
@@ -290,4 +298,4 @@ def _spend(budget: list[int], nbytes: int) -> None:
     budget[0] -= nbytes
 
 
-__all__ = ["Original", "attributes_of", "name_of", "traceback_of"]
+__all__ = ["DEEPEST", "Original", "attributes_of", "name_of", "shown", "traceback_of"]

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
-from treadle.pool.original import attributes_of
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
+from treadle.pool.original import attributes_of, shown
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
 
@@ -132,7 +132,7 @@ class Server:
                     without_shape = write(observation)
                     rewards[i] = reward
                     if info:
-                        infos[i] = info
+                        infos[i] = checked_info(info)
                     if without_shape is not None:
                         loose[i] = without_shape
                     done[i] = id
@@ -170,10 +170,11 @@ class Server:
             if loose is not None:
                 loose = self._keep(loose)
             if info:
+                checked_info(info)
                 try:
                     info = snapshot(info)
-                except Exception as error:  # noqa: BLE001 - copying runs foreign code
-                    raise unsendable(info, "final_info") or error from None
+                except self._catch as error:  # copying runs foreign code
+                    raise unsendable(info, "final_info", self._catch) or error from None
         self._phase = "reset"
         record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
@@ -215,7 +216,7 @@ class Server:
                 if view.staged:
                     view.settle_row(i)
                 if info:
-                    infos[i] = info
+                    infos[i] = checked_info(info)
                 if without_shape is not None:
                     loose[i] = without_shape
             except self._catch as error:
@@ -318,11 +319,8 @@ class Server:
     ) -> Extras:
         first = self.slots[0]
         if self._local:
-            try:
-                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
-            except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
-                infos, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
-                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
+            mine = Extras(infos, loose, finals, raised)
+            infos, loose, finals, raised = without_failing(mine, self._phase, snapshot, self._catch)
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
@@ -354,18 +352,53 @@ def portable(action: Any) -> Any:
         return action
     if isinstance(action, np.ndarray) and action.nbytes <= 4096 and not action.dtype.hasobject:
         return action.copy()
-    return repr(action)[:1000]
+    return shown(action)
+
+
+def checked_info(info: Any) -> Any:
+    """An info as the environment returned it, not empty. Raises TypeError for what is no dict, and ValueError for a
+    dict that holds itself, which nobody could lay out in columns."""
+    if type(info) is not dict and not isinstance(info, Mapping):
+        raise TypeError(f"an info must be a dict, got {type(info).__name__}")
+    for value in info.values():
+        if isinstance(value, dict):
+            _check_nested(info, set(), set())
+            break
+    return info
+
+
+def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
+    """`above`: dicts that hold this one; `sound`: those that are known to be so."""
+    if id(info) in above:
+        raise ValueError("an info must not hold itself")
+    above.add(id(info))
+    for value in info.values():
+        if isinstance(value, dict) and id(value) not in sound:
+            _check_nested(value, above, sound)
+    above.remove(id(info))
+    sound.add(id(info))
 
 
 def snapshot(value: Any) -> Any:
     """A copy that later steps of the env cannot change: what pickling gives for free between processes."""
+    try:
+        return _copied(value)
+    except RecursionError:  # it holds itself
+        return _deeply_copied(value)
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, _FINAL):
         return value
     if type(value) is dict:
-        return {key: snapshot(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
+    return _deeply_copied(value)
+
+
+def _deeply_copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
+    except (Exception, SystemExit):  # noqa: BLE001 - a foreign __deepcopy__; between processes it would be pickled
         return pickle.loads(cloudpickle.dumps(value))
