@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import EMFILE
 from types import GetSetDescriptorType
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "StateError",
     "StoreFull",
     "TaskRaised",
+    "TooManyFiles",
     "TreadleError",
     "UsageError",
     "Where",
@@ -201,6 +203,17 @@ class ArenaError(TreadleError, MemoryError):
 
     asked: int = 0
     available: int | None = None
+
+
+class TooManyFiles(TreadleError, OSError):
+    """This process, or (errno ENFILE) the machine, may have no more files open. Raise the limit, or use fewer workers.
+
+    Attributes:
+        limit: how many this process may have open, sockets, pipes and mapped files included (`ulimit -n`).
+    """
+
+    errno: int = EMFILE  # not that of OSError, which its constructor sets
+    limit: int = 0
 
 
 class StateError(UsageError):

@@ -12,16 +12,18 @@ anonymous memory (`shared=False`).
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
+import resource
 import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from treadle.errors import ArenaError, ClosedPool
+from treadle.errors import ArenaError, ClosedPool, TooManyFiles
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -139,11 +141,32 @@ def view(array: np.ndarray) -> Any:
 
 
 def anonymous_file(label: str = "treadle") -> int:
-    """A descriptor of a file in memory that has no name; `label` is what /proc shows."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(label, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=f"{label}-") as file:
-        return os.dup(file.fileno())
+    """A descriptor of a file in memory that has no name; `label` is what /proc shows. Raises TooManyFiles."""
+    try:
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create(label, os.MFD_CLOEXEC)
+        with tempfile.TemporaryFile(prefix=f"{label}-") as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        if (limited := too_many_files(error)) is not None:
+            raise limited from error
+        raise
+
+
+def too_many_files(error: BaseException) -> TooManyFiles | None:
+    """The error that names the limit, for the system's that there are no more descriptors; None for any other."""
+    if type(error) is not OSError or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if error.errno == errno.ENFILE:
+        why = "this machine has as many open as it may (/proc/sys/fs/file-max)"
+    else:
+        why = f"this process may have {limit} (ulimit -n), and has them"
+    return TooManyFiles(
+        f"Too many open files: {why}. Raise the limit, close some, or use fewer workers: each takes about six",
+        limit=limit,
+        errno=error.errno,
+    )
 
 
 def check_room(nbytes: int) -> None:

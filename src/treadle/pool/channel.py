@@ -27,7 +27,7 @@ from typing import Any
 
 import cloudpickle
 
-from treadle.pool.arena import anonymous_file
+from treadle.pool.arena import anonymous_file, too_many_files
 from treadle.pool.loan import Borrower, Lender, crowded, map_file
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
@@ -367,5 +367,6 @@ def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[
     if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot number; waiting for it would be for ever
         for fd in fds:
             os.close(fd)
-        raise OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
+        lost = OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
+        raise too_many_files(lost) or lost
     return data, list(fds)

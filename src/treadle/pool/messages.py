@@ -134,7 +134,8 @@ def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catc
     with which it fails has failed itself instead, the leaf named; with what is of the kind `catch`."""
     raised = dict(extras.raised)
     tables: list[dict[int, Any]] = [{}, {}, {}]
-    for made, table, what in zip(tables, extras[:3], ("info", "observation", "final_info"), strict=True):
+    given: Any = zip(tables, extras[:3], ("info", "observation", "final_info"), strict=True)
+    for made, table, what in given:
         for slot, value in table.items():
             try:
                 made[slot] = keep(value)

@@ -14,6 +14,7 @@ from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.pool import failure
+from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -86,10 +87,15 @@ class Roster:
                 self.members.append(member)
             return member.worker
 
-        if member.inline or self._start_method == "fork":
-            make()  # built by the caller's own thread, or a copy of it
-        else:
-            undisturbed(make, lambda worker: worker.abandon())
+        try:
+            if member.inline or self._start_method == "fork":
+                make()  # built by the caller's own thread, or a copy of it
+            else:
+                undisturbed(make, lambda worker: worker.abandon())
+        except OSError as error:
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
+            raise
 
     def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
         if inline:
@@ -162,14 +168,16 @@ class Roster:
         return failure.died(where, member.worker.bury(), policy)
 
     def restart(self, member: Member) -> None:
-        """Start a dead member anew; `restarted` tells when it is ready."""
+        """Start a dead member anew; `restarted` tells when it is ready. When it cannot be started, because there are no
+        descriptors, say, it is dead as before, and due to be started."""
+        member.restart_at = monotonic()
+        self._employ(member)
         member.restart_at = None
         member.restarts.append(monotonic())
         member.asides = 0
         member.failure = member.stalled = member.beat = None
         self.restarts += 1
         member.see(Event.RESTART)
-        self._employ(member)
 
     def restarted(self, member: Member) -> list[Failed | Started]:
         """The news of a member that is starting again: none yet, ready, or failed once more."""
