@@ -76,7 +76,7 @@ class Undecodable(Exception):
     A worker hands it on in place of the payload.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__} while unpickling")
         self.error = error
 
@@ -183,7 +183,7 @@ class Channel:
         """A message of which the body is all there is, wherever it came from. Raises Undecodable. See `settle`."""
         try:
             return decode(body, [], self.borrower)[0]
-        except Exception as error:  # unpickling runs foreign code, and may lack the sender's modules
+        except (Exception, SystemExit) as error:  # unpickling runs foreign code, and may lack the sender's modules
             raise Undecodable(error) from error
 
     def settle(self) -> None:
@@ -211,7 +211,10 @@ class Channel:
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
             message = decode(body, fds, self.borrower)
-        except Exception as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
             self._consume(HEAD.size + length, count, count)
             raise Undecodable(error) from error
         self._consume(HEAD.size + length, count, _own(body))
