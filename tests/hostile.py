@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import TaskRaised, UsageError, Where, WorkerDied
+from treadle.errors import StoreFull, TaskRaised, UsageError, Where, WorkerDied
 from treadle.pool.original import SPEECHLESS
 from treadle.testing.faults import Outcome, Sound
 
@@ -282,6 +282,7 @@ ZOO: dict[str, Case] = {
     "many groups": Case(many, ExceptionGroup, True),
     "our death": Case(lambda: Died(7, "boom"), EOFError, True),
     "our task": Case(lambda: Ours(7, "boom"), Ours, True),
+    "our memory": Case(lambda: StoreFull("boom", rows=7), StoreFull, True),
     "our usage": Case(lambda: UsageError("boom", code=7), UsageError, True),
     "leaves": Case(lambda: SystemExit(3), None, True, "3"),
     "generator": Case(lambda: GeneratorExit("boom"), None, True),

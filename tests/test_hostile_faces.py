@@ -18,6 +18,7 @@ from treadle import (
     TaskRaised,
     VectorEnv,
     VectorSampledTasks,
+    WorkerDied,
     WorkerError,
     WorkerFactory,
     collect,
@@ -25,7 +26,7 @@ from treadle import (
 from treadle.errors import StartupFailed
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.sample.failed import CollectionFailed
-from treadle.testing.faults import Sound
+from treadle.testing.faults import OsExits, Outcome, Sound
 
 EACH = {**ZOO, **BEYOND}
 # where a failure ends a run, and every run costs workers: one of each kind of harm
@@ -157,3 +158,39 @@ def test_constructors(backend: str) -> None:
             with pytest.raises(StartupFailed) as caught:
                 VectorEnv([Sound, partial(Raises, name)], backend=backend)
             check(caught.value.failures[0], name, backend)
+
+
+class Nested(Sound):
+    """Has a vector of its own, which loses its worker in the third step."""
+
+    def at_step(self, sound: Outcome) -> None:
+        vector = VectorEnv([partial(OsExits, at=1)], workers=1)
+        try:
+            vector.reset()
+            vector.step([0])
+        finally:
+            vector.close()
+
+
+@BACKENDS
+def test_the_death_within_an_environment_is_not_that_of_its_worker(backend: str) -> None:
+    """It raises our WorkerDied; whoever steps it has a worker that lives."""
+    vector = VectorEnv([Sound, Nested], workers=1, backend=backend)
+    try:
+        vector.reset()
+        for _ in range(2):
+            vector.step([0, 0])
+        with pytest.raises(TaskRaised, match=r"^slot 1 .*in step 3 of episode 0: WorkerDied: slot 0 ") as caught:
+            vector.step([0, 0])
+        assert not isinstance(caught.value, WorkerDied)
+        inner = caught.value.__cause__
+        assert isinstance(inner, WorkerDied)
+        assert (inner.where.slot, inner.where.phase, inner.exit_code) == (0, "step", 3)
+        vector.reset()
+        vector.step([0, 0])
+    finally:
+        vector.close()
+    with pytest.raises(CollectionFailed) as failed:
+        list(collect(Nested, episodes=1, workers=1, backend=backend))
+    assert failed.value.where.step == 3
+    assert failed.value.reason.startswith("WorkerDied: slot 0 ")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from errno import EMFILE
 from types import GetSetDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "ArenaError",
@@ -269,6 +269,7 @@ _UNASKED = frozenset(
 _PICKLED = frozenset(
     ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 )
+T = TypeVar("T", bound=BaseException)
 _joined: dict[type, type[TaskRaised]] = {}
 
 
@@ -293,7 +294,7 @@ def task_raised(
             continue
         try:
             cls = _joined.get(base) or _join(base)
-            error = cls.__new__(cls, message, members) if issubclass(cls, BaseExceptionGroup) else cls.__new__(cls)
+            error = without_init(cls, *((message, members) if issubclass(cls, BaseExceptionGroup) else ()))
         except (TypeError, ValueError):  # they cannot be joined, or its `__new__` wants more: perhaps a base can be
             continue
         _joined[base] = cls
@@ -305,6 +306,15 @@ def task_raised(
 def original_of(cls: type) -> type:
     """The class that `cls` was joined with to be a TaskRaised too; any other class itself."""
     return next((original for original, joined in _joined.items() if joined is cls), cls)
+
+
+def without_init(cls: type[T], *args: Any) -> T:
+    """An instance as the built-in class makes it that it is laid out like. Raises TypeError or ValueError."""
+    base: Any = cls
+    while vars(builtins).get(base.__name__) is not base:
+        base = base.__base__
+    made: T = base.__new__(cls, *args)
+    return made
 
 
 def runs_unasked(cls: type, *, pickled: bool = False) -> bool:

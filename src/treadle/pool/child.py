@@ -32,12 +32,17 @@ from treadle.pool.serve import Server
 from treadle.pool.tickets import PipeTickets
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
+REPORT = 8  # where stacks begin in the crash report
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first message. With it come descriptors: lifeline, stdout, stderr, crash report."""
+    """The first message. With it come descriptors: lifeline, stdout, stderr, crash report.
+
+    The crash report is a file in memory that both sides have. It begins with which slot is being built, in digits; from
+    `REPORT` on there are stacks.
+    """
 
     spec: WorkerSpec
     environ: dict[str, str]
@@ -78,7 +83,7 @@ def _run(channel: Channel) -> int:
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
     _inherit(start)
-    programs, hello = _build(start.spec)
+    programs, hello = _build(start.spec, crash)
     try:
         channel.send(hello, block=True)
     except OSError:
@@ -204,12 +209,13 @@ def _inherit(start: Start) -> None:
         np.random.seed()
 
 
-def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
+def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
     slot = spec.slots[0]
     programs: list[Any] = []
     try:
         factories = spec.build()
-        for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
+        for slot, factory in zip(spec.slots, factories, strict=True):
+            os.pwrite(crash, b"%8d" % slot, 0)  # it may not live to tell
             programs.append(factory())
         hello = Hello(os.getpid(), tuple(program.describe() for program in programs))
     except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included

@@ -145,24 +145,35 @@ class Grounding:
         return pipe
 
     def at_work(self, member: Any, owed: Any = None) -> Where:
-        """Where a member is, as far as its memory tells: the slot at work is the first whose row is not done yet."""
+        """Where a member is, as far as its memory tells: the slot at work is the first whose row is not done yet; None
+        when all are, or nobody knows, and there are several."""
         if owed is None and member.owed:
             owed = member.owed[0]
         pid, worker = member.worker.pid, member.shown
         if owed is None:
             return Where(member.slots[0] if len(member.slots) == 1 else None, worker, pid)
-        request, slot = owed.request, owed.slots[0]
-        where = {"phase": request.op.name.lower()}
-        if self.done is None or request.op not in (Op.STEP, Op.RESET):
-            return Where(slot, worker, pid, **where)
-        slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
+        request, phase = owed.request, owed.request.op.name.lower()
+        slot: int | None = owed.slots[0] if len(owed.slots) == 1 else None
+        if self.done is not None and request.op in (Op.STEP, Op.RESET, Op.CALL):
+            slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
+        if slot is None or self.done is None or request.op not in (Op.STEP, Op.RESET):
+            return Where(slot, worker, pid, phase)
         if request.op is Op.RESET:
-            return Where(slot, worker, pid, seed=request.payload[slot][0], **where)
+            return Where(slot, worker, pid, phase, seed=request.payload[slot][0])
         line = member.worker.line
         later = sum(each.request.op is Op.STEP for each in member.owed) - 1
         began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
         step = line.posted - member.asides - max(0, later) - began if line is not None else None
-        return Where(slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(slot))
+        return Where(
+            slot,
+            worker,
+            pid,
+            phase,
+            step,
+            episode if episode >= 0 else None,
+            seed if seed >= 0 else None,
+            self._action(slot),
+        )
 
     def _word(self, name: str) -> np.ndarray:
         assert self.arena is not None

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
-from treadle.errors import TaskRaised, Where, original_of, runs_unasked, task_raised
+from treadle.errors import TaskRaised, Where, original_of, runs_unasked, task_raised, without_init
 
 MOST = 65536  # bytes that the values of one exception may take, and characters that its text may
 DEEPEST = 16  # containers in one another
@@ -101,7 +101,7 @@ class Original:
     def rebuilt(self) -> BaseException | None:
         """The exception; None where its class is not known here, has its own way to make or pickle its instances, or
         has failed to say its text."""
-        kind = _find(self.classes[0]) if self.classes else None
+        kind: Any = _find(self.classes[0]) if self.classes else None
         if kind is None or self.message == SPEECHLESS or runs_unasked(kind, pickled=True):
             return None
         error: Any
@@ -109,9 +109,9 @@ class Original:
             if self.joined:
                 error = task_raised(kind, self.message)
             elif issubclass(kind, BaseExceptionGroup):
-                error = kind.__new__(kind, str(self.builtin.get("message", self.message)), self.rebuilt_members())
+                error = without_init(kind, str(self.builtin.get("message", self.message)), self.rebuilt_members())
             else:
-                error = kind.__new__(kind)
+                error = without_init(kind)
                 vars(BaseException)["args"].__set__(error, self.args)
         except (TypeError, ValueError):  # a group whose members were too deep within others, say
             return None

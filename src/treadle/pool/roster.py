@@ -135,11 +135,10 @@ class Roster:
                         hellos[member.index] = hello
                 elif member.worker.ended() and member.worker.hello() is None:
                     waiting.remove(member)
-                    failures.append(self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init")))
+                    failures.append(self.died(member, _building(member)))
             if waiting and monotonic() >= deadline:
                 for member in waiting:
-                    where = Where(member.slots[0], member.shown, member.worker.pid, "init")
-                    failures.append(failure.late(where, limit, limit, member.worker.stack()))
+                    failures.append(failure.late(_building(member), limit, limit, member.worker.stack()))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
@@ -183,7 +182,7 @@ class Roster:
         """The news of a member that is starting again: none yet, ready, or failed once more."""
         ended = member.worker.ended()  # asked first: a hello may come just before the end
         hello = member.worker.hello()
-        where = Where(member.slots[0], member.shown, member.worker.pid, "init")
+        where = _building(member)
         if hello is None and ended:
             failed = member.failed(self.died(member, where, Policy.RESTART))
             member.see(Event.DIED)
@@ -239,6 +238,10 @@ class Roster:
             self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
             left = [m for m in left if not m.worker.ended()]
         return left
+
+
+def _building(member: Member) -> Where:
+    return Where(member.worker.building(), member.shown, member.worker.pid, "init")
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:

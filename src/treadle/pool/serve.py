@@ -79,7 +79,7 @@ class Server:
                 return self._reset(request.id, request.block, request.payload)
             if request.op is Op.MAP:
                 return self._map(request.payload)
-            return self._call(request.payload)
+            return self._call(request.id, request.payload)
         finally:
             self._phase = "step"
 
@@ -262,7 +262,7 @@ class Server:
 
     # -- calls and streams -------------------------------------------------------------------------------------------
 
-    def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
+    def _call(self, id: int, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
@@ -277,6 +277,8 @@ class Server:
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
             elif not self._about_to_begin(i):
                 self._steps[i] = getattr(self.programs[i], "step", None)
+            if self._rows is not None:
+                self._rows.done[i] = id
         return self._extras(results, {}, {}, raised)
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
@@ -330,7 +332,7 @@ class Server:
         return [snapshot(value) for value in values]
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
-        where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
+        where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         if phase == "stream":  # a stream's program says itself where it was
             placed = attributes_of(error)
             phase = placed.get("treadle_phase", phase)

@@ -85,7 +85,8 @@ def reason_of(error: WorkerError) -> str:
     else:
         if isinstance(error, BadObservation):
             return f"{said}: the environment's observation does not fit its own observation_space"
-        if isinstance(error.__cause__, TreadleError) and said:  # our own words need no type before them
+        ours = isinstance(error.__cause__, TreadleError) and not isinstance(error.__cause__, WorkerError)
+        if ours and said:  # our own words need no type before them; those of a pool within it do
             return said
         text = f"{kind}: {said}" if said else kind
     place = user_frame(error.remote_traceback)
