@@ -167,12 +167,15 @@ class WorkerDied(WorkerError, EOFError):
         signal: the signal's name such as "SIGSEGV", None otherwise.
         stderr: the last lines that the worker wrote to its stderr.
         stack: the Python stack at the moment of death, "" where none could be taken (SIGKILL).
+        out_of_memory: was it killed when the kernel counted a kill for want of memory, its control group's or the
+            machine's? The victim that was counted may have been another.
     """
 
     exit_code: int | None = None
     signal: str | None = None
     stderr: tuple[str, ...] = ()
     stack: str = ""
+    out_of_memory: bool = False
 
 
 class WorkerTimeout(WorkerError, TimeoutError):

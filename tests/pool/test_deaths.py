@@ -116,7 +116,7 @@ def test_slots_that_differ_are_refused() -> None:
 HOW = {
     faults.OsExits: (3, None, "exited with code 3"),
     faults.Segfaults: (None, "SIGSEGV", "was ended by SIGSEGV"),
-    faults.KillsItself: (None, "SIGKILL", "ran out of memory"),
+    faults.KillsItself: (None, "SIGKILL", "ended by SIGKILL"),
 }
 
 

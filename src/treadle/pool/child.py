@@ -174,6 +174,7 @@ class Control:
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
         self._line, self._tickets, self._worker = line, tickets, worker
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
+        self.makes = line.makes
 
     def claim(self, wait: bool = True) -> int | None:
         if not wait:

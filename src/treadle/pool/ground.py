@@ -154,6 +154,10 @@ class Grounding:
             return Where(member.slots[0] if len(member.slots) == 1 else None, worker, pid)
         request, phase = owed.request, owed.request.op.name.lower()
         slot: int | None = owed.slots[0] if len(owed.slots) == 1 else None
+        if request.op is Op.STREAM and member.worker.line is not None:
+            episode, step = member.worker.line.making()
+            if episode is not None:
+                return Where(slot, worker, pid, "reset" if step is None else "step", step, episode)
         if self.done is not None and request.op in (Op.STEP, Op.RESET, Op.CALL):
             slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
         if slot is None or self.done is None or request.op not in (Op.STEP, Op.RESET):

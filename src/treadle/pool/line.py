@@ -37,6 +37,8 @@ STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
+EPISODE = 6  # word: 1 + the number of the episode that a stream is making alone; 0: none, or several at once
+BEGAN = 7  # word: BEAT before that episode's first step; -1 while it is being reset
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,12 @@ class Line:
         waiting = self.words[STARVED] or self.words[UNTICKETED]
         return None if waiting else self.words[BEAT]
 
+    def making(self) -> tuple[int | None, int | None]:
+        """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
+        is being reset."""
+        episode, began, beat = self.words[EPISODE], self.words[BEGAN], self.words[BEAT]
+        return (episode - 1, beat - began + 1 if began >= 0 else None) if episode else (None, None)
+
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
         self.words[STOP] = max(id, self.words[STOP])
@@ -261,6 +269,11 @@ class Line:
         words = self.words
         words[BEAT] += 1
         return words[STOP] >= id
+
+    def makes(self, episode: int | None, resetting: bool = False) -> None:
+        """What the stream is at: an episode, alone; None: nothing, or several. Its steps are counted by `stopped`."""
+        words = self.words
+        words[EPISODE], words[BEGAN] = 0 if episode is None else episode + 1, -1 if resetting else words[BEAT]
 
     def unticketed(self, waits: bool) -> None:
         """A stream begins or ends to wait for a ticket."""

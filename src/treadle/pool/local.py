@@ -118,6 +118,9 @@ class _Control:
     def stopped(self) -> bool:
         return self._worker.stopped(self._id)
 
+    def makes(self, episode: int | None, resetting: bool = False) -> None:
+        """Nobody asks: it does not die alone."""
+
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)
 

@@ -120,13 +120,15 @@ class Hello:
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a worker ended. code None and signal None: it is still running, or nobody could tell."""
+    """How a worker ended. code None and signal None: it is still running, or nobody could tell. `oom`: what says that
+    memory ran out, "" when nothing does, None when nobody counts."""
 
     code: int | None = None
     signal: str | None = None
     stderr: tuple[str, ...] = ()
     stack: str = ""
     forced: bool = False
+    oom: str | None = None
 
 
 def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:

@@ -21,7 +21,7 @@ from multiprocessing.process import current_process
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool import child, forkserver, lifeline
+from treadle.pool import child, forkserver, lifeline, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
@@ -61,6 +61,7 @@ class ProcessWorker(Lined):
         self._reader = reader
         self._tail: Tail | None = None
         self._crash = -1
+        self._kills = oom.kills()
         self._child = Child(-1, -1, lambda timeout: None)
         self._watch = select.poll()  # its pidfd, where there is one
         self.channel, theirs = Channel.pair()
@@ -222,12 +223,14 @@ class ProcessWorker(Lined):
             status = self._child.reap(timeout)
             lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
             stack = os.pread(self._crash, 65536, child.REPORT).decode("utf-8", "replace").strip()
+            killed = status == -signal.SIGKILL and not self._forced
             self.report = ExitReport(
                 status if status is not None and status >= 0 else None,
                 signal_name(-status) if status is not None and status < 0 else None,
                 lines,
                 _fatal(stack),
                 self._forced,
+                oom.risen(self._kills, oom.kills()) if killed and self._kills else None,
             )
             self._ended = self._reaped = True
         # noted as closed before they are: when an interrupt comes between, this is called again

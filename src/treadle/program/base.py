@@ -37,6 +37,11 @@ class StreamControl(Protocol):
         """Should it end now, at once?"""
         ...
 
+    def makes(self, episode: int | None, resetting: bool = False) -> None:
+        """Say which episode is being made, so that a death can be placed: before its reset (`resetting`), and before
+        its first step; None: none, or several at once. From then on `stopped` is asked once between two steps."""
+        ...
+
     def claim(self, wait: bool = True) -> int | None:
         """The next ticket: the index of what to make next. Waits for one, unless told not to.
 

@@ -214,7 +214,7 @@ class Collection:
             raise failed.died(event.error, None, self._root, barren, len(self.schedule.lengths))
         self.tally.restarts += 1
         again = f"; made again: episode {', '.join(map(str, sorted(lost)))}" if lost else ""
-        log.warning("worker %d is replaced: %s%s", event.member.index, failed.reason_of(event.error), again)
+        log.warning("worker %d is replaced: %s%s", event.member.index, failed.happened(event.error), again)
         self.pool.restart(event.member, failure.backoff(barren - 1))
 
     def _find_lost(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 from treadle import seeding
@@ -38,11 +39,15 @@ def raised(error: WorkerError, finished: int) -> CollectionFailed:
 def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
     """The end of a run because workers died or were killed: `deaths` of them on episode `index` (None: nobody knows
     which)."""
-    where, reason = error.where, reason_of(error)
+    at = error.where
     if index is None:
+        where = at if at.episode is None else replace(at, seed=seeding.episode_env_seed(root, at.episode))
+        reason = reason_of(error)
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
     seed = seeding.episode_env_seed(root, index)
-    where = Where(where.slot, where.worker, where.pid, where.phase, episode=index, seed=seed)
+    known = at.episode == index
+    where = Where(at.slot, at.worker, at.pid, at.phase if known else "stream", at.step if known else None, index, seed)
+    reason = reason_of(error, _doing(where) if known else "")
     message = f"episode {index} (seed {seed}) has cost {deaths} workers their lives; the last time {reason}"
     return _made(error, message, where, reason, finished)
 
@@ -65,18 +70,31 @@ def _place(where: Where) -> str:
     return f"episode {where.episode} (seed {where.seed}, {worker}), {doing}"
 
 
-def reason_of(error: WorkerError) -> str:
+def happened(error: WorkerError) -> str:
+    """As `reason_of`, with the step and the episode where they are known."""
+    where = error.where
+    return reason_of(error, "" if where.episode is None else f"{_doing(where)} of episode {where.episode}")
+
+
+def _doing(where: Where) -> str:
+    return f" in step {where.step}" if where.step is not None else f" in its {where.phase}"
+
+
+def reason_of(error: WorkerError, doing: str = "") -> str:
     """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
-    the worker ended."""
+    the worker ended; `doing`: while it was at what."""
     if isinstance(error, WorkerTimeout):
         place = user_frame(error.stack, innermost_first=True)
-        reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s)"
+        reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
         return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
         if error.signal:
             reason = f"the worker was ended by {error.signal}"
         else:
             reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
+        reason += doing + (": memory ran out" if error.out_of_memory else "")
+        if place := user_frame(error.stack, innermost_first=True):
+            reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
     kind, said = getattr(error, "error_type", ""), " ".join(getattr(error, "error_message", "").split())
     if not kind:

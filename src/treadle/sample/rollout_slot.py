@@ -148,6 +148,7 @@ class RolloutSlot(Program):
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
         open_rows, more, beat = 0, True, 0
+        makes = control.makes if len(rows) == 1 else _no_note
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
         while True:
             while more and open_rows < len(rows):
@@ -167,7 +168,9 @@ class RolloutSlot(Program):
                     more = False
                 else:
                     row = playing.index(None)
+                    makes(index, True)
                     now[row], playing[row] = self._begin(row, index, order.root)
+                    makes(index)
                     open_rows += 1
                 mark = perf_counter()
             if not open_rows:
@@ -197,6 +200,7 @@ class RolloutSlot(Program):
                         yield [*ready, self._remark_endless(buffers[row])]
                         ready, since = [], perf_counter()
                         continue
+                    makes(None)
                     now[row] = playing[row] = None
                     open_rows -= 1
                     finished = perf_counter()
@@ -316,6 +320,10 @@ class RolloutSlot(Program):
         self._actor.close()
         for env in self._envs:
             close_env(env)
+
+
+def _no_note(episode: int | None, resetting: bool = False) -> None:
+    """Of several at once nobody can say which was at work."""
 
 
 def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:
