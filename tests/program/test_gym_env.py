@@ -155,3 +155,18 @@ def test_a_bare_program_says_what_it_is_not() -> None:
         program.stream(1, None)  # type: ignore[arg-type]
     assert program.call("describe", (), {}) == program.describe()
     program.close()
+
+
+@pytest.mark.parametrize("missing", [("observation_space",), ("action_space",), ("observation_space", "action_space")])
+def test_an_environment_without_spaces_is_told_which_it_lacks(missing: tuple[str, ...]) -> None:
+    """It is a Gymnasium environment; what is no such thing is told so."""
+
+    class Bare(gym.Env):  # type: ignore[type-arg]
+        def __init__(self) -> None:
+            for name in {"observation_space", "action_space"} - set(missing):
+                setattr(self, name, gym.spaces.Discrete(2))
+
+    with pytest.raises(UsageError, match=f"made a Bare without {' and '.join(missing)}: its constructor must set"):
+        EnvRecipe(Bare).build()
+    with pytest.raises(UsageError, match="made a object, which is not a Gymnasium environment"):
+        EnvRecipe(object).build()  # type: ignore[arg-type]

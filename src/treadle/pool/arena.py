@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import ArenaError, ClosedPool, TooManyFiles
+from treadle.errors import ArenaError, ClosedPool, TooManyFiles, TreadleError
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -151,6 +151,16 @@ def anonymous_file(label: str = "treadle") -> int:
         if (limited := too_many_files(error)) is not None:
             raise limited from error
         raise
+
+
+def closed_descriptors(error: BaseException) -> TreadleError | None:
+    """What to say instead when a worker's own descriptor is no more; None for any other error."""
+    if not isinstance(error, OSError) or error.errno != errno.EBADF:
+        return None
+    return TreadleError(
+        "descriptors of its worker are closed: the environment, or what it uses, has closed some that it had not "
+        "opened (by os.closerange, say)"
+    )
 
 
 def too_many_files(error: BaseException) -> TooManyFiles | None:

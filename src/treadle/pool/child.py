@@ -21,7 +21,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from treadle.pool import lifeline
-from treadle.pool.arena import Arena
+from treadle.pool.arena import Arena, closed_descriptors
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
@@ -164,7 +164,8 @@ def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = 
     try:
         line.answer(id, less, last, ended)
     except Unsendable as unsendable:  # each of them can be, but there are no more descriptors for all, say
-        why = Raised.of(unsendable.error, phase)
+        error = closed_descriptors(unsendable.error) or unsendable.error
+        why = Raised.of(error, phase, episode=line.latest_episode if phase == "stream" else None)
         line.answer(id, Extras({}, {}, {}, dict.fromkeys(set().union(*extras), why)), last, ended)
 
 
@@ -174,7 +175,7 @@ class Control:
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
         self._line, self._tickets, self._worker = line, tickets, worker
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
-        self.makes = line.makes
+        self.resets, self.begins, self.ends = line.resets, line.begins, line.ends
 
     def claim(self, wait: bool = True) -> int | None:
         if not wait:

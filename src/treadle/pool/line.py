@@ -37,8 +37,9 @@ STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
-EPISODE = 6  # word: 1 + the number of the episode that a stream is making alone; 0: none, or several at once
-BEGAN = 7  # word: BEAT before that episode's first step; -1 while it is being reset
+EPISODE = 6  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
+BEGAN = 7  # word: BEAT before that episode's first step; RESETS or OVER
+RESETS, OVER = -1, -2
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,9 @@ class Line:
         """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
         is being reset."""
         episode, began, beat = self.words[EPISODE], self.words[BEGAN], self.words[BEAT]
-        return (episode - 1, beat - began + 1 if began >= 0 else None) if episode else (None, None)
+        if not episode or began == OVER:
+            return None, None
+        return episode - 1, beat - began + 1 if began >= 0 else None
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
@@ -270,10 +273,22 @@ class Line:
         words[BEAT] += 1
         return words[STOP] >= id
 
-    def makes(self, episode: int | None, resetting: bool = False) -> None:
-        """What the stream is at: an episode, alone; None: nothing, or several. Its steps are counted by `stopped`."""
-        words = self.words
-        words[EPISODE], words[BEGAN] = 0 if episode is None else episode + 1, -1 if resetting else words[BEAT]
+    def resets(self, episode: int) -> None:
+        """The stream makes an episode, alone, and begins with its reset."""
+        self.words[EPISODE], self.words[BEGAN] = episode + 1, RESETS
+
+    def begins(self) -> None:
+        """The episode's first step is next. From now on `stopped` counts them."""
+        self.words[BEGAN] = self.words[BEAT]
+
+    def ends(self) -> None:
+        """The episode is made."""
+        self.words[BEGAN] = OVER
+
+    @property
+    def latest_episode(self) -> int | None:
+        """The episode that the stream makes, or has made last; None: none, or several at once."""
+        return self.words[EPISODE] - 1 if self.words[EPISODE] else None
 
     def unticketed(self, waits: bool) -> None:
         """A stream begins or ends to wait for a ticket."""

@@ -18,6 +18,7 @@ A fork of the caller shares its mappings but not its references: what is out at 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import resource
@@ -48,7 +49,8 @@ class _Descriptor:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(OSError):  # an environment has closed it: told where it is missed
+            self.close()
 
 
 class LoanFile(_Descriptor):

@@ -118,8 +118,14 @@ class _Control:
     def stopped(self) -> bool:
         return self._worker.stopped(self._id)
 
-    def makes(self, episode: int | None, resetting: bool = False) -> None:
+    def resets(self, episode: int) -> None:
         """Nobody asks: it does not die alone."""
+
+    def begins(self) -> None:
+        """As above."""
+
+    def ends(self) -> None:
+        """As above."""
 
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)

@@ -37,9 +37,16 @@ class StreamControl(Protocol):
         """Should it end now, at once?"""
         ...
 
-    def makes(self, episode: int | None, resetting: bool = False) -> None:
-        """Say which episode is being made, so that a death can be placed: before its reset (`resetting`), and before
-        its first step; None: none, or several at once. From then on `stopped` is asked once between two steps."""
+    def resets(self, episode: int) -> None:
+        """Say that this episode, and no other, is being made from now on, its reset first: so a death can be placed."""
+        ...
+
+    def begins(self) -> None:
+        """Say that its first step is next. From now on `stopped` is asked once between two steps, and counts them."""
+        ...
+
+    def ends(self) -> None:
+        """Say that it is made."""
         ...
 
     def claim(self, wait: bool = True) -> int | None:

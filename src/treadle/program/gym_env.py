@@ -54,8 +54,14 @@ class EnvRecipe:
             raise UsageError(f"an environment is an id, an EnvSpec or a callable, got {type(self.env).__name__}")
         for wrapper in self.wrappers:
             env = wrapper(env)
-        if not (hasattr(env, "step") and hasattr(env, "reset") and hasattr(env, "observation_space")):
+        if not (hasattr(env, "step") and hasattr(env, "reset")):
             raise UsageError(f"{self.env!r} made a {type(env).__name__}, which is not a Gymnasium environment")
+        missing = [name for name in ("observation_space", "action_space") if not hasattr(env, name)]
+        if missing:
+            raise UsageError(
+                f"{self.env!r} made a {type(env).__name__} without {' and '.join(missing)}: its constructor must set "
+                "what it observes and what it takes, as gymnasium.spaces"
+            )
         return env
 
 

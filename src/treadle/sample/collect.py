@@ -160,7 +160,7 @@ class Collection:
         for slot, raised in sorted(extras.raised.items()):
             member = event.member
             error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
-            self._raised(failed.raised(error, len(self.schedule.lengths)), member)
+            self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
         for ready in extras.infos.values():
             self._barren[event.member.index] = 0
             for index, length, result in ready:

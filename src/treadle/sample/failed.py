@@ -30,10 +30,10 @@ class CollectionFailed(WorkerError):
     stored: Any = None
 
 
-def raised(error: WorkerError, finished: int) -> CollectionFailed:
+def raised(error: WorkerError, root: int, finished: int) -> CollectionFailed:
     """The end of a run because an environment, a policy or the disk raised."""
-    reason = reason_of(error)
-    return _made(error, f"{_place(error.where)}: {reason}", error.where, reason, finished)
+    where, reason = _seeded(error.where, root), reason_of(error)
+    return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
 
 
 def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
@@ -41,8 +41,7 @@ def died(error: WorkerError, index: int | None, root: int, deaths: int, finished
     which)."""
     at = error.where
     if index is None:
-        where = at if at.episode is None else replace(at, seed=seeding.episode_env_seed(root, at.episode))
-        reason = reason_of(error)
+        where, reason = _seeded(at, root), reason_of(error)
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
     seed = seeding.episode_env_seed(root, index)
     known = at.episode == index
@@ -50,6 +49,13 @@ def died(error: WorkerError, index: int | None, root: int, deaths: int, finished
     reason = reason_of(error, _doing(where) if known else "")
     message = f"episode {index} (seed {seed}) has cost {deaths} workers their lives; the last time {reason}"
     return _made(error, message, where, reason, finished)
+
+
+def _seeded(where: Where, root: int) -> Where:
+    """The seed follows from the episode."""
+    if where.episode is None or where.seed is not None:
+        return where
+    return replace(where, seed=seeding.episode_env_seed(root, where.episode))
 
 
 def _made(error: WorkerError, message: str, where: Where, reason: str, finished: int) -> CollectionFailed:
@@ -65,6 +71,8 @@ def _place(where: Where) -> str:
     if where.episode is None or where.seed is None:
         return f"{worker}, {where.phase or 'running'}"
     doing = f"step {where.step}" if where.phase == "step" and where.step is not None else where.phase
+    if where.phase == "stream":
+        doing = "at its end"
     if where.phase == "policy" and where.step is not None:
         doing = f"policy before step {where.step}"
     return f"episode {where.episode} (seed {where.seed}, {worker}), {doing}"

@@ -20,6 +20,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
+from treadle.pool.arena import closed_descriptors
 from treadle.pool.loan import Lender
 from treadle.pool.original import attributes_of
 from treadle.program.base import Description, Program
@@ -148,18 +149,17 @@ class RolloutSlot(Program):
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
         open_rows, more, beat = 0, True, 0
-        makes = control.makes if len(rows) == 1 else _no_note
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
         while True:
             while more and open_rows < len(rows):
-                index = control.claim(wait=False)
+                index = self._claimed(control, wait=False)
                 if index is None and ready:  # let the caller have what there is before waiting for it
                     yield ready
                     ready, since = [], perf_counter()
                 if index is None and open_rows:
                     break
                 if index is None:
-                    index = control.claim(wait=True)
+                    index = self._claimed(control, wait=True)
                 if control.stopped():
                     return
                 if index is None:  # nobody could bring one while we wait: let the caller do so
@@ -168,9 +168,11 @@ class RolloutSlot(Program):
                     more = False
                 else:
                     row = playing.index(None)
-                    makes(index, True)
+                    if self._alone is not None:
+                        control.resets(index)
                     now[row], playing[row] = self._begin(row, index, order.root)
-                    makes(index)
+                    if self._alone is not None:
+                        control.begins()
                     open_rows += 1
                 mark = perf_counter()
             if not open_rows:
@@ -200,7 +202,7 @@ class RolloutSlot(Program):
                         yield [*ready, self._remark_endless(buffers[row])]
                         ready, since = [], perf_counter()
                         continue
-                    makes(None)
+                    control.ends()
                     now[row] = playing[row] = None
                     open_rows -= 1
                     finished = perf_counter()
@@ -221,6 +223,15 @@ class RolloutSlot(Program):
                 return
         if ready:
             yield ready
+
+    def _claimed(self, control: Any, wait: bool) -> int | None:
+        """The next ticket, as `StreamControl.claim` says."""
+        try:
+            ticket: int | None = control.claim(wait)
+        except OSError as error:
+            latest = max(self._buffers, key=lambda buffer: buffer.index)
+            raise _placed(closed_descriptors(error) or error, "stream", latest, None) from None
+        return ticket
 
     def _ended(self, row: int, terminated: bool, truncated: bool) -> list[tuple[int, int, Any]] | None:
         """What becomes of a row whose episode has stopped: (index, length, result), and perhaps a remark; None: it goes
@@ -287,7 +298,10 @@ class RolloutSlot(Program):
             return self._sink.add(episode)
         except Exception as error:
             where = {"episode": episode.index, "seed": episode.seed}
-            attributes_of(error).update(treadle_phase="write", treadle_where=where)
+            told = closed_descriptors(error)
+            attributes_of(error if told is None else told).update(treadle_phase="write", treadle_where=where)
+            if told is not None:
+                raise told from error
             raise
 
     def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
@@ -322,16 +336,12 @@ class RolloutSlot(Program):
             close_env(env)
 
 
-def _no_note(episode: int | None, resetting: bool = False) -> None:
-    """Of several at once nobody can say which was at work."""
-
-
 def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:
     """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
     from treadle.pool.serve import portable
 
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
-    if phase != "reset":
+    if phase not in ("reset", "stream"):
         where["step"] = buffer.length + 1
     if type(error) is BadStep and error.step is not None:
         where["step"] = error.step
