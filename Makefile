@@ -1,6 +1,6 @@
 # Everything that a contributor or a CI machine runs. `make` alone lists the targets.
 #
-# A new machine needs Python >= 3.11 with pip, make, git and a C compiler, nothing else.
+# A new machine needs Python >= 3.11 with pip, make and git, nothing else; where a package has no wheel, a C compiler.
 #   PYTHON   the interpreter to build .venv with     make setup PYTHON=python3.12
 #   ARGS     more arguments for the target's command make test ARGS='tests/pool -k arena'
 

@@ -1,17 +1,19 @@
 """What holds for every test: it leaves nothing behind, it has a hard limit, and heavy and slow tests are asked for.
 
 `no_residue` photographs this process and its kin before and after each test and fails the test that left something:
-a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. Two
-processes stay for the whole session and are started before the first photograph: the fork server that workers come
-from and multiprocessing's resource tracker. Imports need no such preparation: those of the libraries that the tests
-use were measured to leave no descriptor, thread or handler behind.
+a process (running or zombie), a file descriptor, an entry in /dev/shm, a thread, or a changed signal handler. What
+stays for the whole session is started before the first photograph: the fork server that workers come from and
+multiprocessing's resource tracker. Servers that have imported modules of a test may stay, too, as many as the package
+says; they are left out with their descriptors, by number. Imports need no such preparation: those of the libraries
+that the tests use were measured to leave no descriptor, thread or handler behind.
 
 A process is the session's if it descends from this one (workers descend through the fork server), or if it carries
 the mark that `pytest_configure` puts into the environment: then it is ours even when its parent is gone. Every program
 that the session executes has the mark, and so have the workers, since they are forks of the fork server, which is such
 a program. Only an orphan that was forked from this very process, without executing anything, would go unseen.
 
-Photographs are taken from /proc. Where there is none, only threads and signal handlers are compared.
+Photographs are taken from /proc, and all its processes are only looked at where the system has started one (or a
+thread) since the last look: most tests start nothing. Without /proc only threads and signal handlers are compared.
 """
 
 import contextlib
@@ -26,12 +28,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import pytest_timeout
+from _pytest.outcomes import OutcomeException
 from hypothesis import settings
 
 TEST_ALL = os.environ.get("TREADLE_TEST_ALL") == "1"
@@ -80,34 +85,42 @@ class Process:
 
     def __str__(self) -> str:
         kind = "zombie" if self.state == "Z" else f"process in state {self.state}"
-        return f"{kind} {self.pid} (child of {self.parent}): {self.name}"
+        return f"{kind} {self.pid} (child of {self.parent}): {self.command() or self.name}"
+
+    def command(self) -> str:
+        """What it was called with; empty of a zombie, or if it is gone."""
+        return read_proc(f"{self.pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+
+
+def read_proc(name: str, most: int = 1 << 12) -> bytes:
+    """The beginning of a file of /proc; empty if it is gone, or not ours to read. Not by way of `open`: a photograph
+    of all processes is taken many thousand times."""
+    try:
+        fd = os.open(f"{PROC}/{name}", os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, most)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def read_process(pid: int) -> Process | None:
     """The process `pid`, or None if it is gone."""
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
-        command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return None
+    stat = read_proc(f"{pid}/stat")
     # The name in brackets may itself hold brackets and spaces; what follows the last one is regular.
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return Process(pid, int(fields[19]), int(fields[1]), fields[0], command.strip()[:200] or name)
+    name, _, rest = stat.partition(b"(")[2].rpartition(b")")
+    if not (fields := rest.split(None, 20)):
+        return None
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0].decode(), name.decode(errors="replace"))
 
 
 def all_processes() -> dict[int, Process]:
     """Every process of the machine, by pid."""
     pids = [int(entry) for entry in os.listdir(PROC) if entry.isdigit()]
     return {process.pid: process for process in map(read_process, pids) if process is not None}
-
-
-def environment(pid: int) -> bytes:
-    """The environment block that `pid` started with; empty if it is gone, a zombie, or not ours to read."""
-    try:
-        return (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def descends(process: Process, table: dict[int, Process], root: int) -> bool:
@@ -125,10 +138,38 @@ def descends(process: Process, table: dict[int, Process], root: int) -> bool:
 _STRANGERS: set[tuple[int, int]] = set()  # processes already seen not to be ours: an environment is read once
 
 
-def session_processes(lasting: set[int]) -> dict[tuple[int, int], Process]:
-    """The live and zombie processes that this session started, by (pid, start), without the pids in `lasting`."""
+def latest_pid() -> str:
+    """The number that the latest process or thread of the machine (of this pid namespace) was given."""
+    return read_proc("loadavg").split()[-1].decode()
+
+
+@cache
+def latest_pid_is_told() -> bool:
+    """Does `latest_pid` know at once of what is started? Some containers have a file of their own there."""
+    try:
+        before = latest_pid()
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+        return latest_pid() != before
+    except IndexError:
+        return False
+
+
+_SEEN: tuple[str, dict[tuple[int, int], Process]] | None = None  # what the latest look saw, and `latest_pid` before it
+
+
+def session_processes(lasting: set[int], *, anew: bool = True) -> dict[tuple[int, int], Process]:
+    """The live and zombie processes that this session started, by (pid, start), without the pids in `lasting`.
+
+    Unless `anew`, it is what was seen last where no process was started on this machine since: some may have ended.
+    """
+    global _SEEN
     if not PROC.is_dir():
         return {}
+    latest = latest_pid() if latest_pid_is_told() else None
+    if not anew and _SEEN is not None and _SEEN[0] == latest:
+        return _SEEN[1]
     table = all_processes()
     me = table[os.getpid()]
     mark = os.environ[MARK].encode()
@@ -140,21 +181,30 @@ def session_processes(lasting: set[int]) -> dict[tuple[int, int], Process]:
         if descends(process, table, me.pid):
             found[key] = process
         elif process.start >= me.start and key not in _STRANGERS:
-            block = environment(process.pid)
+            block = read_proc(f"{process.pid}/environ", 1 << 20)
             if mark in block:
                 found[key] = process
             elif block:  # empty while a program is being executed: look again
                 _STRANGERS.add(key)
+    _SEEN = (latest, found) if latest is not None else None
     return found
 
 
-def fork_server() -> int | None:
-    """Start the process-wide fork server unless it runs; its pid. None where processes are not compared anyway."""
+def fork_servers() -> tuple[set[int], set[int]]:
+    """The pids of the process-wide fork servers, and our descriptors that belong to them. Starts the base server unless
+    it runs; those with users' modules are as many as may wait for further workers, or it is said here.
+
+    Nothing where processes are not compared anyway.
+    """
     if not PROC.is_dir():
-        return None
+        return set(), set()
     from treadle.pool import forkserver
 
-    return forkserver.ensure()
+    forkserver.ensure()
+    found = forkserver.servers()
+    waiting = [each for each in found[1:] if not each.workers]
+    assert len(waiting) <= forkserver.KEPT, f"{len(waiting)} fork servers wait for workers"
+    return {each.pid for each in found}, {fd for each in found for fd in each.fds()}
 
 
 # --- photographs -----------------------------------------------------------------------------------------------------
@@ -164,7 +214,6 @@ def fork_server() -> int | None:
 class Snapshot:
     """What `no_residue` compares, as it was at one moment."""
 
-    server: int | None
     processes: dict[tuple[int, int], Process]
     fds: dict[int, str]
     shm: frozenset[str]
@@ -172,14 +221,13 @@ class Snapshot:
     handlers: dict[int, Any]
 
     @classmethod
-    def take(cls) -> "Snapshot":
-        """Photograph this process now."""
-        server = fork_server()
+    def take(cls, *, anew: bool = True) -> "Snapshot":
+        """Photograph this process now. Unless `anew`, /proc is not gone through where no process has been started."""
+        servers, lines = fork_servers()
         tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
         return cls(
-            server=server,
-            processes=session_processes({pid for pid in (server, tracker) if pid is not None}),
-            fds=open_fds(),
+            processes=session_processes({*servers, *(() if tracker is None else (tracker,))}, anew=anew),
+            fds={fd: target for fd, target in open_fds().items() if fd not in lines},
             shm=frozenset(os.listdir(SHM)) if SHM.is_dir() else frozenset(),
             threads=frozenset(threading.enumerate()),
             handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
@@ -216,13 +264,6 @@ def residue(before: Snapshot, after: Snapshot) -> list[str]:
     """
     left = [str(process) for key, process in after.processes.items() if key not in before.processes]
     fds = {fd: target for fd, target in after.fds.items() if before.fds.get(fd) != target}
-    if before.server != after.server:
-        # The test killed the fork server, so the line to it is a new one: one new descriptor for each that is gone.
-        gone = [target.partition(":")[0] for fd, target in before.fds.items() if after.fds.get(fd) != target]
-        for fd, target in list(fds.items()):
-            if (kind := target.partition(":")[0]) in gone:
-                gone.remove(kind)
-                del fds[fd]
     left += [f"open file descriptor {fd} -> {target}" for fd, target in fds.items()]
     ours = {process.pid for process in after.processes.values()}
     left += [f"/dev/shm/{name}" for name in after.shm - before.shm if not held_by_strangers(name, ours)]
@@ -242,8 +283,10 @@ def settle(before: Snapshot, seconds: float = SETTLE_SECONDS) -> tuple[list[str]
     collected when something is left: it takes longer than most tests.
     """
     deadline = time.monotonic() + seconds
+    anew = False
     while True:
-        after = Snapshot.take()
+        after = Snapshot.take(anew=anew)
+        anew = True
         left = residue(before, after)
         if not left or time.monotonic() > deadline:
             return left, after
@@ -277,7 +320,7 @@ def lasting_helpers() -> None:
     resource_tracker.ensure_running()
     # Gymnasium's vectors use multiprocessing's shared heap, which keeps its first block and that block's descriptor.
     multiprocessing.heap.BufferWrapper(1)
-    fork_server()
+    fork_servers()
 
 
 @pytest.fixture
@@ -293,7 +336,7 @@ def every_interrupt_is_heard() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterator[None]:
     """Fail the test that leaves a process, descriptor, shared memory, thread or signal handler behind."""
-    before = Snapshot.take()
+    before = Snapshot.take(anew=False)
     yield
     left, after = settle(before)
     if left:
@@ -304,19 +347,61 @@ def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterato
         pytest.fail("left behind: " + "\n             ".join(left) + note, pytrace=False)
 
 
-# --- the hard limit --------------------------------------------------------------------------------------------------
+# --- the limits ------------------------------------------------------------------------------------------------------
 
 BACKSTOP_SECONDS = 30.0
+ITS_OWN_ALARM = pytest.mark.timeout(method="thread")  # for a test that sets the alarm clock, which is one a process
 STDERR = pytest.StashKey[int]()
 OUTER_MARK = pytest.StashKey[str]()
+
+
+class OverTime(OutcomeException):
+    """A test's time is over: raised in the main thread wherever it is.
+
+    Not an `Exception` and not pytest's own `Failed`: what is tested lets it pass, and hypothesis does not take it for a
+    failing example, which it would run again and again to make it smaller.
+    """
+
+
+@pytest.hookimpl
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """End the test that is over time, and no other. (Of pytest-timeout's own two ways one ends the whole run.)
+
+    Only tests that are marked `ITS_OWN_ALARM` have a thread for it: with one around, a pool refuses to fork.
+    """
+    by_thread = settings.method == "thread"
+    number = signal.SIGUSR2 if by_thread else signal.SIGALRM
+
+    def strike(*_: Any) -> None:
+        if not pytest_timeout.is_debugging():
+            faulthandler.dump_traceback(file=item.config.stash[STDERR], all_threads=True)
+            raise OverTime(f"{item.nodeid} took longer than its limit of {settings.timeout:g} seconds")
+
+    signal.signal(number, strike)  # and there it stays: after a failure the limit is lifted before the last photograph
+    if by_thread:
+        timer = threading.Timer(settings.timeout, signal.pthread_kill, (threading.get_ident(), number))
+        timer.start()
+    else:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+
+    def cancel() -> None:
+        if by_thread:
+            timer.cancel()
+            timer.join()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # where pytest-timeout looks for it
+    return True
 
 
 def time_limit(item: pytest.Item) -> float:
     """The seconds that pytest-timeout gives `item`; 0 means no limit."""
     marker = item.get_closest_marker("timeout")
+    limit = None
     if marker is not None:
         limit = marker.args[0] if marker.args else marker.kwargs.get("timeout")
-    else:
+    if limit is None:
         limit = item.config.getoption("timeout", None)
     if limit is None:
         limit = item.config.getini("timeout")
@@ -324,9 +409,10 @@ def time_limit(item: pytest.Item) -> float:
 
 
 def arm(item: pytest.Item) -> None:
-    """Dump all stacks and end the session some time after pytest-timeout should have done so.
+    """Dump all stacks and end the run some time after the limit should have ended the test.
 
-    pytest-timeout acts from a Python thread, which never runs while a C call keeps the GIL; faulthandler needs no GIL.
+    A handler of Python's runs between two instructions, so never while C code does not return; faulthandler needs no
+    GIL. Its dump names the test: nothing else can be said from there.
     """
     if limit := time_limit(item):
         faulthandler.dump_traceback_later(limit + BACKSTOP_SECONDS, exit=True, file=item.config.stash[STDERR])
@@ -346,6 +432,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Arm again: pytest itself disarms faulthandler when a test has raised."""
     arm(item)
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not go through what was imported for good."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- the session -----------------------------------------------------------------------------------------------------

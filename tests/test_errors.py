@@ -55,6 +55,8 @@ def test_every_error_can_be_made_without_fields(kind: type[TreadleError]) -> Non
         (errors.ClosedPool, errors.UsageError),
         (errors.MissingExtra, ImportError),
         (errors.BadAction, ValueError),
+        (errors.NoBatch, errors.BadAction),
+        (errors.NoBatch, TypeError),
         (errors.BadObservation, errors.WorkerError),
         (errors.BadObservation, errors.SpaceError),
         (errors.StartupRefused, errors.StartupFailed),

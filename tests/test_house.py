@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import treadle
 from conftest import SHM, Snapshot, require, residue, settle
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +33,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"trees", "seeding", "errors"}),
+    frozenset({"progress"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "rooms"}),
+    frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
@@ -261,6 +265,23 @@ def test_importing_treadle_loads_no_library() -> None:
     assert loaded_by("import treadle") == set()
 
 
+def test_public_names_are_in_their_rooms_too() -> None:
+    homes = {name: home.rpartition(".") for name, home in treadle._HOME.items()}
+    for room in ("plan", "sample", "task", "vector"):
+        package = importlib.import_module(f"treadle.{room}")
+        wanted = {n for n, (home, _, module) in homes.items() if home == package.__name__ and n != module}
+        assert wanted <= set(package.__all__) == set(dir(package))
+        for name in package.__all__:
+            found = getattr(package, name)
+            assert name not in homes or found is getattr(treadle, name)
+        with pytest.raises(AttributeError, match=rf"'treadle\.{room}' has no attribute 'Nothing'"):
+            _ = package.Nothing
+
+
+def test_importing_a_room_loads_no_library() -> None:
+    assert loaded_by("import treadle.vector, treadle.task, treadle.sample, treadle.plan") == set()
+
+
 def test_a_loaded_library_is_seen() -> None:
     assert "numpy" in loaded_by("import treadle, gymnasium")
 
@@ -405,9 +426,9 @@ def leaked_orphan() -> Iterator[None]:
     ],
 )
 def test_what_a_test_leaves_behind_is_seen(leak: Leak, expected: str) -> None:
-    before = Snapshot.take()
+    before = Snapshot.take(anew=False)
     with leak():
-        left = residue(before, Snapshot.take())
+        left = residue(before, Snapshot.take(anew=False))
     assert any(expected in line for line in left), left
     assert settle(before)[0] == []
 

@@ -23,6 +23,7 @@ _HOME = {
             "FreedHandle",
             "LayoutsDiffer",
             "MissingExtra",
+            "NoBatch",
             "RemoteTraceback",
             "SpaceError",
             "StartupFailed",
@@ -54,9 +55,10 @@ _HOME = {
     "OwnedVectors": "treadle.vector.owned",
     "VectorSampledTasks": "treadle.vector.sampled",
     "SingleProcessVectorSampledTasks": "treadle.vector.sampled",
+    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "treadle.vector.sampled"),
     "TaskVectorStats": "treadle.vector.sampled_tasks",
     **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "treadle.task.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite"), "treadle.task.sensors"),
+    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "treadle.task.sensors"),
     **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "treadle.task.gym"),
     "Episode": "treadle.sample.episode",
     "collect": "treadle.sample.collect",
@@ -65,6 +67,7 @@ _HOME = {
     "compare": "treadle.sample.evaluate",
     "Comparison": "treadle.sample.evaluate",
     "Evaluation": "treadle.sample.evaluate",
+    "GymEnv": "treadle.sample.adapt",
     **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "treadle.sample.steps"),
     **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "treadle.sample.updates"),
     "StepType": "treadle.sample.step_type",
@@ -113,6 +116,7 @@ if TYPE_CHECKING:
         FreedHandle,
         LayoutsDiffer,
         MissingExtra,
+        NoBatch,
         RemoteTraceback,
         SpaceError,
         StartupFailed,
@@ -143,6 +147,7 @@ if TYPE_CHECKING:
     from treadle.plan.vectorized import VectorizedEnv
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
+    from treadle.sample.adapt import GymEnv
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.default_worker import DefaultWorker
     from treadle.sample.episode import Episode
@@ -167,7 +172,7 @@ if TYPE_CHECKING:
     from treadle.states.state import EnvState
     from treadle.task.core import RLStepResult, Task, TaskSampler
     from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
-    from treadle.task.sensors import Sensor, SensorSuite
+    from treadle.task.sensors import EnvType, Sensor, SensorSuite, SubTaskType
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
@@ -175,7 +180,12 @@ if TYPE_CHECKING:
     from treadle.vector.owned import OwnedVectors
     from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout
-    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+    from treadle.vector.sampled import (
+        COMPLETE_TASK_CALLBACK_KEY,
+        COMPLETE_TASK_METRICS_KEY,
+        SingleProcessVectorSampledTasks,
+        VectorSampledTasks,
+    )
     from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats
 
@@ -183,7 +193,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'treadle' has no attribute {name!r}")
+        from treadle.elsewhere import not_here
+
+        raise not_here(__name__, name)
     found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found

@@ -22,6 +22,7 @@ __all__ = [
     "FreedHandle",
     "LayoutsDiffer",
     "MissingExtra",
+    "NoBatch",
     "RemoteTraceback",
     "SpaceError",
     "StartupFailed",
@@ -51,9 +52,11 @@ class Where:
         pid: the worker's process id.
         phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
         step: steps taken in the slot's current episode, this one included.
-        episode: which episode of the slot (lockstep) or of the run (collecting), 0-based.
+        episode: which episode of the slot (lockstep), of the run (collecting, by index) or of the worker (sampling;
+            with several environments: of the one that failed), 0-based.
         seed: what the slot's last seeded reset was given.
         last_action: the action of the failing step.
+        item: of a batch that planning stepped, 0-based.
     """
 
     slot: int | None = None
@@ -64,6 +67,7 @@ class Where:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
+    item: int | None = None
 
     def __str__(self) -> str:
         runner = [f"worker {self.worker}"] if self.worker is not None else ["in the caller"]
@@ -75,6 +79,8 @@ class Where:
         doing = f"{self.phase} {self.step}" if self.phase == "step" and self.step is not None else self.phase
         if self.phase == "rollout" and self.step is not None:
             doing = f"step {self.step} of a rollout"
+        if self.item is not None:
+            doing = f"item {self.item} of a batch"
         if self.episode is not None:
             doing += f" of episode {self.episode}"
         return f"{who} in {doing}"
@@ -123,6 +129,10 @@ class BadAction(SpaceError):
     """Found before sending: no environment has moved. `where.slot` is the first bad row, None if the count is off."""
 
 
+class NoBatch(BadAction, TypeError):
+    """Actions that are no batch at all, but one number, say."""
+
+
 class WorkerError(TreadleError):
     """Something went wrong in a worker.
 
@@ -148,7 +158,8 @@ class TaskRaised(WorkerError):
     of its own. Plain attributes of the original (numbers, text, arrays, containers of them) are its attributes too,
     where ours have not that name. `__cause__` is the original, rebuilt without its constructor from its plain arguments
     and attributes; a `RemoteTraceback` where its class is not known here, makes or pickles its instances in its own
-    way, or has failed to say its text.
+    way, or has failed to say its text. What was raised in the caller's own process keeps its frames: they are the
+    cause's `__traceback__`.
 
     Attributes:
         error_type: the name of the original's class.

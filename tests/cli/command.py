@@ -56,3 +56,10 @@ def one_line(text: str) -> str:
     (line,) = text.strip().splitlines()
     assert line.startswith("treadle: ")
     return line
+
+
+def run_hash(out: Path, *arguments: object) -> str:
+    """Run `treadle collect` without a word, into `out`; the hash of the dataset."""
+    done = treadle("collect", *arguments, "--out", out, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
+    return summary(out)["hash"]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import COMMAND, LIMIT, ZOO, one_line, started, summary, treadle, until
+from command import COMMAND, LIMIT, ZOO, one_line, run_hash, started, summary, treadle, until
 
 REAL = {
     "CartPole-v1": ("--episodes", 40),
@@ -21,12 +21,6 @@ REAL = {
     "MiniGrid-DoorKey-5x5-v0": ("--episodes", 5, "--max-episode-steps", 50),
     "Hopper-v5": ("--steps", 200),
 }
-
-
-def run_hash(out: Path, *arguments: object) -> str:
-    done = treadle("collect", *arguments, "--out", out, "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
-    return summary(out)["hash"]
 
 
 # -- the same bytes ----------------------------------------------------------------------------------------------------
@@ -119,7 +113,10 @@ def test_json_is_alone_on_stdout_even_when_environments_print(tmp_path: Path) ->
     done = treadle("collect", f"{ZOO}:Talks", "--episodes", 5, "--out", tmp_path / "o", "--json", "--workers", 2)
     assert done.returncode == 0
     assert json.loads(done.stdout) == summary(tmp_path / "o")
-    assert "hello from the environment" in done.stderr
+    assert done.stderr.count("] hello from the environment\n") == 5, "and not again from --verify"
+    shown = treadle("collect", f"{ZOO}:Talks", "--episodes", 5, "--out", tmp_path / "t", "--workers", 2)
+    assert "hello" not in shown.stdout
+    assert shown.stderr.count("] hello from the environment\n") == 5
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
@@ -302,7 +299,8 @@ def test_three_deaths_on_one_episode_end_the_run(tmp_path: Path) -> None:
     done = treadle("collect", f"{ZOO}:Dies", "--episodes", 9, "--out", tmp_path / "o", "--workers", 1)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1
-    assert "has cost 3 workers their lives; the last time the worker exited with code 3 in step " in lines[-2]
+    said = "has cost 3 fresh workers their lives; the last time the worker exited with code 3 in step "
+    assert said in lines[-2]
     assert "finished episodes are kept" in lines[-1]
 
 
@@ -311,7 +309,7 @@ def test_an_environment_that_hangs_ends_the_run(tmp_path: Path) -> None:
     done = treadle("collect", f"{ZOO}:Hangs", "--episodes", 9, "--out", tmp_path / "o", *end)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1
-    assert "has cost 3 workers their lives; the last time no step came to its end for 0." in lines[-2]
+    assert "has cost 3 fresh workers their lives; the last time no step came to its end for 0." in lines[-2]
     assert re.search(r"s \(the limit is 0.4 s\) in step \d+, at zoo.py:", lines[-2])
     assert "finished episodes are kept" in lines[-1]
 
@@ -327,6 +325,15 @@ BAD = {
     "no workers": (("CartPole-v1", "--episodes", 2, "--workers", 0), 2, "--workers must be at least 1, got 0"),
     "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
     "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),
+    "what on error": (("CartPole-v1", "--episodes", 1, "--on-error", "go"), 2, "--on-error is stop or skip, got 'go'"),
+    "skipped how": (("CartPole-v1", "--episodes", 1, "--max-skipped", 2), 2, "--max-skipped is for --on-error skip"),
+    "no share": (
+        ("CartPole-v1", "--episodes", 1, "--on-error", "skip", "--max-skipped", "200%"),
+        2,
+        "such as 7, or a share of them such as 5%, got '200%'",
+    ),
+    "no deaths": (("CartPole-v1", "--episodes", 1, "--max-deaths", 0), 2, "--max-deaths must be at least 1"),
+    "no resume": (("CartPole-v1", "--episodes", 1, "--retry-skipped"), 2, "give --resume too"),
     "no amount": (("CartPole-v1",), 2, "give either --episodes N or --steps N"),
     "no episodes": (("CartPole-v1", "--episodes", 0), 2, "--episodes must be at least 1"),
     "negative seed": (("CartPole-v1", "--episodes", 1, "--seed", -1), 2, "--seed must not be negative"),
@@ -400,7 +407,7 @@ def test_force_keeps_the_old_dataset_until_an_episode_is_finished(tmp_path: Path
     assert (done.returncode, "no episode was finished" in done.stderr) == (1, True)
     assert summary(out)["hash"] == before
     assert (out / summary(out)["dataset"] / "data" / "main_data.hdf5").exists()
-    assert sorted(path.name for path in out.iterdir()) == ["run.json", "summary.json", "treadle"]
+    assert sorted(path.name for path in out.iterdir()) == [".episodes", "run.json", "summary.json", "treadle"]
 
 
 def test_a_killed_replacement_that_finished_nothing_gives_the_old_dataset_back(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ class Walk(gym.Env):
     observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
     action_space = gym.spaces.Discrete(3)
 
+    def __init__(self) -> None:
+        if os.environ.get("WALK") == "0":
+            raise RuntimeError("no legs")
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.t, self.end = 0, int(self.np_random.integers(2, 9))
@@ -29,6 +33,31 @@ class Walk(gym.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
         return self.look(), float(action), self.t >= self.end, False, {}
+
+
+class Odd(Walk):
+    """Infos with keys, types and shapes that not all episodes share."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {"t": self.t, "said": "x" * self.end}
+        if self.end % 2:
+            info["lucky"] = np.float32(0.1 * self.t)
+        if self.end % 3:
+            info["mixed"] = np.arange(self.end, dtype=np.int16)
+        return observation, reward, terminated, truncated, info
+
+
+class Counted(Walk):
+    """Writes the seed of every episode that it begins into a file."""
+
+    def __init__(self, played: str) -> None:
+        self.played = played
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with open(self.played, "a") as file:
+            file.write(f"{seed}\n")
+        return super().reset(seed=seed)
 
 
 class RandomTimes(Walk):
@@ -69,6 +98,23 @@ class Raises(Walk):
         if self.t == 7:
             raise ValueError("the motor is hot\nand smells")
         return result
+
+
+class Fragile(Walk):
+    """Every fourth episode or so raises in its second step, unless the file `mended` is there."""
+
+    def __init__(self, mended: str = "") -> None:
+        self.mended = mended
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        found = super().reset(seed=seed)
+        self.bad = seed is not None and seed % 4 == 0 and not os.path.exists(self.mended)
+        return found
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.bad and self.t == 1:
+            raise ValueError("the arm is off")
+        return super().step(action)
 
 
 class Hangs(Walk):
@@ -189,3 +235,39 @@ class CountsCalls:
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         self.calls += 1
         return np.full(len(observations), self.calls // 5 % 3)
+
+
+class Warns(Walk):
+    """Warns in Gymnasium's way, which is yellow."""
+
+    def reset(self, **options: Any) -> Any:
+        gym.logger.warn("something is odd")
+        return super().reset(**options)
+
+
+class LeavesPid(Walk):
+    """Tells who has built it."""
+
+    def __init__(self, pids: str) -> None:
+        (Path(pids) / str(os.getpid())).touch()
+
+
+class Unseeded(Walk):
+    """Draws from a generator that no seed reaches."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=None, options=options)
+
+    def look(self) -> np.ndarray:
+        return np.array([self.t, np.random.default_rng().random()], np.float64)
+
+
+class NeedsLevel(Walk):
+    """Cannot be built of nothing."""
+
+    def __init__(self, level: int, size: int, name: str = "") -> None:
+        self.level = level
+
+
+def needs_less(level: int) -> NeedsLevel:
+    return NeedsLevel(level)  # type: ignore[call-arg]  # that is what is wrong with it

@@ -12,8 +12,6 @@ from plan_envs import Abacus, Walk, same
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make, scatter
 
-pytestmark = pytest.mark.timeout(120, method="signal")  # the thread of the other method forbids forking
-
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "serial"},
     {"backend": "thread"},
@@ -361,3 +359,26 @@ def test_closing_fails_what_waits() -> None:
         waiting()
     with pytest.raises(ClosedPool):
         process.reset()
+
+
+@pytest.mark.parametrize("name", ["n_worker", "workers", "max_restart", "start_metod"])
+def test_an_argument_that_is_nearly_one_of_ours_starts_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.plan.parallel.Exchange", None)
+    for env in (lambda **more: walks(**more), lambda **more: make(Walk, **more)):
+        with pytest.raises(UsageError, match=rf"{name}= is no argument here; did you mean"):
+            env(**{name: 2})
+
+
+def test_an_argument_of_the_environments_own_is_its() -> None:
+    with walks(backend="serial", env_kwargs={"n_worker": 3}, delay_setup=True) as env:
+        assert env.clone()._env_kwargs == {"env_kwargs": {"n_worker": 3}}
+
+    class Own(GymPlanEnv):
+        def __init__(self, *args: Any, n_worker: int = 0, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.n_worker = n_worker
+
+    with ParallelEnv(Own, Walk, n_workers=1, backend="serial", n_worker=5) as env:  # type: ignore[arg-type]
+        assert env.plan_env.n_worker == 5
+    with pytest.raises(UsageError, match="backend= goes with n_workers="):
+        make(Walk, backend="thread")

@@ -26,6 +26,29 @@ def test_a_step_is_the_sum_of_its_actions() -> None:
     assert (reward, terminal, info["n_step"], info["dt"]) == (1.0, True, 1, 3), "it stops when the episode ends"
 
 
+class Wordy(Walk):
+    """Says in its infos what a planning step says too, but means something else by it."""
+
+    def step(self, action: int) -> Any:
+        return *super().step(action)[:4], {"n_step": -1, "dt": "a word", "rgb": "red"}
+
+
+class Redone(GymPlanEnv):
+    """The same by the template, whose parts a subclass may change."""
+
+    def process_info(self, info: dict[str, Any], **step: Any) -> dict[str, Any]:
+        return dict(info)
+
+
+@pytest.mark.parametrize("kind", [GymPlanEnv, Redone])
+def test_an_environments_own_words_are_kept(kind: type[GymPlanEnv]) -> None:
+    env = kind(Wordy)
+    state, _, _ = env.reset()
+    told = {"n_step": 2, "dt": 2, "env_n_step": -1, "env_dt": "a word", "rgb": "red"}
+    assert env.step(0, dt=2)[-1] == told
+    assert env.step_batch([0], [state], 2)[-1] == [told]
+
+
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("return_state", [None, True, False])
 def test_the_rule_of_return_state(given: bool, return_state: bool | None) -> None:

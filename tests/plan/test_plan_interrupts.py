@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from plan_envs import Walk, same
 
-from injector import EVERYWHERE_IT_MAY_COME, Injector
+from injector import Injector
 from treadle.plan import GymPlanEnv, ParallelEnv, scatter
 
 
@@ -19,7 +19,6 @@ class Pressed(Injector):
         handler(signal.SIGINT, frame)
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
 @pytest.mark.parametrize("kind", [True, "handle"])
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
@@ -54,7 +53,6 @@ def test_interrupts_at_every_moment_of_a_batch(
     assert points > 300
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_interrupts_at_every_moment_of_a_request_disturb_no_other_worker(every: int) -> None:
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2, backend="thread") as env:

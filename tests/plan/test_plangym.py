@@ -21,7 +21,7 @@ from treadle.errors import TaskRaised, UsageError
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, PlanEnv, make
 from treadle.plan.vectorized import VectorizedEnv
 
-pytestmark = [pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.timeout(240)]
 
 # -- plangym's tests ---------------------------------------------------------------------------------------------------
 

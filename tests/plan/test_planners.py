@@ -55,6 +55,22 @@ def test_the_far_reward_is_found(corridor: ParallelEnv, planner: Any) -> None:
     assert corridor.free_handles is not None
 
 
+class Silent(GymPlanEnv):
+    """Tells nothing of its steps."""
+
+    def process_info(self, info: dict[str, Any], **step: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("planner", [RandomShooting, MCTS])
+def test_a_planner_reads_no_infos(planner: Any) -> None:
+    games = []
+    for kind in (GymPlanEnv, Silent):
+        with ParallelEnv(kind, Corridor, n_workers=2, backend="serial", autoreset=False) as env:
+            games.append(play(env, planner(env, budget=300, horizon=12, discount=0.99), seed=1))
+    assert (games[0].steps, games[0].searched) == (games[1].steps, games[1].searched)
+
+
 def test_a_tree_that_outgrows_the_store_is_let_go() -> None:
     with ParallelEnv(
         GymPlanEnv, Corridor, n_workers=1, backend="serial", autoreset=False, store_bytes=40 * 320, state_bytes=320

@@ -15,6 +15,8 @@ from treadle.plan.stepping import blind_step, walking
 from treadle.plan.trays import LEASED, MOST_BLOCKS, lay, lift
 from treadle.plan.work import Work, do_rollouts, do_steps, kind_of
 
+WORDS = [0] * 8  # a worker's, which nobody reads here
+
 
 class Painter(gym.Env[np.ndarray, int]):
     """Observes a sheet of one shade, in an array that it uses again; with `grows`, sheet and state grow."""
@@ -92,7 +94,7 @@ def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
     env = made("CartPole-v1", frameskip=2)
     state, *_ = env.reset()
     expected = [env.step(i % 2, state, dt=3, return_state=True) for i in range(5)]
-    done = do_steps(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True))
+    done = do_steps(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True), None, WORDS)
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
     assert expected[0][2] == (12.0 if made is Double else 6.0)
     env.step = lambda **asked: "own"  # type: ignore[method-assign]
@@ -121,10 +123,10 @@ def test_frames_that_nobody_sees_are_not_drawn(wrapped: bool) -> None:
         states.append(state if expected[-1][4] else expected[-1][0])
     assert any(row[4] for row in expected), "an episode ends"
     assert (blind_step(env.gym_env) is None) == wrapped
-    done = do_steps(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True))
+    done = do_steps(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True), None, WORDS)
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
-    played = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"))
-    seen = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"))
+    played = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"), WORDS)
+    seen = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"), WORDS)
     same([list(played.states), played.rewards], [list(seen.states), seen.rewards])
 
 
@@ -201,4 +203,4 @@ def test_states_that_lie_in_a_tray_stay_bytes() -> None:
     work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
     assert kind_of(work) == states[0].kind
     assert walking(env, True, kind_of(work)).raw
-    same(list(do_steps(env, work).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])
+    same(list(do_steps(env, work, None, WORDS).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])

@@ -61,6 +61,52 @@ def test_fork_is_refused_with_threads() -> None:
         thread.join()
 
 
+def test_fork_is_not_refused_for_threads_that_are_gone() -> None:
+    """Threads that `threading` did not start: the collector may find a pool that nobody closed in one of ours, and a
+    foreign one may ask for its own name. They stay in the list of threads when they have ended."""
+    body = """
+        import _thread, gc, queue
+        warnings.simplefilter("ignore", ResourceWarning)
+        heard, go_on = queue.SimpleQueue(), queue.SimpleQueue()
+
+        def elsewhere(work):
+            try:
+                work()
+            finally:
+                heard.put(None)
+
+        def named():
+            threading.current_thread()
+            heard.put(None)
+            go_on.get()
+
+        gc.disable()
+        for method in ("forkserver", "fork"):
+            pool = Pool([gym_env(Sound)] * 2, workers=2, start_method=method)
+            pool.itself = pool
+            del pool
+            _thread.start_new_thread(elsewhere, (gc.collect,))
+            heard.get()
+        _thread.start_new_thread(elsewhere, (named,))
+        heard.get()
+        try:
+            Pool([gym_env(Sound)], start_method="fork")
+        except Exception as error:
+            say(refused="Dummy" in str(error))
+        go_on.put(None)
+        heard.get()
+        while len(sys._current_frames()) > 1:  # it is at its very end
+            pass
+        with Pool([gym_env(Sound)] * 2, workers=2, start_method="fork") as pool:
+            pool.reset()
+            say(listed=any("Dummy" in thread.name for thread in threading.enumerate()))
+    """
+    script = Script(body)
+    assert script.hear() == {"refused": True}
+    assert "listed" in script.hear()  # from Python 3.13 on it is not
+    assert script.end() == (0, "")
+
+
 class Nested(gym.Env):
     """Steps a pool of its own."""
 

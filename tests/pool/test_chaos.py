@@ -29,6 +29,7 @@ import pytest
 from gymnasium import spaces as gs
 
 from treadle.pool import failure
+from treadle.pool.batch import News
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
@@ -136,7 +137,7 @@ class Ledger:
         assert (incarnation == self.now[0] and episode == self.now[1] + 1) or (incarnation > self.now[0])
         self.now, self.last, self.open = (incarnation, episode, 0), row.copy(), True
 
-    def step(self, row: np.ndarray, reward: float, ended: bool, cut: bool, valid: bool, info: Any, final: Any) -> None:
+    def step(self, row: np.ndarray, reward: float, ended: bool, cut: bool, valid: bool, news: News, final: Any) -> None:
         """A row of a step's batch."""
         self.steps += 1
         if valid:
@@ -150,8 +151,7 @@ class Ledger:
             self.delivered += 1
         elif cut:
             assert self.open, "an episode was cut twice, or after its end"
-            told = info if final is None else final[1]
-            assert told.get("aborted") is True
+            assert News.ABORTED in news
             assert (row if final is None else final[0]).tobytes() == self.last.tobytes()
             assert reward == 0
             self.open = False
@@ -178,7 +178,7 @@ def drive(pool: Pool, on_end: OnEnd, ledgers: list[Ledger], sha: Any) -> None:
             bool(batch.terminated[slot]),
             bool(batch.truncated[slot]),
             bool(valid[slot]),
-            batch.infos.get(slot, {}),
+            batch.news.get(slot, News(0)),
             batch.finals.get(slot),
         )
     ended = np.flatnonzero(batch.terminated | batch.truncated).tolist()

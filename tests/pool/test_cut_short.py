@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kit import ACTIONS, warm
 
+from conftest import ITS_OWN_ALARM
 from treadle.errors import TaskRaised, UsageError, WorkerTimeout
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
@@ -124,6 +125,7 @@ def test_slots_that_raised_beside_one_that_hangs_must_be_reset() -> None:
             pool.step(ACTIONS)
 
 
+@ITS_OWN_ALARM
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
     kinds = [faults.StepRaises, Sound, faults.SlowOnce, Sound]

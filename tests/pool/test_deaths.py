@@ -300,7 +300,6 @@ def test_the_step_is_counted_from_the_episode_begin() -> None:
         assert caught.value.where.step == 8
 
 
-@pytest.mark.timeout(60, method="signal")
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda kind: kind.__name__)
 def test_a_forked_worker_dies_like_any_other(fault: type[Sound]) -> None:
     with Pool(with_fault(fault), workers=2, start_method="fork", worker_output="raw") as pool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
-import hostile
 import numpy as np
 import pytest
-from hostile import BEYOND, RAN, ZOO, Case, Raises
 from kit import ACTIONS, EVERYWHERE, FAULTY, LOCAL, PROCESS, is_remote, show, warm, with_fault
 
+import hostile
+from hostile import BEYOND, RAN, ZOO, Case, Raises
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, Where, WorkerDied, WorkerError
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
@@ -96,7 +96,7 @@ def test_the_rows_of_the_others_stand(setup: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setup", [LOCAL[0], LOCAL[1], PROCESS[0]], ids=show)
 def test_constructors_may_raise_them(setup: dict[str, Any]) -> None:
-    for name in cases(setup):
+    for name in cases(setup).keys() - {"setattr"}:  # constructors are called within Python's contextlib, which writes
         with pytest.raises(StartupFailed) as caught:
             Pool([gym_env(hostile.Sound), gym_env(Raises, kwargs={"name": name})], **setup)
         (only,) = caught.value.failures

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -16,7 +15,8 @@ import pytest
 from kit import ACTIONS, show, until, warm, with_fault
 from scripts import Script
 
-from injector import EVERYWHERE_IT_MAY_COME, Injector, Interrupt
+from conftest import ITS_OWN_ALARM
+from injector import Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
@@ -53,6 +53,7 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
     assert script.end() == (0, "")
 
 
+@ITS_OWN_ALARM
 @pytest.mark.parametrize("inline", [0, 2])
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_interrupts_at_random_moments(inline: int) -> None:
@@ -92,7 +93,6 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     assert steps > 500
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "tries"),
     [
@@ -110,17 +110,19 @@ def test_interrupts_at_random_moments(inline: int) -> None:
 def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries: int) -> None:
     """No descriptor, thread or process is left behind (the fixture looks as well)."""
 
+    injector, slots = Injector(), with_fault(Sound)  # their making pickles all that Gymnasium has registered
+
     def live() -> None:
-        pool = Pool(with_fault(Sound), workers=2, close_timeout=2.0, **setup)
+        pool = Pool(slots, workers=2, close_timeout=2.0, **setup)
         pool.reset()
         pool.step(ACTIONS)
-        sys.settrace(None)
+        injector.stop()
         pool.close()
 
-    injector = Injector()
     live()  # what is there once and for all
     points = injector.count(live)
     gc.collect()
+    gc.freeze()  # what is collected below need not go through the whole session's heap
     before = held()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # a pool that nobody has got yet closes itself, and says so
@@ -133,7 +135,6 @@ def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries
     assert points > 100
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize(
     ("setup", "every"),
     [
@@ -168,6 +169,7 @@ def test_interrupts_at_every_moment_of_resets_and_steps(setup: dict[str, Any], e
     assert points > 100
 
 
+@ITS_OWN_ALARM
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_ctrl_c_never_parts_a_request_from_its_payload() -> None:
     """Every reset sends seeds of its own. Were one left behind, each reset after it would get those of another."""

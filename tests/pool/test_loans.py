@@ -207,16 +207,40 @@ def test_episodes_that_are_kept_stay_as_they_are() -> None:
 
 
 def test_as_many_episodes_are_held_as_there_is_memory_for() -> None:
-    """A mapping holds a descriptor: beyond half of those there may be, arrays are copied."""
+    """A mapping holds no descriptor."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(128, 2 * used + 60), limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(128, used + 60), limits[1]))
     try:
-        episodes = list(collect(Fading, episodes=120, workers=1))
+        episodes = list(collect(Fading, episodes=200, workers=1))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [int(episode.observations[0, 0, 0]) for episode in episodes] == [episode.seed % 251 for episode in episodes]
-    assert len(os.listdir("/proc/self/fd")) - used < 120
+    assert len(os.listdir("/proc/self/fd")) == used
+
+
+def test_beyond_so_many_mappings_arrays_are_copied(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, array = ends.array(7)
+    held = ends.sent(array)
+    monkeypatch.setattr(loan, "MOST_MAPPED", 1)
+    _, array = ends.array(8)
+    copied = ends.sent(array)
+    array[:] = 9  # against the rules; it shows whose memory it is
+    assert (held == 7).all()
+    assert (copied == 8).all()
+
+
+def test_a_file_of_which_more_is_lent_than_before_is_mapped_anew(ends: Ends) -> None:
+    file = ends.lender.file(NBYTES)
+    assert file is not None
+    for count in (LEAST, 2 * LEAST, 2 * LEAST + 1, 8 * LEAST):
+        array = np.ndarray((count,), np.uint8, file.memory)
+        array[:] = value = count % 251
+        got = ends.sent(array)
+        assert (got == value).all()
+        assert ends.lender.out(file)
+        del got
+        assert not ends.lender.out(file)
 
 
 class Fading(gym.Env[np.ndarray, int]):

@@ -11,6 +11,7 @@ from kit import until
 from mortal import T, doom, mortals
 
 from treadle.errors import BrokenPool, UsageError, WorkerDied
+from treadle.pool.batch import News
 from treadle.pool.life import State
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
@@ -18,7 +19,7 @@ from treadle.program.step import OnEnd
 SEEDS = [70, 71, 72, 73]
 ACTIONS = [0, 1, 2, 3]
 MODES = list(OnEnd)
-NOTE = {"aborted": True, "dropped": True}
+NOTE = News.ABORTED | News.DROPPED
 
 
 def check_nothing(pool: Pool, batch: Any, slots: list[int]) -> None:
@@ -27,7 +28,7 @@ def check_nothing(pool: Pool, batch: Any, slots: list[int]) -> None:
     assert not batch.rewards[slots].any()
     assert not (batch.truncated | batch.terminated)[slots].any()
     assert not pool.lockstep.valid[slots].any()
-    assert not set(slots) & {*batch.infos, *batch.finals}
+    assert not set(slots) & {*batch.infos, *batch.finals, *batch.news}
 
 
 @pytest.mark.parametrize("on_end", MODES)
@@ -44,9 +45,9 @@ def test_a_death_in_a_step(on_end: OnEnd, tmp_path: Path, caplog: pytest.LogCapt
         assert batch.truncated.tolist() == [True, True, False, False]
         assert batch.rewards.tolist() == [0, 0, 2, 2]
         assert batch.observations[:2].tolist() == before[:2].tolist()
-        assert batch.infos == {0: NOTE, 1: NOTE}
+        assert batch.news == {0: NOTE, 1: NOTE}
         if on_end is OnEnd.SAME_STEP:
-            assert {slot: info for slot, (_, info) in batch.finals.items()} == {0: NOTE, 1: NOTE}
+            assert {slot: info for slot, (_, info) in batch.finals.items()} == {0: {}, 1: {}}
             assert batch.finals[1][0].tolist() == before[1].tolist()
         assert pool.lockstep.valid.tolist() == [False, False, True, True]
         for t in (3, 4):
@@ -103,7 +104,7 @@ def test_between_two_episodes(tmp_path: Path) -> None:
         assert batch.terminated.all()
         doom(tmp_path, 0, "reset")
         batch = pool.step(ACTIONS)
-        assert {slot: batch.infos[slot] for slot in (0, 1)} == {0: {"dropped": True}, 1: {"dropped": True}}
+        assert {slot: batch.news[slot] for slot in (0, 1)} == {0: News.DROPPED, 1: News.DROPPED}
         assert not batch.truncated.any()
         assert not batch.observations[:2].any()
         check_nothing(pool, pool.step(ACTIONS), [0, 1])
@@ -113,7 +114,7 @@ def test_a_death_in_reset(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.SAME_STEP, on_failure="drop", workers=4) as pool:
         doom(tmp_path, 1, "reset")
         batch = pool.reset(seeds=SEEDS)
-        assert batch.infos == {1: NOTE}
+        assert batch.news == {1: NOTE}
         assert not batch.observations[1].any()
         assert batch.observations[[0, 2, 3], 0].tolist() == [70, 72, 73]
         check_nothing(pool, pool.step(ACTIONS), [1])
@@ -131,10 +132,10 @@ def test_a_death_that_only_the_next_step_can_tell(on_end: OnEnd, tmp_path: Path)
         assert caught.value.partial == {0: 1, 1: 2, 4: 5, 5: 6}
         doom(tmp_path, 0, "reset")
         batch = pool.reset(slots=[0])
-        assert batch.infos == {0: NOTE}
+        assert batch.news == {0: NOTE}
         batch = pool.step([0] * 6)
         assert batch.truncated.tolist() == [False, True, True, True, False, False]
-        assert batch.infos == dict.fromkeys((1, 2, 3), NOTE)
+        assert batch.news == dict.fromkeys((1, 2, 3), NOTE)
         assert batch.observations[1:4].tolist() == before[1:4].tolist()
         assert pool.lockstep.valid.tolist() == [False] * 4 + [True] * 2
         check_nothing(pool, pool.step([0] * 6), [0, 1, 2, 3])
@@ -158,8 +159,8 @@ def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, m
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
         batch = pool.step(ACTIONS)
-        told = {"dropped": True} if between else NOTE
-        assert batch.infos == {0: told, 1: told}
+        told = News.DROPPED if between else NOTE
+        assert batch.news == {0: told, 1: told}
         assert batch.truncated.tolist() == [not between, not between, False, False]
         check_nothing(pool, pool.step(ACTIONS), [0, 1])
 
@@ -172,5 +173,5 @@ def test_a_death_that_a_reset_of_all_tells(tmp_path: Path) -> None:
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         until(lambda: pool.reset(slots=[2]) and pool.members[0].state is State.GONE)
-        assert pool.reset().infos == {0: NOTE, 1: NOTE}
+        assert pool.reset().news == {0: NOTE, 1: NOTE}
         check_nothing(pool, pool.step(ACTIONS), [0, 1])

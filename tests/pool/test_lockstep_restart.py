@@ -16,6 +16,7 @@ from plain import keep, rows_of, same
 
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.pool import failure
+from treadle.pool.batch import News
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.seeding import restart_seed
@@ -58,15 +59,15 @@ def check_cut(pool: Pool, batch: Any, slots: list[int], before: Any, on_end: OnE
     assert not batch.terminated.any()
     assert not batch.rewards[cut].any()
     if on_end is OnEnd.SAME_STEP:
-        assert batch.infos == {slot: {"restarted": True} for slot in slots}
+        assert batch.news == dict.fromkeys(slots, News.ABORTED | News.RESTARTED)
         assert set(batch.finals) == set(slots)
         for slot in slots:
             final, info = batch.finals[slot]
             assert final.tolist() == before[slot].tolist()
-            assert info == {"aborted": True}
+            assert info == {}
             assert batch.observations[slot].tolist() == [restart_seed(70, slot, life), 0, 0, 0, life]
     else:
-        assert batch.infos == {slot: {"aborted": True} for slot in slots}
+        assert batch.news == dict.fromkeys(slots, News.ABORTED)
         assert batch.observations[cut].tolist() == before[cut].tolist()
         assert not batch.finals
 
@@ -76,7 +77,7 @@ def check_begun(pool: Pool, batch: Any, slots: list[int], life: int = 1) -> None
     assert not pool.lockstep.valid[slots].any()
     assert not batch.truncated[slots].any()
     for slot in slots:
-        assert batch.infos[slot] == {"restarted": True}
+        assert batch.news[slot] == News.RESTARTED
         assert batch.observations[slot].tolist() == [restart_seed(70, slot, life), 0, 0, 0, life]
 
 
@@ -153,14 +154,14 @@ def test_a_slot_between_two_episodes_is_not_cut(tmp_path: Path) -> None:
         doom(tmp_path, 1, "reset")
         batch = step(pool)
         assert batch.truncated.tolist() == [True, False, False, False]
-        assert batch.infos == {0: {"aborted": True}, 1: {"restarted": True}}
+        assert batch.news == {0: News.ABORTED, 1: News.RESTARTED}
         assert batch.observations[0].tolist() == last[0].tolist()
         assert batch.observations[1].tolist() == [restart_seed(80, 1, 1), 0, 0, 0, 1]
         assert batch.observations[2:, EPISODE].tolist() == [1, 1]
         assert not pool.lockstep.valid.any()
         assert pool.lockstep.episodes.tolist() == [2, 2, 2, 2]
         batch = step(pool)
-        assert batch.infos == {0: {"restarted": True}}
+        assert batch.news == {0: News.RESTARTED}
         assert batch.observations[:, T].tolist() == [0, 1, 1, 1]
         assert pool.lockstep.valid.tolist() == [False, True, True, True]
         assert pool.lockstep.episodes.tolist() == [3, 2, 2, 2]
@@ -185,8 +186,7 @@ def test_a_death_in_reset_is_made_good(on_end: OnEnd, tmp_path: Path) -> None:
         assert before[2].tolist() == [72, 0, 1, 2, 0]
         batch = step(pool)
         assert batch.truncated.tolist() == [False, False, True, False]
-        told = batch.finals[2][1] if on_end is OnEnd.SAME_STEP else batch.infos[2]
-        assert told == {"aborted": True}
+        assert News.ABORTED in batch.news[2]
         assert batch.observations[[0, 1, 3], T].tolist() == [2, 2, 1]
 
 
@@ -257,8 +257,7 @@ def test_an_interrupt_while_a_worker_is_replaced(
         monkeypatch.undo()
         batch = step(pool)
         assert batch.truncated.tolist() == [True, True, False, False]
-        told = [batch.finals[slot][1] if on_end is OnEnd.SAME_STEP else batch.infos[slot] for slot in (0, 1)]
-        assert told == [{"aborted": True}] * 2
+        assert all(News.ABORTED in batch.news[slot] for slot in (0, 1))
         assert batch.observations[2:, T].tolist() == [3, 3]
         assert pool.restarts == (1, 1, 0, 0)
         step(pool, 2)
@@ -359,7 +358,7 @@ def test_what_an_environment_raises_is_raised_as_ever(tmp_path: Path) -> None:
         doom(tmp_path, 1, "reset", "raise")
         with pytest.raises(ValueError, match=r"slot 1 .* in reset") as caught:
             step(pool)
-        assert caught.value.partial.infos == {0: {"restarted": True}}
+        assert caught.value.partial.news == {0: News.ABORTED | News.RESTARTED}
         assert caught.value.partial.truncated.tolist() == [True, False, False, False]
         assert pool.reset(slots=[1]).observations[1, SEED] == restart_seed(70, 1, 1)
         assert step(pool).observations[:2, T].tolist() == [1, 1]
@@ -404,7 +403,7 @@ def test_batches_that_the_caller_keeps(tmp_path: Path) -> None:
         doom(tmp_path, 0, "step")
         held.append(step(pool))
         assert held[-1].observations[:2].tolist() == held[-2].observations[:2].tolist()
-        assert held[-1].infos == {0: {"aborted": True}, 1: {"aborted": True}}
+        assert held[-1].news == {0: News.ABORTED, 1: News.ABORTED}
     assert [batch.observations[2, T] for batch in held] == list(range(LENGTH + 1))
 
 

@@ -1,6 +1,7 @@
 """What workers write to their stderr: whole lines with a prefix, and the last ones for errors."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +26,19 @@ def test_lines_are_passed_on_whole(capsys: pytest.CaptureFixture[str]) -> None:
     tail.end()
     assert capsys.readouterr().err == "[slot 3] last\n"
     assert tail.lines() == ("one", "two", "café \ufffd", "last"), "empty lines say nothing"
+
+
+def test_codes_for_terminals_do_not_reach_pipes_and_errors(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coloured = b"\x1b[33mWARN: odd\x1b[0m \x1b[2K\x1b]0;title\x07end\n"
+    tail = Tail(-1, "[slot 0]")
+    tail.feed(coloured)
+    assert capsys.readouterr().err == "[slot 0] WARN: odd end\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    tail.feed(coloured)
+    assert capsys.readouterr().err == f"[slot 0] {coloured.decode()}"
+    assert tail.lines() == ("WARN: odd end",) * 2
 
 
 def test_the_last_lines_are_kept(capsys: pytest.CaptureFixture[str]) -> None:

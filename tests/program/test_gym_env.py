@@ -157,16 +157,20 @@ def test_a_bare_program_says_what_it_is_not() -> None:
     program.close()
 
 
-@pytest.mark.parametrize("missing", [("observation_space",), ("action_space",), ("observation_space", "action_space")])
-def test_an_environment_without_spaces_is_told_which_it_lacks(missing: tuple[str, ...]) -> None:
-    """It is a Gymnasium environment; what is no such thing is told so."""
+def test_arguments_that_are_missing_are_named_for_ids_specs_and_callables() -> None:
+    class Needs(gym.Env):
+        def __init__(self, level: int, size: int = 1) -> None: ...
 
-    class Bare(gym.Env):  # type: ignore[type-arg]
-        def __init__(self) -> None:
-            for name in {"observation_space", "action_space"} - set(missing):
-                setattr(self, name, gym.spaces.Discrete(2))
-
-    with pytest.raises(UsageError, match=f"made a Bare without {' and '.join(missing)}: its constructor must set"):
-        EnvRecipe(Bare).build()
-    with pytest.raises(UsageError, match="made a object, which is not a Gymnasium environment"):
-        EnvRecipe(object).build()  # type: ignore[arg-type]
+    for name in ("NeedsByClass-v0", "NeedsByFunction-v0"):
+        gym.register(name, entry_point=Needs if "Class" in name else lambda level: Needs(level))
+        try:
+            for env in (name, gym.spec(name)):
+                with pytest.raises(UsageError, match=f"^{name} needs the argument 'level': --env-kwargs"):
+                    EnvRecipe(env).build()
+        finally:
+            del gym.registry[name]
+    with pytest.raises(UsageError, match=r"^Needs needs the argument 'level'") as caught:
+        EnvRecipe(Needs, {"size": 2}).build()
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        EnvRecipe(Needs, {"level": 1, "colour": 2}).build()

@@ -24,7 +24,7 @@ def columns(steps: int, *more: Column) -> list[Column]:
 
 def write(path, *episodes: list[Column], seed: int = 1):
     encoder = Hdf5Encoder()
-    blobs = [encoder.encode(episode, seed) for episode in episodes]
+    blobs = [encoder.encode(episode, seed, 0) for episode in episodes]
     size = assemble(path, [(b.moves, b.head, b"".join(map(bytes, b.data))) for b in blobs])
     assert size == path.stat().st_size
     return h5py.File(path)
@@ -81,7 +81,7 @@ def test_last_chunk_is_partial(rows, tmp_path, monkeypatch):
 @pytest.mark.parametrize("count", [0, 1, 128, 129, 1000, 33000])
 def test_any_number_of_episodes(count, tmp_path):
     """33,000 episodes need a second level above the leaves of the root group."""
-    blob = Hdf5Encoder().encode(columns(1), 3)
+    blob = Hdf5Encoder().encode(columns(1), 3, 0)
     assemble(tmp_path / "f", [(blob.moves, blob.head, b"".join(blob.data))] * count)
     with h5py.File(tmp_path / "f", "r+") as file:
         assert set(file) == {f"episode_{i}" for i in range(count)}

@@ -188,7 +188,8 @@ def test_structure_is_that_of_minari(tmp_path, monkeypatch):
     for name in files[0]:
         want, got = files[0][name], files[1][name]
         assert set(want) == set(got)
-        assert set(want.attrs) == set(got.attrs)
+        assert {*want.attrs, "episode_index"} == set(got.attrs)
+        assert got.attrs["episode_index"] == episodes[int(name.removeprefix("episode_"))].index
         for key, value in want.attrs.items():
             assert type(got.attrs[key]) is type(value), key
             assert got.attrs[key] == value, key

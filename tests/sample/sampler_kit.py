@@ -159,12 +159,47 @@ class Dicts(gym.Env[dict[str, Any], int]):
         return self._look(), 1.0, self.t >= 4, False, {}
 
 
-class Drifts(Walk):
-    """Observations fit the space at the reset and not after the third step: whoever recorded must cope."""
+class Odd(gym.Env[Any, int]):
+    """Episodes of five steps. Once, in step `at` (0: the reset) of its third episode, it observes `bad`."""
+
+    observation_space: Any = gym.spaces.Box(-9, 9, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, bad: Any, at: int = 3) -> None:
+        self.bad, self.at, self.episode = bad, at, -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.episode = 0, self.episode + 1
+        return self._look(), {}
+
+    def _look(self) -> Any:
+        return self.bad if (self.episode, self.t) == (2, self.at) else np.full(2, self.t, np.float32)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, *rest = super().step(action)
-        return (observation.astype(np.float32) if self.t >= 3 else observation, *rest)  # type: ignore[return-value]
+        self.t += 1
+        return self._look(), 1.0, self.t >= 5, False, {}
+
+
+class OwnInterface:
+    """An environment with the sampler's own interface, around one of Gymnasium's."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.observation_space, self.action_space = env, env.observation_space, env.action_space
+        self.spec = EnvSpec(self.observation_space, self.action_space, 5)
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return self.env.reset()
+
+    def step(self, action: Any) -> EnvStep:
+        observation, reward, terminated, _, info = self.env.step(action)
+        self._steps += 1
+        kind = StepType.get_step_type(self._steps, None, terminated)
+        return EnvStep(self.spec, action, reward, observation, info, kind)
+
+    def close(self) -> None:
+        self.env.close()
 
 
 class Scripted:

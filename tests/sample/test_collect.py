@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
+from treadle.record.dataset import collect_dataset
 from treadle.sample import rollout_slot
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
+from treadle.sample.evaluate import evaluate
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
 
@@ -398,3 +402,55 @@ def test_the_error_of_a_rows_own_policy_is_placed_in_its_episode() -> None:
         list(collect(Walk, FailsForOne, episodes=12, workers=1, envs_per_worker=4))
     lengths = [len(episode) for episode in collect(Walk, CountsItsSteps, episodes=12, workers=1)]
     assert caught.value.where.episode == next(i for i, length in enumerate(lengths) if length > 2)
+
+
+class Closes(Walk):
+    """As one that makes itself a daemon in its third episode."""
+
+    begun = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.begun += 1
+        if self.begun == 3:
+            os.closerange(3, 256)
+        return super().reset(seed=seed)
+
+
+def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_path: Path) -> None:
+    faces: list[Callable[[], Any]] = [
+        lambda: list(collect(Closes, episodes=30, workers=1)),
+        lambda: evaluate(Closes, None, episodes=30, workers=1),
+        lambda: collect_dataset(Closes, out=tmp_path, episodes=30, workers=1),
+    ]
+    for face in faces:
+        said = r"^episode \d+ \(seed \d+, slot 0\), at its end: the environment or the policy has closed descriptors"
+        with pytest.raises(CollectionFailed, match=said) as caught:
+            face()
+        assert caught.value.where.episode in (2, 3)
+        assert "Errno 9" in caught.value.reason
+
+
+class Prints(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        print("begun", seed)
+        print("to stderr", seed, file=sys.stderr)
+        ctypes.CDLL(None).printf(b"from C %llu\n", ctypes.c_uint64(seed or 0))
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_environments_print_appears_once_and_labelled(
+    start_method: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    faces: list[Callable[[], Any]] = [
+        lambda: list(collect(Prints, episodes=3, workers=1, start_method=start_method)),
+        lambda: evaluate(Prints, None, episodes=3, workers=1, start_method=start_method),
+        lambda: collect_dataset(Prints, out=tmp_path, episodes=3, workers=1, verify=3, start_method=start_method),
+    ]
+    seeds = [seeding.episode_env_seed(0, index) for index in range(3)]
+    expected = {f"[slot 0] {what} {seed}" for what in ("begun", "to stderr", "from C") for seed in seeds}
+    for face in faces:
+        face()
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert sorted(err.splitlines()) == sorted(expected)

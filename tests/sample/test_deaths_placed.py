@@ -13,7 +13,7 @@ import pytest
 
 from treadle import collect
 from treadle.sample.failed import CollectionFailed
-from treadle.testing.faults import ClosesDescriptors, Outcome, Sound
+from treadle.testing.faults import Outcome, Sound
 
 
 class Dies(Sound):
@@ -78,16 +78,6 @@ def test_what_is_made_again_is_placed_too(tmp_path: Path, caplog: pytest.LogCapt
     assert [len(episode) for episode in episodes] == [LONG] * 6
     (line,) = [record.getMessage() for record in caplog.records]
     assert re.search(rf"is replaced: the worker was ended by SIGSEGV in step 7 of episode 2, {LINE}; made again", line)
-
-
-@pytest.mark.parametrize("at", [3, LONG + 3])
-def test_descriptors_that_an_environment_closes_are_missed_with_a_place(at: int) -> None:
-    """Its episode is named, also when they are missed after its end only."""
-    episode = (at - 1) // LONG
-    with pytest.raises(CollectionFailed) as caught:
-        list(collect(partial(ClosesDescriptors, at), episodes=9, workers=1))
-    assert caught.value.where.episode == episode
-    assert re.search(rf"^episode {episode} \(seed \d+, slot 0\), at its end: descriptors .* closed", str(caught.value))
 
 
 def test_with_several_environments_the_line_is_known() -> None:

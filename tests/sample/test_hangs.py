@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_is_replaced_and_nothing_changes(
 
 
 def test_an_episode_that_always_hangs_ends_the_run() -> None:
-    with pytest.raises(CollectionFailed, match="has cost 3 workers their lives") as caught:
+    with pytest.raises(CollectionFailed, match="has cost 3 fresh workers their lives") as caught:
         evaluate(Walk, "random", episodes=30, workers=2, step_timeout=0.4)
     assert (caught.value.where.episode, caught.value.where.seed) == (HANGING, HANGING_SEED)
     assert "no step came to its end" in caught.value.reason

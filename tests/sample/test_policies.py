@@ -15,6 +15,7 @@ from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError
 from treadle.program.policies import build_actor, load_object, policy_name
+from treadle.sample.named import env_of
 
 SEEN = gs.Box(-1, 1, (3,), np.float32)
 ACTS = gs.Discrete(4)
@@ -228,3 +229,17 @@ def test_the_module_of_a_file_has_one_name_in_all_processes(tmp_path: Path) -> N
 def test_names() -> None:
     names = [policy_name(each) for each in (None, "random", "a/b.py:Act", sign, Predicts(), lambda o: o)]
     assert names == ["random", "random", "act", "sign", "predicts", "policy"]
+
+
+def test_a_file_or_module_alone_lists_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "import numpy as np\nraise SystemExit\nclass P: pass\ndef act(o): ...\nlinear = P()\n_x = SEED = 1\n"
+    Path("some_policies.py").write_text(source)
+    for reference in ("some_policies.py", "some_policies.py:", "some_policies"):
+        with pytest.raises(UsageError, match=r"it has: P, act, linear; as in some_policies(\.py)?:P"):
+            load_object(reference)
+    with pytest.raises(UsageError, match=r"there is no file nothing\.py"):
+        load_object("nothing.py")
+    with pytest.raises(UsageError, match=r"It has: P, act, linear\. As in some_policies\.py:P"):
+        env_of("some_policies.py")

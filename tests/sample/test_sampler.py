@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from sampler_kit import TO_THE_GOAL, Coin, Dicts, Drifts, Fixed, GridWorld, Noisy, Point, Scripted, SlowWalk, Walk
+from sampler_kit import TO_THE_GOAL, Coin, Dicts, Fixed, GridWorld, Noisy, Point, Scripted, SlowWalk, Walk
 
 from treadle import (
     DefaultWorker,
@@ -206,6 +206,18 @@ def test_late_episodes_come_with_their_version_if_they_are_wanted(kind: Any) -> 
 
 
 @BOTH
+def test_an_environments_own_version_is_kept(kind: Any) -> None:
+    class Released(Walk):
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            return super().reset(**kwargs)[0], {"agent_version": 77}
+
+    with make(kind, Fixed([0, 1]), Released(), options={"allow_stale": True}) as sampler:
+        infos = sampler.obtain_samples(0, 30, None).episode_infos
+        assert set(infos["agent_version"]) == {1}
+        assert set(infos["env_agent_version"]) == {77}
+
+
+@BOTH
 def test_dicts_fragments_and_vectors(kind: Any) -> None:
     with make(kind, Coin(2), Dicts()) as sampler:
         batch = sampler.obtain_samples(0, 30, None)
@@ -246,7 +258,7 @@ class Ordinary(OrdinaryWorker):
         return super().step_episode()
 
 
-@pytest.mark.parametrize("env", [Walk(), Drifts(), Dicts(), gym.make("CartPole-v1")])
+@pytest.mark.parametrize("env", [Walk(), Dicts(), gym.make("CartPole-v1")])
 def test_the_tight_loop_makes_what_the_ordinary_way_makes(env: Any) -> None:
     batches = []
     for worker_class in (DefaultWorker, Ordinary):
@@ -255,7 +267,7 @@ def test_the_tight_loop_makes_what_the_ordinary_way_makes(env: Any) -> None:
     assert all(map(same, *batches))
 
 
-@pytest.mark.parametrize("env", [Walk(), Noisy(), Drifts()])
+@pytest.mark.parametrize("env", [Walk(), Noisy()])
 def test_both_samplers_make_the_same_exact_episodes(env: Any) -> None:
     batches = []
     for kind in (LocalSampler, MultiprocessingSampler):
@@ -498,7 +510,7 @@ def test_ids_that_the_caller_registered_are_known_to_workers() -> None:
 
 
 def test_progress_is_shown_when_it_is_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr("treadle.sample.progress.PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("treadle.progress.PLAIN_SECONDS", -1.0)
     for show, said in ((None, False), (False, False), (True, True)):
         with make(LocalSampler, Coin(), Walk(), options={"progress": show}) as sampler:
             sampler.obtain_samples(0, 30, None)

@@ -32,6 +32,7 @@ from treadle import (
 )
 from treadle.pool.life import State
 from treadle.pool.member import Started
+from treadle.sample import pool_sampler
 from treadle.sample.contract import BadStep
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
@@ -343,14 +344,32 @@ def test_a_worker_class_that_raises_leaves_nothing_running(kind: Any) -> None:
     ("agents", "envs", "message"),
     [
         (Coin(), NewEnvUpdate(lambda: 1 / 0), "ZeroDivisionError"),
-        (Coin(), "CartPole-v1", "Unknown environment update type. It is a str"),
-        (7, Walk(), "a int is no agent"),
-        ({"gain": np.ones(1)}, Walk(), "before there was an agent"),
+        (Coin(), "Nope-v1", "there is no environment 'Nope-v1'"),
     ],
 )
 def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, message: str) -> None:
     with pytest.raises(StartupFailed, match=message):
         make(kind, agents, envs)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("agents", "envs", "message"),
+    [
+        (Coin(), 7, "Unknown environment update type. It is a int"),
+        (Coin(), [Walk(), b"CartPole-v1"], "Unknown environment update type. It is a bytes"),
+        (7, Walk(), "a int is no agent"),
+        ([Coin(), Coin], Walk(), "Coin is a class, and an agent is an object"),
+        ({"gain": np.ones(1)}, Walk(), "before there was an agent"),
+    ],
+)
+def test_what_can_be_told_at_once_starts_nothing(
+    kind: Any, agents: Any, envs: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_sampler, "Crew", None)
+    for worker_class in (DefaultWorker, VecWorker):
+        with pytest.raises(TypeError, match=message):
+            make(kind, agents, envs, worker_class=worker_class)
 
 
 @BOTH
@@ -363,8 +382,10 @@ def test_vec_workers_say_what_they_need_at_the_start(kind: Any) -> None:
 @pytest.mark.parametrize("on_failure", ["drop", "restart", "raise"])
 def test_a_wrong_update_is_the_callers_own_mistake(kind: Any, on_failure: str) -> None:
     with make(kind, Fixed([0]), Walk(), on_failure=on_failure) as sampler:
-        with pytest.raises(TypeError, match=r"Unknown environment update type\. It is a str"):
-            sampler.obtain_samples(0, 10, None, env_update="CartPole-v1")
+        with pytest.raises(TypeError, match=r"Unknown environment update type\. It is a int"):
+            sampler.obtain_samples(0, 10, None, env_update=7)
+        with pytest.raises(UsageError, match="there is no environment 'Nope-v1'"):
+            sampler.obtain_samples(0, 10, None, env_update="Nope-v1")
         with pytest.raises(TypeError, match="returned a NoneType, which is no environment"):
             sampler.obtain_samples(0, 10, None, env_update=NewEnvUpdate(lambda: None))
         with pytest.raises(TypeError, match="a int is no agent"):

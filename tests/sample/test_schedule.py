@@ -51,6 +51,31 @@ def test_whatever_happens_the_run_is_the_same_prefix(run, data: st.DataObject) -
     assert schedule.take() is None
 
 
+@given(runs(), st.sets(st.integers(0, 45), max_size=8), st.data())
+def test_what_is_skipped_is_as_if_there_were_no_such_episode(run, bad: set[int], data: st.DataObject) -> None:
+    _, amounts, lengths, have = run
+    known = data.draw(st.sets(st.sampled_from(sorted(bad)))) if bad else set()
+    schedule = Schedule(**amounts, have=have, skipped=known)
+    bad = bad - have.keys()
+    while not schedule.complete:
+        while len(schedule.issued) < 3 and (index := schedule.take()) is not None:
+            assert index not in schedule.skipped
+        index = data.draw(st.sampled_from(sorted(schedule.issued)))
+        if index in bad:
+            assert schedule.skip(index)
+            assert not schedule.skip(index)
+            assert not schedule.finish(index, 1), "it comes too late"
+        else:
+            schedule.finish(index, lengths[index])
+    left = [index for index in range(60) if index not in bad]
+    if (end := amounts.get("episodes")) is None:
+        totals = itertools.accumulate(lengths[index] for index in left)
+        end = next(index + 1 for index, total in zip(left, totals) if total >= amounts["steps"])
+        assert schedule.prefix_steps == sum(lengths[index] for index in left if index < end)
+    assert schedule.end == schedule.prefix == end
+    assert {i for i in range(end) if i in schedule.lengths} == {i for i in left if i < end}
+
+
 @given(runs())
 def test_what_is_there_is_never_made_again(run) -> None:
     schedule, _, lengths, have = run

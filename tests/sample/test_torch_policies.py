@@ -9,6 +9,7 @@ import pytest
 
 from conftest import require
 from treadle import trees
+from treadle.program.saved import load_model
 from treadle.sample.collect import collect
 
 pytestmark = pytest.mark.heavy
@@ -44,6 +45,27 @@ def test_a_saved_policy_plays_the_same_episodes_on_one_two_and_five_workers(poli
             assert trees.equal(mine.actions, first.actions)
     actions = np.concatenate([e.actions for e in played[1]])
     assert set(actions.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"])
+def test_a_saved_model_is_a_policy_by_itself(algorithm: str, tmp_path: Path) -> None:
+    sb3 = require("stable_baselines3")
+    kind = getattr(sb3, algorithm)
+    env = "CartPole-v1" if algorithm in ("PPO", "A2C", "DQN") else "Pendulum-v1"
+    room = {} if algorithm in ("PPO", "A2C") else {"buffer_size": 100}
+    path = tmp_path / f"{algorithm}.zip"
+    kind("MlpPolicy", env, seed=0, device="cpu", **room).save(path)
+    same = {"episodes": 2, "seed": 3, "max_episode_steps": 20, "backend": "serial"}
+    by_name = list(collect(env, str(path), **same))
+    loaded = list(collect(env, lambda: kind.load(path, device="cpu"), **same))
+    for mine, other in zip(by_name, loaded, strict=True):
+        assert trees.equal(mine.actions, other.actions)
+
+
+def test_a_saved_model_is_loaded_without_room_for_learning(tmp_path: Path) -> None:
+    sb3 = require("stable_baselines3")
+    sb3.DQN("MlpPolicy", "CartPole-v1", buffer_size=10_000).save(tmp_path / "dqn.zip")
+    assert load_model(str(tmp_path / "dqn.zip")).replay_buffer.observations.shape[0] == 1
 
 
 def test_the_callers_torch_generator_is_left_alone(policy: str) -> None:

@@ -48,7 +48,7 @@ def test_both_limits_of_steps() -> None:
     assert task is not None
     results = [task.step(t % 2) for t in range(4)]
     assert [r.done for r in results] == [False, False, False, True]
-    assert results[-1].info["truncated"]
+    assert task.is_truncated()
     assert not task.reached_terminal_state()
     assert not task.reached_max_steps()
     limited = GymTaskSampler("CartPole-v1", max_steps=2, seed=1)
@@ -115,6 +115,22 @@ def test_names_without_an_enum() -> None:
 def test_tasks_as_an_environment_pass_gymnasiums_own_check() -> None:
     env = TaskEnv(lambda: GymTaskSampler("CartPole-v1", seed=0))
     check_env(env, skip_render_check=True)
+    env.close()
+
+
+def test_words_of_a_task_end_no_episode() -> None:
+    class Wordy(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            return *rest, {**info, "truncated": True, "terminated": True, METRICS_KEY: "own", "rewards": 3}
+
+    env = TaskEnv(GymTaskSampler(lambda: Wordy(gym.make("CartPole-v1")), seeds=[3], max_steps=3))
+    env.reset()
+    steps = [env.step(t % 2) for t in range(3)]
+    assert [step[2:4] for step in steps] == [(False, False), (False, False), (False, True)]
+    assert all(step[4]["truncated"] is True for step in steps), "an environment's info may say anything"
+    assert [step[4].get(METRICS_KEY, {}).get("ep_length") for step in steps] == [None, None, 3]
+    assert [(step[4]["task_rewards"], step[4][f"task_{METRICS_KEY}"]) for step in steps] == [(3, "own")] * 3
     env.close()
 
 

@@ -1,6 +1,7 @@
 """`on_failure="restart"` and "drop" as a training script sees them, in Gymnasium's three modes and forms of infos."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ class Bomb(gym.Env[np.ndarray, int]):
 
     def observe(self) -> Any:
         return np.array([self.t, self.life])
+
+
+class Wordy(Bomb):
+    """Says in every info what the vector says too, but means something else by it."""
+
+    words: dict[str, Any] = dict.fromkeys(
+        ("aborted", "dropped", "restarted", "final_obs", "final_observation", "final_info"), 7
+    )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed, options=options)[0], self.words
+
+    def step(self, action: int) -> Any:
+        return *super().step(action)[:4], self.words
 
 
 def bombs(folder: Path, mode: str, on_failure: str = "restart", **options: Any) -> VectorEnv:
@@ -230,3 +245,67 @@ def test_wrappers_and_partial_batches(tmp_path: Path, monkeypatch: pytest.Monkey
             vector.unwrapped.send(ACTIONS)  # type: ignore[attr-defined]
     finally:
         vector.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "infos"), [("SameStep", "legacy"), *((mode, infos) for mode in MODES for infos in ("gymnasium", "list"))]
+)
+def test_an_environments_own_words_are_no_news(mode: str, infos: str, tmp_path: Path) -> None:
+    envs = [lambda i=i: Wordy(str(tmp_path), i) for i in range(2)]
+    vector = VectorEnv(envs, workers=2, autoreset_mode=mode, on_failure="restart", infos=infos)
+    try:
+        observations, found = vector.reset(seed=3)
+        for t in range(1, 5):
+            if infos == "list":
+                assert [each["env_dropped"] for each in found] == [7, 7]
+                assert not {"aborted", "restarted", "dropped"} & set(found[0])
+            else:
+                assert found["env_dropped"].tolist() == [7, 7]
+                assert found["_env_dropped"].tolist() == [True, True]
+                assert not {"aborted", "_aborted", "restarted", "dropped"} & set(found)
+            observations, _, terminated, truncated, found = vector.step(np.array([0, 0]))
+            assert terminated.tolist() == [t == 4] * 2
+            assert not truncated.any()
+            led_to = next_obs(observations, found, vector.single_observation_space)
+            assert led_to[:, 0].tolist() == [t, t]
+        if mode == "SameStep":
+            told = [each["final_info"] for each in found] if infos == "list" else found["final_info"]
+            own = told["env_dropped"].tolist() if infos == "gymnasium" else [each["env_dropped"] for each in told]
+            assert own == [7, 7]
+        if mode == "Disabled":
+            vector.reset(options={"reset_mask": terminated})
+        elif mode == "NextStep":
+            vector.step(np.array([0, 0]))
+        vector.step(np.array([0, 0]))
+        found = vector.step(np.array([0, 1]))[4]  # slot 1 dies
+        key = "restarted" if mode == "SameStep" else "aborted"
+        if infos == "list":
+            assert [each.get(key) for each in found] == [None, True]
+        else:
+            assert found[key].tolist() == [False, True]
+            assert found["env_aborted"].tolist()[0] == 7
+    finally:
+        vector.close()
+
+
+def test_own_words_where_nothing_goes_on(tmp_path: Path) -> None:
+    """Without on_failure the vector says nothing of deaths: the words are the environments', as in Gymnasium."""
+    with closing(VectorEnv(lambda: Wordy(str(tmp_path), 0), 2, workers=1)) as vector:
+        found = vector.reset(seed=3)[1]
+        assert found["dropped"].tolist() == found["aborted"].tolist() == [7, 7]
+        assert found["env_final_obs"].tolist() == [7, 7]
+
+
+def test_own_words_in_partial_batches() -> None:
+    class Numbered(gym.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {"env_id": -1, "valid": "yes", "final_obs": 3}
+
+    with closing(VectorEnv(lambda: Numbered(gym.make("CartPole-v1")), 2, workers=1)) as vector:
+        vector.async_reset(seed=1)
+        found = vector.recv(min=2)[4]
+        assert sorted(found["env_id"].tolist()) == [0, 1]
+        assert not found["valid"].any()
+        assert found["env_env_id"].tolist() == [-1, -1]
+        assert found["env_valid"].tolist() == ["yes", "yes"]
+        assert found["env_final_obs"].tolist() == [3, 3]

@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from treadle.errors import UsageError
 from treadle.spaces import Layout
 from treadle.vector import sampled_arguments as arguments
+from treadle.vector.metrics_queue import LATEST, MetricsQueue
 from treadle.vector.task_orders import NOTHING, History, Note
 from treadle.vector.task_rows import (
     WIDEST,
@@ -29,13 +30,21 @@ from treadle.vector.task_rows import (
 from treadle.vector.tiling import tile
 
 
+def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:
+    waiting = MetricsQueue()
+    for each in range(LATEST + 5):
+        waiting.put_nowait(each)
+    assert waiting.qsize() == LATEST
+    assert waiting.get_nowait() == 5
+
+
 def test_actions_of_any_kind_come_out_as_they_went_in() -> None:
     layout = Layout.of(action_rows())
     arrays = [np.zeros(5, np.int64), None]
     write, reader = action_writer(arrays), layout.batch_reader(arrays, 0, 5)
 
-    def read(loose: Any = ()) -> list[Any]:
-        return reader(loose or [[None] * 5])
+    def read(mailed: Any = None) -> list[Any]:
+        return reader(mailed or {1: [None] * 5})
 
     assert write([0, 3, -7, WIDEST - 1, Code.IDLE]) is None
     assert read() == [(0, None), (3, None), (-7, None), (WIDEST - 1, None), (int(Code.IDLE), None)]

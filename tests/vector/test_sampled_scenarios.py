@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_tasks import Lengths, every_way, samplers, vector, where
+from small_tasks import OWN_WORDS, Lengths, every_way, samplers, vector, where
 
 from treadle.errors import UsageError
 from treadle.task.core import CALLBACK_KEY, METRICS_KEY
@@ -100,6 +100,14 @@ def order_of(order: list[int], slot: int) -> int:
 
 
 @every_way
+def test_metrics_wait_in_a_queue_that_nobody_has_given(how: str) -> None:
+    with vector(how, samplers(n=2, steps=2)) as vec:
+        assert vec.metrics_out_queue.empty()
+        results = [vec.step([1, 1]) for _ in range(2)][1]
+        assert [vec.metrics_out_queue.get_nowait() for _ in results] == [r.info[METRICS_KEY] for r in results]
+
+
+@every_way
 def test_next_task_in_mid_episode_has_no_metrics(how: str) -> None:
     seen: Any = queue.Queue()
     with vector(how, samplers(steps=3), metrics_out_queue=seen) as vec:
@@ -188,11 +196,61 @@ def test_done_is_not_always_the_end(how: str) -> None:
     with vector(how, samplers(steps=9)) as vec:
         results = vec.step([8, 6, 5])
         assert [r.done for r in results] == [True, False, False]
-        assert [r.info["truncated"] for r in results] == [False, True, False]
+        assert [r.info["truncated"] for r in results] == [False, False, False]
         assert numbers(vec) == [1, 1, 1]
         assert "final_observation" not in results[0].info
         results[2].info["shared"] = 2  # the task's own info is another one
         assert vec.step([5, 5, 5])[2].info["shared"] == 1
+
+
+@every_way
+def test_a_tasks_own_words_are_no_news(how: str) -> None:
+    """An object was dropped, a plan aborted: what a task tells is never taken for what the vector has to tell."""
+    metrics: queue.Queue[Any] = queue.Queue()
+    kept = {f"task_{name}": value for name, value in OWN_WORDS.items() if name not in ("held", "task_held")}
+    kept |= {"task_held": 9, "task_task_held": 5}
+    with vector(how, samplers(n=2, steps=3), metrics_out_queue=metrics, callback_sensors=[Lengths()]) as vec:
+        for t in range(3):
+            mine, other = vec.step([6, 1])
+            assert (mine.reward, mine.done) == (6.0, t == 2)
+            assert mine.observation["where"].tolist() == ([0, 1, t + 1, -1] if t < 2 else [0, 2, 0, -1])
+            assert {key: value for key, value in mine.info.items() if key.startswith("task_")} == kept
+            ours = {key: value for key, value in mine.info.items() if not key.startswith("task_")}
+            if t < 2:
+                assert ours == other.info == {"terminated": False, "truncated": False}
+                assert metrics.empty()
+            else:
+                assert (ours["terminated"], ours["truncated"]) == (False, True)
+                assert ours["final_observation"]["where"].tolist() == [0, 1, 3, -1]
+                assert ours[METRICS_KEY]["ep_length"] == 3
+                assert ours[CALLBACK_KEY]["lengths"] == {"slot": 0, "length": 3}
+                assert "aborted" not in ours
+                assert "dropped" not in ours
+        assert metrics.qsize() == 2
+        assert vec.stats().steps.tolist() == [3, 3]
+        assert vec.step([1, 1])[0].observation["where"].tolist() == [0, 2, 1, -1]
+        assert OWN_WORDS["aborted"] == 1
+        assert "task_aborted" not in OWN_WORDS
+
+
+@pytest.mark.parametrize("how", ["single", "serial-1", "thread-2"])
+def test_objects_of_the_callers_own_process_are_no_copies(how: str) -> None:
+    """A handle that cannot be pickled is handed over, and what is changed is changed."""
+    args = samplers(n=2, steps=9, sensors=("where", "nested"))
+    with vector(how, args) as vec:
+        handle = vec.call("lock")[1]["lock"]
+        assert not handle.locked()
+        for env in (vec.attr_at(1, "env"), vec.command_at(1, "sampler_attr", "env")):
+            assert env is vec.attr("env")[1]
+        vec.attr_at(1, "task_info")["number"] = 70
+        assert numbers(vec) == [1, 70]
+        vec.attr_at(0, "env")["handle"] = handle
+        assert vec.attr("env")[0]["handle"] is handle
+        assert vec.command_at(0, "call_sampler", ("own_env", None)) is vec.attr_at(0, "env")
+        first = vec.get_observations()
+        again = vec.call("get_observations")
+        vec.step([1, 1])
+        assert [each["nested"]["picture"].max() for each in [*first, *again]] == [0, 10, 0, 10], "the caller's to keep"
 
 
 @every_way

@@ -47,7 +47,7 @@ def test_actions_that_do_not_fit(actions: Any, slot: int | None) -> None:
     vector.close()
 
 
-@pytest.mark.parametrize("wrong", [np.full((2, 3), np.nan), np.zeros((2, 2)), np.full((2, 3), 1e300), [[0, 0, 0]]])
+@pytest.mark.parametrize("wrong", [np.full((2, 3), np.nan), np.zeros((2, 2)), [[0, 0, 0]]])
 def test_float_actions_that_do_not_fit(wrong: Any) -> None:
     vector = VectorEnv([of(Echo, gs.Discrete(2), gs.Box(-1, 1, (3,)))] * 2, backend="serial")
     vector.reset()
@@ -55,18 +55,6 @@ def test_float_actions_that_do_not_fit(wrong: Any) -> None:
         vector.step(wrong)
     vector.step(np.zeros((2, 3), np.float32))
     vector.close()
-
-
-def test_wider_floats_are_rounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Gymnasium's vectors let them pass; here they arrive in the type of the space."""
-    vector = VectorEnv([of(Echo, gs.Discrete(2), gs.Box(-1, 1, (3,)))] * 2, backend="serial")
-    vector.reset()
-    for _ in range(3):
-        vector.step(np.full((2, 3), 0.1))
-    vector.step_async(np.full((2, 3), 0.1))
-    vector.step_wait()
-    vector.close()
-    assert len([record for record in caplog.records if "rounded" in record.getMessage()]) == 1
 
 
 @SETUPS

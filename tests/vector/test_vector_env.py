@@ -153,6 +153,20 @@ def test_calls_and_attributes() -> None:
         vector.close()
 
 
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"backend": "thread"}, {"workers": 1, "inline": 1}])
+def test_objects_of_the_callers_own_process_are_no_copies(options: dict[str, Any]) -> None:
+    ours = VectorEnv([of(Counter, 3)] * 2, **options)
+    theirs = SyncVectorEnv([of(Counter, 3)] * 2)
+    try:
+        for vector in (ours, theirs):
+            vector.reset(seed=1)
+            assert vector.get_attr("np_random")[0] is vector.call("get_wrapper_attr", "np_random")[0]
+            assert isinstance(vector.call("get_wrapper_attr", "step")[0].__self__, Counter)
+    finally:
+        ours.close()
+        theirs.close()
+
+
 def test_calls_that_are_refused() -> None:
     vector = VectorEnv([Counter] * 2, backend="serial")
     for name in ("reset", "step", "close"):

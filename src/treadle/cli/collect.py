@@ -10,10 +10,11 @@ from pathlib import Path
 from treadle.cli import failures
 from treadle.cli.options import CollectOptions
 from treadle.cli.output import own_stdout
+from treadle.progress import print_table
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
 from treadle.record.summary import Summary, as_json
+from treadle.record.told import rows_of
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.progress import Progress, duration, print_table
 
 
 def run(options: CollectOptions, given: Sequence[str]) -> int:
@@ -23,8 +24,7 @@ def run(options: CollectOptions, given: Sequence[str]) -> int:
     with own_stdout(options.json) as out:
         stored: Stored | None = None
         try:
-            with Progress(show=not options.quiet) as progress:
-                stored = collect_dataset(**arguments, command=command, watch=progress)
+            stored = collect_dataset(**arguments, command=command, progress=not options.quiet)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C
             failures.say(f"interrupted: {_left(stored, options.force)}")
@@ -68,32 +68,7 @@ def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
         print(f"nothing to do: {_all(summary.episodes)} there")
     elif stored.before == stored.finished:
         print(f"no episode was missing: {_all(summary.episodes)} merged now")
-    n = summary.episodes
-    mean = sum(summary.returns) / n
-    std = (sum((value - mean) ** 2 for value in summary.returns) / n) ** 0.5
-    lengths = summary.lengths
-    over = f" ({summary.steps - options.steps:,} more than asked: whole episodes)" if options.steps else ""
-    rows = [
-        ("episodes", f"{n:,}" + (f" ({stored.before:,} from before)" if stored.before else "")),
-        ("steps", f"{summary.steps:,}{over}"),
-        (
-            "return",
-            f"mean {mean:,.2f}  std {std:,.2f}  min {min(summary.returns):,.2f}  max {max(summary.returns):,.2f}",
-        ),
-        ("length", f"mean {summary.steps / n:,.1f}  min {min(lengths):,}  max {max(lengths):,}"),
-        ("ended", f"{summary.terminated:,} terminated, {summary.truncated:,} truncated"),
-        ("time", f"{duration(summary.seconds)}, {summary.steps_per_second:,.0f} steps/s"),
-        ("on disk", f"{size(summary.disk_bytes)} ({size(summary.raw_bytes)} before compression)"),
-        ("busy", "  ".join(f"{share:.0%}" for share in summary.worker_shares) + "  of the time, by worker"),
-        ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
-    ]
-    if summary.restarts or summary.speculative:
-        workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
-        episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
-        rows.append(("besides", f"{workers}, {episodes}"))
-    if stored.dataset_id is not None and not summary.recoverable:
-        rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
-    rows.append(("hash", summary.hash))
+    rows = rows_of(summary, before=stored.before, wanted=options.steps, dataset=stored.dataset_id is not None)
     print_table(rows)
     print(closing_line(stored))
 
@@ -108,12 +83,3 @@ def closing_line(stored: Stored) -> str:
         f"MINARI_DATASETS_PATH={directory} python -c "
         f"\"import minari; print(minari.load_dataset('{stored.dataset_id}'))\""
     )
-
-
-def size(count: float) -> str:
-    """Bytes as people read them: "12.3 MB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

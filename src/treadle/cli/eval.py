@@ -7,10 +7,10 @@ from dataclasses import asdict
 from treadle.cli import failures
 from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
+from treadle.progress import print_table
 from treadle.record.summary import as_json
-from treadle.sample.evaluate import CONFIDENCE, Comparison, Evaluation, Score, compare, evaluate
+from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.progress import Progress, Standing, print_table, throttled
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -36,29 +36,16 @@ def run(options: EvalOptions) -> int:
 
 
 def _play(options: EvalOptions, policy: str) -> Evaluation:
-    now = Standing(of_episodes=options.episodes)
-    with Progress(show=not options.quiet) as progress:
-        show = throttled(progress)
-
-        def watch(score: Score) -> None:
-            now.episodes += 1
-            now.made += 1
-            now.steps += score.length
-            now.made_steps += score.length
-            now.return_sum += score.total_reward
-            show(now)
-
-        progress(now)
-        return evaluate(policy=policy, watch=watch, **options.arguments())
+    return evaluate(policy=policy, progress=not options.quiet, **options.arguments())
 
 
 def _show(result: Evaluation) -> None:
     rows = [
-        (str(s.index), f"{s.total_reward:,.2f}", f"{s.length:,}", _end(s), str(s.seed)) for s in result.scores[:SHOWN]
+        (str(s.index), f"{s.total_reward:,.2f}", f"{s.length:,}", s.end, str(s.seed)) for s in result.scores[:SHOWN]
     ]
     print_table(rows, ("episode", "return", "steps", "end", "seed"))
     _rest(result)
-    print(_line(result))
+    print(result)
 
 
 def _show_pair(result: Comparison) -> None:
@@ -76,32 +63,11 @@ def _show_pair(result: Comparison) -> None:
     one, two = (f"return of {each.policy}" for each in (result.first, result.second))
     print_table(rows, ("episode", one, two, "difference", "seed"))
     _rest(result.first)
-    print(_line(result.first))
-    print(_line(result.second))
-    interval = f", {CONFIDENCE:.0%} interval [{result.low:+,.2f}, {result.high:+,.2f}]" if len(pairs) > 1 else ""
-    print(
-        f"difference: {result.difference:+,.2f}{interval}; "
-        f"better in {result.wins}, equal in {result.ties}, worse in {result.losses} of {_episodes(len(pairs))}"
-    )
+    print(result.first)
+    print(result.second)
+    print(result)
 
 
 def _rest(result: Evaluation) -> None:
     if len(result.scores) > SHOWN:
         print(f"... and {len(result.scores) - SHOWN} more (--json prints all)")
-
-
-def _line(result: Evaluation) -> str:
-    if len(result.scores) == 1:  # one says nothing of the spread
-        return f"{result.policy}: return {result.mean:,.2f}, 1 episode"
-    return (
-        f"{result.policy}: mean return {result.mean:,.2f}, {CONFIDENCE:.0%} interval [{result.low:,.2f}, "
-        f"{result.high:,.2f}], std {result.std:,.2f}, {_episodes(len(result.scores))}"
-    )
-
-
-def _episodes(count: int) -> str:
-    return f"{count:,} episode{'' if count == 1 else 's'}"
-
-
-def _end(score: Score) -> str:
-    return "terminated" if score.terminated else "truncated"

@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 
 import gymnasium as gym
 
 from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
+from treadle.pool.stderr import plain
 from treadle.sample.failed import CollectionFailed, reason_of
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
@@ -38,6 +40,9 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
     """Run a command; its exit code, or that of what it raised, which is told."""
     log, handler = logging.getLogger("treadle"), _Lines(logging.WARNING)
     log.addHandler(handler)
+    form = warnings.formatwarning
+    if not sys.stderr.isatty():
+        warnings.formatwarning = lambda *args, **kwargs: plain(form(*args, **kwargs))
     # a scheduler that wants the machine back means what Ctrl-C means
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -55,6 +60,7 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
         return explain(error)[1]
     finally:
         signal.signal(signal.SIGTERM, before)
+        warnings.formatwarning = form
         log.removeHandler(handler)
 
 

@@ -38,7 +38,14 @@ generators (random, np.random) are shared by the K episodes that a worker plays,
 repeat when K > 1.
 
 STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the first one
-missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes.
+missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes. With more
+--episodes or --steps it makes a run larger, also a complete one.
+
+EPISODES THAT FAIL. An episode that raises in its reset or step, or costs --max-deaths fresh workers their lives or
+their time (--step-timeout), ends the run, or with --on-error skip is left out: the dataset has the others, numbered
+without gaps, and the closing table and summary.json say which are missing and why. What raises is tried once more in a
+new environment first. More than --max-skipped of them, or all of the first ten, end the run; so does, always, what a
+policy or a constructor raises. --resume leaves out what was left out; with --retry-skipped it tries again.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
@@ -71,6 +78,9 @@ video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png
 ENV is explained in: treadle collect --help.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+
+POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,17 +117,17 @@ def _app(given: list[str]) -> Callable[..., Any]:
     # work directories are on the path of `python script.py`; last, so that a file there never hides a library
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     Env = Annotated[str, typer.Argument(metavar="ENV", help="Which environment; see above.", show_default=False)]
     Policy = Annotated[
         str,
-        typer.Option(metavar="random|module:attr|file.py:attr", help="Who acts: a function of a batch of observations, "
-                     "an object with predict (Stable-Baselines3), get_action or get_actions, or a class or function "
-                     "that makes one."),
+        typer.Option(metavar=POLICY, help="Who acts: a function of a batch of observations, an object with predict, "
+                     "get_action or get_actions, a class or function that makes one, or a model that "
+                     "Stable-Baselines3 has saved."),
     ]  # fmt: skip
     Seed = Annotated[int, typer.Option(help="Decides everything random in the run; see above.")]
-    Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core.")]
+    Workers = Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core. No more than episodes.")]
     PerWorker = Annotated[int, typer.Option(metavar="K", help="Environments each worker plays at once.")]
     MaxSteps = Annotated[int | None, typer.Option(metavar="N", help="Cut longer episodes (truncated).")]
     Kwargs = Annotated[str, typer.Option(metavar="JSON", help="Arguments for the environment, such as "
@@ -157,13 +167,21 @@ def _app(given: list[str]) -> Callable[..., Any]:
         import_: Import = [],  # noqa: B006
         out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; one run a directory.")] = None,
         force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
-        resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR; begins it if there is none, "
-                          "does nothing if it is complete.")] = False,
+        resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, or make it larger; begins it "
+                          "if there is none, does nothing if it is complete.")] = False,
         verify: Annotated[int, typer.Option(metavar="K", help="Make K random episodes again, in fresh environments, "
                           "and warn if one differs.")] = 1,
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        on_error: Annotated[str, typer.Option(metavar="stop|skip", help="What becomes of the run when an episode fails "
+                            "in its reset or step; see above.")] = "stop",
+        max_skipped: Annotated[str | None, typer.Option(metavar="N|P%", show_default="5%, at least 3", help="Fail when "
+                               "more are left out.")] = None,
+        max_deaths: Annotated[int, typer.Option(metavar="N", help="An episode has failed when so many fresh workers "
+                              "died of it, or were late.")] = 3,
+        retry_skipped: Annotated[bool, typer.Option("--retry-skipped", help="With --resume: try again what was left "
+                                 "out.")] = False,
         format: Annotated[str, typer.Option(metavar="hdf5|npz", help="A Minari dataset, or one file of arrays.")]
         = "hdf5",
         quiet: Quiet = False,
@@ -175,7 +193,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
             fresh_env, step_timeout, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
-            format,
+            format, on_error, max_skipped, max_deaths, retry_skipped,
         )  # fmt: skip
         return partial(run, options, given)
 
@@ -183,7 +201,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
     def evaluate(
         env: Env,
         policy: Policy = "random",
-        against: Annotated[str | None, typer.Option(metavar="random|module:attr|file.py:attr",
+        against: Annotated[str | None, typer.Option(metavar=POLICY,
                            help="A second policy, on the same episodes.")] = None,
         episodes: Annotated[int, typer.Option(metavar="N", help="How many.")] = 100,
         seed: Seed = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,10 @@ class CollectOptions(PlayOptions):
     verify: int
     infos: bool
     format: str
+    on_error: str
+    max_skipped: str | None
+    max_deaths: int
+    retry_skipped: bool
 
     def arguments(self) -> dict[str, Any]:
         """See `PlayOptions.arguments`."""
@@ -76,6 +81,12 @@ class CollectOptions(PlayOptions):
             raise UsageError(f"--format is hdf5 or npz, got {self.format!r}")
         if self.verify < 0:
             raise UsageError(f"--verify must not be negative, got {self.verify}")
+        if self.on_error not in ("stop", "skip"):
+            raise UsageError(f"--on-error is stop or skip, got {self.on_error!r}")
+        if self.max_skipped is not None and self.on_error != "skip":
+            raise UsageError("--max-skipped is for --on-error skip")
+        if self.retry_skipped and not self.resume:
+            raise UsageError("--retry-skipped is for a run that is resumed: give --resume too")
         return arguments | {
             "policy": self.policy,
             "episodes": _at_least_one("--episodes", self.episodes),
@@ -86,6 +97,10 @@ class CollectOptions(PlayOptions):
             "verify": self.verify,
             "infos": self.infos,
             "format": self.format,
+            "on_error": self.on_error,
+            "max_skipped": _amount("--max-skipped", self.max_skipped),
+            "max_deaths": _at_least_one("--max-deaths", self.max_deaths),
+            "retry_skipped": self.retry_skipped,
         }
 
 
@@ -157,6 +172,20 @@ def _workers(text: str) -> int | str:
     except ValueError:
         raise UsageError(f"--workers is 'auto' or a number, got {text!r}") from None
     return _at_least_one("--workers", count)
+
+
+def _amount(name: str, text: str | None) -> int | float | None:
+    """A number, or a share of all: "7", "5%"."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):  # told below
+        if not text.endswith("%"):
+            count = int(text)
+            if count >= 0:
+                return count
+        elif 0 < float(text[:-1]) < 100:
+            return float(text[:-1]) / 100
+    raise UsageError(f"{name} is a number of episodes such as 7, or a share of them such as 5%, got {text!r}")
 
 
 def _env_kwargs(text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from treadle.cli import failures
@@ -18,10 +19,10 @@ from treadle.plan.parallel import ParallelEnv
 from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay
+from treadle.progress import Progress, Standing, duration, print_table, throttled
 from treadle.record.search_picture import search_picture
 from treadle.record.summary import as_json
 from treadle.record.video import can_write_mp4, write_video
-from treadle.sample.progress import Progress, Standing, duration, print_table, throttled
 
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 log = logging.getLogger("treadle")
@@ -71,7 +72,7 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
         show = throttled(progress)
 
         def watch(game: Game) -> None:
-            now.made_steps = sum(each.searched for each in games) + game.searched
+            now.steps = now.made_steps = sum(each.searched for each in games) + game.searched
             if not games:  # nothing is finished: what the first game has so far
                 now.made, now.return_sum = 1, game.total_reward
             show(now)
@@ -83,10 +84,10 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
             try:
                 game = play(env, planner, seed=seed, max_steps=options.max_steps, frames=first, watch=watch,
                             searches=SEARCHES if first else 0)  # fmt: skip
-            except UsageError as error:
+            except (UsageError, gym.error.DependencyNotInstalled) as error:
                 if not first or games:
                     raise
-                log.warning("no video: %s", error)
+                log.warning("no video: %s", " ".join(str(error).split()))
                 game = play(env, planner, seed=seed, max_steps=options.max_steps, watch=watch, searches=SEARCHES)
             games.append(game)
             now.episodes = now.made = len(games)

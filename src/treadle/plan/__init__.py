@@ -3,10 +3,7 @@
 The names below are loaded when they are first used.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import Any
+from treadle.rooms import loading
 
 _HOME = {
     "PlanEnv": "env",
@@ -24,21 +21,14 @@ _HOME = {
     "RandomShooting": "random_shooting",
     "MCTS": "mcts",
     "play": "playing",
+    "EnvState": ".states.state",
+    "Keeper": ".states.keeper",
+    "Replayed": ".states.replay",
 }
 
-__all__ = [*_HOME, "EnvState", "Keeper", "Replayed"]
+__all__ = list(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    lower = {"EnvState": "state", "Keeper": "keeper", "Replayed": "replay"}
-    if name in _HOME:
-        found = getattr(importlib.import_module(f"treadle.plan.{_HOME[name]}"), name)
-    elif name in lower:
-        found = getattr(importlib.import_module(f"treadle.states.{lower[name]}"), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+__getattr__ = loading(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.plan.orders import orders_of, whole
+from treadle.plan.stepping import told
 from treadle.pool.serve import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
@@ -164,9 +165,7 @@ class PlanEnv:
         """Begin an episode. Returns (state, observation, info), or (observation, info)."""
         seed, self._seed = self._seed, None
         obs, info = self.apply_reset() if seed is None else self.apply_reset(seed)
-        info = dict(info or {})
-        if self._return_image:
-            info["rgb"] = self.get_image()
+        info = told(info or {}, rgb=self.get_image()) if self._return_image else dict(info or {})
         obs = self.process_obs(obs)
         info = self.process_info(info, obs=obs, reward=0.0, terminal=False)
         return (self.get_state(), obs, info) if return_state else (obs, info)
@@ -192,9 +191,9 @@ class PlanEnv:
         if terminal or truncated:
             # an environment may use its arrays again in the reset that follows
             obs, reward, info = snapshot(obs), snapshot(reward), snapshot(info)
-        info["dt"] = dt
+        info = told(info, dt=dt)
         if self._return_image:
-            info["rgb"] = self.get_image()
+            info = told(info, rgb=self.get_image())
         if self._processes:
             obs = self.process_obs(obs, reward=reward, terminal=terminal, info=info)
             reward = self.process_reward(reward, obs=obs, terminal=terminal, info=info)
@@ -219,7 +218,7 @@ class PlanEnv:
             obs, reward, terminal, truncated, info = self.apply_action(action)
             total = total + reward
             done += 1
-        return obs, total, bool(terminal), bool(truncated), {**info, "n_step": done}
+        return obs, total, bool(terminal), bool(truncated), told(info, n_step=done)
 
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True

@@ -8,6 +8,7 @@ from treadle.errors import UsageError
 from treadle.plan.env import PlanEnv
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.parallel import ParallelEnv
+from treadle.plan.vectorized import refuse_misspelt
 from treadle.pool import bell
 
 
@@ -20,6 +21,7 @@ def make(id: Any, n_workers: int | str | None = None, **kwargs: Any) -> PlanEnv:
             as there are cores.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
+    refuse_misspelt(GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
     if n_workers is None:
         return GymPlanEnv(id, **kwargs)
     if isinstance(n_workers, str):

@@ -24,7 +24,7 @@ import gymnasium as gym
 from treadle.errors import UsageError
 from treadle.plan.orders import whole
 from treadle.plan.parallel import ParallelEnv
-from treadle.plan.search import Branch, Decision, Draws
+from treadle.plan.search import Branch, Decision, Draws, batches_of
 from treadle.plan.store import StateHandle
 
 
@@ -66,7 +66,7 @@ class MCTS:
         explore: float = 1.0,
         leaves: int | None = None,
     ) -> None:
-        space = env.action_space
+        space = batches_of(env).action_space
         if not isinstance(space, gym.spaces.Discrete):
             raise UsageError(f"tree search needs discrete actions, this environment has {space}: use random shooting")
         self._actions = list(range(int(space.start), int(space.start + space.n)))
@@ -139,7 +139,7 @@ class MCTS:
                 _add(child, 0.0, self.discount)
             else:
                 alive.append(child)
-        return sum(info["n_step"] for info in made[-1]) + self._play(alive)
+        return len(chosen) * self.dt + self._play(alive)  # not what the infos say: `process_info` may change them
 
     def _play(self, nodes: list[Node]) -> int:
         """Play from new nodes at random. Returns the steps it took."""

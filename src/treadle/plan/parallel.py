@@ -49,7 +49,7 @@ class ParallelEnv(VectorizedEnv):
         *,
         backend: str = "process",
         start_method: str | None = None,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
         start_timeout: float = 120.0,
         step_timeout: float | None = None,
         close_timeout: float = 5.0,

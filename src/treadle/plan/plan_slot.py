@@ -9,6 +9,7 @@ from treadle.plan.store import StoreMap
 from treadle.plan.trays import Laid, Room, Tray, lift
 from treadle.plan.work import Done, Work, do_rollouts, do_steps
 from treadle.pool.arena import Arena
+from treadle.pool.line import ITEM
 from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 
@@ -41,15 +42,16 @@ class PlanSlot(Program):
         self.env = constructor()
         self.env.reset()
         self._arena: Arena | None = None
+        self._words: Any = [0] * (ITEM + 1)  # where nobody can die alone, nobody reads it
         self._stores: dict[Any, StoreMap] = {}
         self._blocks: dict[int, Any] = {}
 
     def describe(self) -> Description:
         return Description()
 
-    def share(self, arena: Arena) -> None:
-        """The pool's memory, as this process maps it."""
-        self._arena = arena
+    def share(self, arena: Arena, words: Any) -> None:
+        """The pool's memory, as this process maps it, and this worker's words in it."""
+        self._arena, self._words = arena, words
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == Ask.WORK:
@@ -72,7 +74,14 @@ class PlanSlot(Program):
             room = Room(memory, work.tray)
             if isinstance(work.states, Laid):
                 work.states = lift(memory, work.states)
-        return do_steps(self.env, work, room) if work.rollout is None else do_rollouts(self.env, work)
+        words = self._words
+        words[ITEM] = work.first + 1
+        try:
+            if work.rollout is None:
+                return do_steps(self.env, work, room, words)
+            return do_rollouts(self.env, work, words)
+        finally:
+            words[ITEM] = 0
 
     def _memory(self, tray: Tray) -> Any:
         """The block of a tray."""

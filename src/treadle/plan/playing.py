@@ -12,6 +12,7 @@ import numpy as np
 from treadle.plan.env import PlanEnv
 from treadle.plan.orders import whole
 from treadle.plan.search import Decision, Planner
+from treadle.progress import Progress, Standing, throttled
 
 
 @dataclass
@@ -51,6 +52,7 @@ def play(
     frames: bool = False,
     searches: int = 0,
     watch: Callable[[Game], None] | None = None,
+    progress: bool | None = False,
 ) -> Game:
     """Play one game: reset with `seed`, then ask the planner in every state what to do, until the episode ends.
 
@@ -62,6 +64,7 @@ def play(
         frames: keep a picture of every step.
         searches: keep about so many of the decisions.
         watch: called with the game after every decision.
+        progress: as for `treadle.collect`; after a decision. Its steps are those of the search.
     """
     longest = None if max_steps is None else whole(max_steps, "max_steps")
     game, began = Game(seed), perf_counter()
@@ -71,26 +74,31 @@ def play(
     every = 1
     if frames:
         game.frames.append(np.array(env.get_image()))
-    while not (game.terminated or game.truncated) and (longest is None or game.steps < longest):
-        decision = planner.plan(state)
-        if searches and game.decisions % every == 0:
-            game.searches.append(decision)
-            if len(game.searches) > 2 * searches:  # too many: keep every second, and take half as many from now on
-                game.searches, every = game.searches[::2], 2 * every
-        game.decisions += 1
-        game.searched += decision.steps
-        for _ in range(planner.dt):
-            _, reward, game.terminated, game.truncated, _ = env.step(_plain(decision.action), return_state=False)
-            game.total_reward += float(reward)
-            game.steps += 1
-            if frames:
-                game.frames.append(np.array(env.get_image()))
-            if game.terminated or game.truncated or game.steps == longest:
-                break
-        state = env.get_state()
-        game.seconds = perf_counter() - began
-        if watch is not None:
-            watch(game)
+    with Progress(progress) as shown:
+        now, show = Standing(of_episodes=1), throttled(shown)
+        show(now)
+        while not (game.terminated or game.truncated) and (longest is None or game.steps < longest):
+            decision = planner.plan(state)
+            if searches and game.decisions % every == 0:
+                game.searches.append(decision)
+                if len(game.searches) > 2 * searches:  # too many: keep every second, and take half as many from now on
+                    game.searches, every = game.searches[::2], 2 * every
+            game.decisions += 1
+            game.searched += decision.steps
+            for _ in range(planner.dt):
+                _, reward, game.terminated, game.truncated, _ = env.step(_plain(decision.action), return_state=False)
+                game.total_reward += float(reward)
+                game.steps += 1
+                if frames:
+                    game.frames.append(np.array(env.get_image()))
+                if game.terminated or game.truncated or game.steps == longest:
+                    break
+            state = env.get_state()
+            game.seconds = perf_counter() - began
+            if watch is not None:
+                watch(game)
+            now.under_way, now.made, now.return_sum = game.searched, 1, game.total_reward
+            show(now)
     return game
 
 

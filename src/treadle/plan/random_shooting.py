@@ -15,7 +15,7 @@ import numpy as np
 from treadle.errors import UsageError
 from treadle.plan.orders import whole
 from treadle.plan.parallel import ParallelEnv
-from treadle.plan.search import Branch, Decision, Draws
+from treadle.plan.search import Branch, Decision, Draws, batches_of
 
 LIFE = 1e-6  # of a plan's value for each action that it lives
 
@@ -32,7 +32,7 @@ class RandomShooting:
     def __init__(
         self, env: ParallelEnv, *, budget: int = 2000, horizon: int = 50, dt: int = 1, discount: float = 1.0
     ) -> None:
-        self.env, self.dt = env, whole(dt, "dt")
+        self.env, self.dt = batches_of(env), whole(dt, "dt")
         self.horizon = whole(horizon, "horizon")
         self.plans = whole(budget, "budget") // (self.horizon * self.dt)
         if self.plans < 2:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from treadle.errors import WorkerDied, WorkerTimeout
@@ -184,6 +185,7 @@ def raise_failed(dones: Sequence[Done], by: Sequence[Lane], n: int) -> None:
     member = exchange.member(slot)
     error = failure.task_error(raised, slot, member.shown, member.worker.pid)
     error.item = item  # type: ignore[attr-defined]  # TreadleErrors take fields
+    error.where = replace(error.where, item=item)
     text = str(error).replace(" (the worker lives; reset the slot to carry on)", " (the worker lives)")
     error.args = (f"item {item} of {n}: {text}",)
     try:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium as gym
 import numpy as np
 
+from treadle.errors import UsageError
+
 
 class Branch(NamedTuple):
     """One edge of the tree that was searched. `parent`: the index of the branch before it; -1: it begins at the root.
@@ -69,6 +71,16 @@ class Draws:
         if isinstance(space, gym.spaces.Discrete):
             return self.rng.integers(int(space.start), int(space.start + space.n), (count, length))
         return [[space.sample() for _ in range(length)] for _ in range(count)]
+
+
+def batches_of(env: Any) -> Any:
+    """The environment, if it can be stepped in batches from any state. Raises UsageError for one that cannot."""
+    if not callable(getattr(env, "rollout_batch", None)):
+        raise UsageError(
+            f"a planner tries its plans in batches, and a {type(env).__name__} has none: give it a ParallelEnv "
+            "(backend='serial' has no worker processes)"
+        )
+    return env
 
 
 class RandomPlay:

@@ -10,17 +10,26 @@ out where no wrapper could have looked at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from treadle.pool.serve import snapshot
+from treadle.program.own_names import own_names
 from treadle.states.layers import class_name
 
 Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info
 # called with actions, states (None: it goes on), dts, and whether somebody looks (else observations may be None)
 Steps = Callable[[Iterable[Any], Iterable[Any], Iterable[int], bool], Iterator[Row]]
+
+
+STEP_NAMES = frozenset({"n_step", "dt"})  # what a planning step itself puts into its info
+
+
+def told(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
+    """An environment's info with what a planning step tells: its own value under such a NAME is kept as env_NAME."""
+    return {**own_names(info, frozenset(ours), "env"), **ours}
 
 
 class Walk(NamedTuple):
@@ -85,7 +94,7 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
                 obs, reward, terminal, truncated, info = again
                 total = total + reward
                 done += 1
-            info = {**info, "n_step": done, "dt": dt}
+            info = {**info, "n_step": done, "dt": dt} if STEP_NAMES.isdisjoint(info) else told(info, n_step=done, dt=dt)
             if terminal or truncated:
                 terminal, truncated = bool(terminal), bool(truncated)
                 # an environment may use its arrays again in the reset that follows

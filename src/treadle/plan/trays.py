@@ -26,7 +26,7 @@ from treadle.plan.packed import Packed
 from treadle.pool.arena import Arena, Field, view
 
 MOST_BYTES = 256 * 2**20  # of all blocks together
-MOST_BLOCKS = 32  # each is a mapping of its own, which takes a descriptor
+MOST_BLOCKS = 32  # each is a mapping of its own
 LEAST_BYTES = 256 * 2**10  # of one
 LEASED = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
 SPARE = 1.25  # states vary in size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,6 +26,31 @@ FLAGS = (
     "AVAILABLE_RENDER_MODES",
     "DEFAULT_OBS_TYPE",
 )
+
+
+NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
+NOT_THE_ENVIRONMENTS = (
+    *("n_workers", "blocking", "backend", "start_method", "preload", "start_timeout", "step_timeout", "close_timeout"),
+    *("on_failure", "max_restarts", "worker_output", "store_bytes", "state_bytes"),
+)
+
+
+def refuse_misspelt(env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
+    """Raise UsageError for an argument that would go to the environment and is nearly one of ours, before anything is
+    started. What the environment's class names as an argument of its own is left to it."""
+    for name in kwargs:
+        near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
+        if near and not _names(env_class, name):
+            what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
+            own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
+            raise UsageError(f"{name}= {what}{own}")
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins have none
+        return False
 
 
 class VectorizedEnv(PlanEnv):
@@ -53,6 +80,7 @@ class VectorizedEnv(PlanEnv):
         n_workers: int = 8,
         **kwargs: Any,
     ) -> None:
+        refuse_misspelt(env_class, kwargs)
         self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
         self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
@@ -106,17 +134,46 @@ class VectorizedEnv(PlanEnv):
             UsageError, FreedHandle, StoreFull: naming the item; nothing was sent.
             TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
                 former. The workers live, and all other answers have been taken.
-            WorkerDied, WorkerTimeout, BrokenPool; ClosedPool after `close`.
+            WorkerDied, WorkerTimeout: `where.item` is what the worker was at. BrokenPool; ClosedPool after `close`.
         """
         if self._plan_env is None:
             orders_of(actions, states, dt, return_state, repeat)  # before anything is started
         self._ready()
-        return self.make_transitions(actions, states, dt, return_state, repeat)
+        # the reference's signature has no `repeat`: an override that does not know it must work as it did there
+        more = {} if repeat == 1 else {"repeat": repeat}
+        return self.make_transitions(actions, states, dt, return_state=return_state, **more)
 
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> list[Any]:
         """At most n_chunks runs of a sequence, all as long as the first but for the last."""
         return [vector[start:end] for start, end in even_chunks(len(vector), n_chunks)]
+
+    @classmethod
+    def batch_step_data(
+        cls, actions: Any, states: Any, dt: Any, batch_size: int
+    ) -> tuple[list[Any], list[Any], list[np.ndarray]]:
+        """The chunks of a batch, at most `batch_size` of them, for a `make_transitions` of one's own.
+
+        Returns (chunks of states, chunks of actions, chunks of dts): without states they are lists of None; dts are
+        int64[k]. Raises UsageError naming the item that is wrong.
+        """
+        orders = orders_of(actions, states, dt, None)
+        given = [None] * len(orders) if orders.states is None else orders.states
+        columns = (given, orders.actions, np.array(orders.dts))
+        first, second, third = (cls.split_similar_chunks(column, whole(batch_size, "batch_size")) for column in columns)
+        return first, second, third
+
+    @staticmethod
+    def unpack_transitions(results: Iterable[tuple[Any, ...]], return_states: bool) -> tuple[list[Any], ...]:
+        """One batch of the chunks' results, each a tuple of lists as `step_batch` returns it; `return_states`: do they
+        begin with states? Raises UsageError for a result of another length."""
+        parts: tuple[list[Any], ...] = tuple([] for _ in range(6 if return_states else 5))
+        for index, result in enumerate(results):
+            if len(result) != len(parts):
+                raise UsageError(f"result {index} has {len(result)} parts, {len(parts)} are due: see return_states")
+            for part, more in zip(parts, result, strict=True):
+                part.extend(more)
+        return parts
 
     # -- the local environment ---------------------------------------------------------------------------------------
 

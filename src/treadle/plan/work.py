@@ -16,6 +16,7 @@ from treadle.plan.packed import Packed, packed
 from treadle.plan.stepping import walking
 from treadle.plan.store import StoreMap
 from treadle.plan.trays import Room, Tray
+from treadle.pool.line import ITEM
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
 from treadle.states.encoding import PLAIN
@@ -136,8 +137,11 @@ def kept(states: list[Any], work: Work, kind: str | None) -> Any:
     return packed(states) if kind is None else Packed(kind, states)
 
 
-def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
-    """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`."""
+def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
+    """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`.
+
+    `words[ITEM]` says all the while which item it is at.
+    """
     done = Done()
     began = perf_counter()
     given, wanted, kind = work.given, bool(work.return_state), kind_of(work)
@@ -146,7 +150,7 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
     rewards: list[Any] = []
     see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
     autoreset = getattr(env, "autoreset", False)
-    ended = False
+    ended, at = False, work.first + 1
     if given and autoreset:  # the next item says itself where it begins: one reset at the end will do
         env.autoreset = False
     try:
@@ -162,6 +166,7 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
             terminals.append(terminal)
             truncateds.append(truncated)
             infos.append(info if PLAIN.issuperset(map(type, info.values())) else held(info))
+            words[ITEM] = at = at + 1
         ended = terminal or truncated
     except Exception as error:  # noqa: BLE001 - told to the caller, item and all
         done.failed = work.first + len(infos), Raised.of(error, "step")
@@ -180,8 +185,8 @@ def do_steps(env: Any, work: Work, room: Room | None = None) -> Done:
     return done
 
 
-def do_rollouts(env: Any, work: Work) -> Done:
-    """Play each item's actions from its state, until they or the episode end; nothing is reset."""
+def do_rollouts(env: Any, work: Work, words: Any) -> Done:
+    """Play each item's actions from its state, until they or the episode end; nothing is reset. `words` as above."""
     done = Done()
     began = perf_counter()
     states: list[Any] = []
@@ -199,8 +204,9 @@ def do_rollouts(env: Any, work: Work) -> Done:
             length = 0
             # the item's other actions go on from where the first one has led
             begin = itertools.chain((state,), itertools.repeat(None))
+            words[ITEM] = work.first + len(done.infos) + 1
             for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
-                row[length] = reward
+                row[length] = reward if type(reward) is float else _number(reward)
                 length += 1
                 if work.rollout == "all":
                     shown.append(held(observation))
@@ -226,6 +232,16 @@ def do_rollouts(env: Any, work: Work) -> Done:
     done.observations = observations if work.rollout == "all" else stacked(observations)
     done.seconds = perf_counter() - began
     return done
+
+
+def _number(reward: Any) -> Any:
+    """A reward that a float64 can hold. An array would take None for NaN, and "1.5" for a number."""
+    try:
+        if isinstance(reward, str | bytes):
+            raise TypeError
+        return float(reward)
+    except (TypeError, ValueError):
+        raise TypeError(f"step() must return a number as its reward, got {reward!r:.200}") from None
 
 
 def held(value: Any) -> Any:

@@ -4,7 +4,8 @@ One memfd per pool, allocated for real with posix_fallocate (so that a full mach
 later), mapped segment by segment, and never a name in the file system: when the last process is gone, so is the
 memory. It grows by segments: earlier arrays stay where they are, and a worker maps a new segment on the message that
 first speaks of it. Mappings are never closed by hand, because arrays that were handed out may outlive the pool:
-each array holds its mapping, and the last one to go unmaps it.
+each array holds its mapping, and the last one to go unmaps it. No mapping holds a descriptor (`map_file`), so those of
+a pool are closed with it, whoever still holds arrays.
 
 Where there is no memfd (macOS), an unlinked temporary file serves in its place. A pool without processes uses
 anonymous memory (`shared=False`).
@@ -12,18 +13,21 @@ anonymous memory (`shared=False`).
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
 import mmap
 import os
 import resource
+import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from treadle.errors import ArenaError, ClosedPool, TooManyFiles, TreadleError
+from treadle.errors import ArenaError, ClosedPool, TooManyFiles, UsageError
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -128,10 +132,7 @@ class Arena:
         self._maps = []
 
     def _map(self, offset: int, nbytes: int) -> None:
-        if self.fd >= 0:
-            self._maps.append(mmap.mmap(self.fd, nbytes, offset=offset))
-        else:
-            self._maps.append(mmap.mmap(-1, nbytes))
+        self._maps.append(map_file(self.fd, nbytes, offset=offset) if self.fd >= 0 else mmap.mmap(-1, nbytes))
         self.segments.append((offset, nbytes))
 
 
@@ -153,13 +154,13 @@ def anonymous_file(label: str = "treadle") -> int:
         raise
 
 
-def closed_descriptors(error: BaseException) -> TreadleError | None:
-    """What to say instead when a worker's own descriptor is no more; None for any other error."""
+def closed_by_others(error: BaseException) -> UsageError | None:
+    """What to say when one of a worker's own descriptors is no more; None for any other error."""
     if not isinstance(error, OSError) or error.errno != errno.EBADF:
         return None
-    return TreadleError(
-        "descriptors of its worker are closed: the environment, or what it uses, has closed some that it had not "
-        "opened (by os.closerange, say)"
+    return UsageError(
+        "the environment or the policy has closed descriptors that it has not opened, in this episode or in one "
+        f"shortly before it ({error}): look for os.closerange, or for a library that makes itself a daemon"
     )
 
 
@@ -177,6 +178,39 @@ def too_many_files(error: BaseException) -> TooManyFiles | None:
         limit=limit,
         errno=error.errno,
     )
+
+
+MAP_FIXED = 0x10  # on Linux and macOS; the module does not name it
+# Linux's value on every common processor; the module does not name it in all versions
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
+
+
+def map_file(fd: int, nbytes: int, *, offset: int = 0, flags: int = mmap.MAP_SHARED) -> mmap.mmap:
+    """A mapping of a file that holds no descriptor: `fd` may be closed, and counts for nobody who holds an array.
+
+    Raises OSError.
+    """
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(fd, nbytes, flags=flags, offset=offset, trackfd=False)
+    # Before that version a mapping of a file duplicates the descriptor and keeps it. One of memory without a file has
+    # none, and unmaps whatever lies at its address in the end: so the file is laid over it.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    start = np.frombuffer(memory, np.uint8).ctypes.data
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if _mmap()(start, nbytes, protection, flags | MAP_FIXED, fd, offset) != start:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mmap: {os.strerror(code)}")
+    return memory
+
+
+@cache
+def _mmap() -> Any:
+    """The C library's."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number = ctypes.c_int
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long)
+    return function
 
 
 def check_room(nbytes: int) -> None:

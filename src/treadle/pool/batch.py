@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Flag, auto
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.info_rows import joined
 from treadle.pool.lease import Leases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
 from treadle.spaces import Layout
+
+
+class News(Flag):
+    """What a pool that goes on after a worker's death has to tell of a slot.
+
+    It stands beside the programs' infos, never in them: "dropped" is a word that a program may use for its own things.
+    """
+
+    ABORTED = auto()  # the worker died: its episode is cut
+    RESTARTED = auto()  # a fresh program shows its first observation
+    DROPPED = auto()  # the slot is out of use from now on
+
+
+NO_NEWS: Mapping[int, News] = {}  # nobody writes to it (a read-only proxy cannot be pickled, and errors hold batches)
 
 
 class Batch(NamedTuple):
@@ -21,16 +37,18 @@ class Batch(NamedTuple):
         observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
         rewards: float64[n].
         terminated, truncated: bool[n].
-        infos: slot -> info, only where there is something in it.
+        infos: slot -> info, in slot order, only where there is something in it.
         finals: slot -> (final observation, final info) of slots that moved on within this step.
+        news: slot -> what the pool itself tells, only where there is something to tell.
     """
 
     observations: Any
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     finals: dict[int, tuple[Any, dict[str, Any]]]
+    news: Mapping[int, News] = NO_NEWS
 
 
 class Batches:
@@ -70,6 +88,7 @@ class Batches:
         *,
         copy: bool = False,
         ended: bool = True,
+        news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
@@ -79,11 +98,11 @@ class Batches:
         self.block = block
         self._lost = set(lost)
         raised = False
-        infos: dict[int, Any] = {}
+        infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
         for each in extras:
             if each is not None:
-                infos.update(each.infos)
+                infos.append(each.infos)
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
                 self._lost.update(each.raised)
@@ -104,7 +123,7 @@ class Batches:
                 arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
-        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], dict(sorted(infos.items())), whole)
+        return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
@@ -129,10 +148,8 @@ class Batches:
             return {}
         found = {}
         for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
-            info, loose = told.get(slot, (None, None))
-            rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot, ...].copy() for view in views]
-            found[slot] = (self.observations.unflatten(values), {} if info is None else info)
+            info, untold = told.get(slot, (None, None))
+            found[slot] = (final_observation(self.observations, views, slot, untold), {} if info is None else info)
         return found
 
     def ends(self, block: int) -> np.ndarray:
@@ -144,10 +161,11 @@ class Batches:
         """Show a slot's row of the last batch again, as the caller has left it."""
         self._copy_last(self._fields.blocks[block].observations, slot)
 
-    def keep_final(self, block: int, slot: int) -> list[Any] | None:
+    def keep_final(self, block: int, slot: int) -> dict[int, Any] | None:
         """Make a slot's row of the last batch its terminal observation; returns the leaves without a fixed shape."""
         self._copy_last(self._fields.blocks[block].finals, slot)
-        return list(self._last_loose.get(slot, [None] * len(self.observations.loose))) or None
+        loose = self.observations.loose
+        return dict(zip(loose, self._last_loose.get(slot, [None] * len(loose)))) or None
 
     def mark_cut(self, block: int, slot: int) -> None:
         """A row that is no transition and ends its episode: reward 0, truncated."""
@@ -179,4 +197,14 @@ class Batches:
             arena.array(field)[keep] = 0
 
 
-__all__ = ["Batch", "Batches"]
+def final_observation(
+    layout: Layout, rows: Sequence[np.ndarray | None], slot: int, untold: dict[int, Any] | None
+) -> Any:
+    """A slot's terminal observation, from arrays [n, ...] of its leaves and what they do not tell."""
+    values = [None if array is None else array[slot].copy() for array in rows]
+    for index, value in (untold or {}).items():
+        values[index] = value
+    return layout.unflatten(values)
+
+
+__all__ = ["NO_NEWS", "Batch", "Batches", "News", "final_observation"]

@@ -25,10 +25,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
-from treadle.pool.arena import anonymous_file, too_many_files
-from treadle.pool.loan import Borrower, Lender, crowded, map_file
+from treadle import pickling
+from treadle.pool.arena import anonymous_file, map_file, too_many_files
+from treadle.pool.loan import Borrower, Lender, counted, crowded
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")
@@ -248,10 +247,13 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
 
     try:
         head = pickle.dumps(message, 5, buffer_callback=kept)
+        by_value = pickling.names_main(head)
     except Exception:  # noqa: BLE001 - lambdas and local classes: cloudpickle knows how, or raises the real reason
+        by_value = True
+    if by_value:
         raws.clear()
         left = SPILL
-        head = cloudpickle.dumps(message, 5, buffer_callback=kept)
+        head = pickling.dumps(message, 5, buffer_callback=kept)
     if not raws and len(head) <= 2 * SPILL:
         return b"\0" + head, []
     if raws and lender is not None:
@@ -288,17 +290,16 @@ def decode(body: bytes, fds: list[int], borrower: Borrower | None = None) -> tup
 def mapped(file: int, *, private: bool = False) -> memoryview:
     """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees.
 
-    A mapping holds a descriptor of its own for as long as anybody holds an array in it; where they run short (see
-    `crowded`) it is a copy.
+    Where this process has as many mappings as are good for it (see `crowded`), a copy.
     """
     size = os.fstat(file).st_size
     if crowded():
         return memoryview(copied(file, size))
-    return memoryview(map_file(file, size, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED))
+    return memoryview(counted(map_file(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)))
 
 
 def copied(file: int, size: int) -> mmap.mmap:
-    """A file's content in memory of our own, for which no descriptor is needed."""
+    """A file's content in memory of our own."""
     memory = mmap.mmap(-1, size)
     done = 0
     with memoryview(memory) as view:

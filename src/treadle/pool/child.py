@@ -5,8 +5,10 @@ end of the channel. Everything else arrives there: the start message, then (afte
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import gc
+import io
 import os
 import random
 import select
@@ -14,15 +16,17 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any
 
-from treadle.pool import lifeline
-from treadle.pool.arena import Arena, closed_descriptors
+from treadle.pool import forking, lifeline
+from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
+from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
 from treadle.pool.loan import Lender
@@ -59,30 +63,45 @@ class Grounds:
     tries: int
 
 
-def main(fd: int, *, forked: bool = False) -> None:
-    """Run a worker on channel `fd`; never returns. `forked`: this process is a copy of the caller."""
+def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
+    """Run a worker on channel `fd`; never returns.
+
+    Args:
+        fd: of the channel.
+        forked: this process is a copy of the caller.
+        preload: it is a copy of a server that has imported users' modules.
+    """
     code = 1
     channel = Channel(socket.socket(fileno=fd))
     try:
-        code = _run(channel)
+        code = _run(channel, preload)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         code = 0  # the caller is gone or no longer interested
     finally:
         _leave(code, run_atexit=not forked)
 
 
-def _run(channel: Channel) -> int:
+def _run(channel: Channel, preload: forking.Preload | None) -> int:
     os.setpgid(0, 0)
     gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
-    start, (life, out, err, crash) = received
+    start, (life, out, err, *crashes) = received
     lifeline.hold(life)
+    if isinstance(start, forking.Preload):
+        _become_server(channel, start, out, err)
+    (crash,) = crashes
     _redirect(out, err)
     faulthandler.enable(file=crash)
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
-    _inherit(start)
+    if preload is None or not preload.world.holds(start):
+        _enter(start.environ, start.cwd, start.path)
+    else:  # what modules have changed in it is to stay
+        os.environ.update({name: start.environ[name] for name in forking.CHANGING & start.environ.keys()})
+    current_process().authkey = start.authkey
+    _reseed()
+    _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec, crash)
     try:
         channel.send(hello, block=True)
@@ -116,7 +135,7 @@ def _run(channel: Channel) -> int:
     server = Server(slots, programs)
     for program in programs:
         if hasattr(program, "share"):
-            program.share(arena)
+            program.share(arena, line.words)
         if hasattr(program, "lend"):
             program.lend(lender)
     if ground.rows is not None:
@@ -146,10 +165,15 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
             answer(line, id, Extras({}, {}, {}, dict.fromkeys(server.slots, why)), why.phase)
             continue
         request = Request(id, Op(op), payload, block)
+        untold: dict[int, Raised] = {}
         for reply in server.handle(request, Control(line, tickets, id, worker)):
-            if not reply.last and not line.credit(id):
+            extras = reply.extras
+            if not reply.last and not line.credit(id):  # nobody wants its results, but what failed is told at the end
+                untold.update(extras.raised if extras is not None else {})
                 continue
-            answer(line, id, reply.extras, request.op.name.lower(), reply.last)
+            if untold and reply.last:
+                extras = Extras({}, {}, {}, untold)
+            answer(line, id, extras, request.op.name.lower(), reply.last)
         line.words[BUSY_NS] += perf_counter_ns() - start
 
 
@@ -164,7 +188,7 @@ def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = 
     try:
         line.answer(id, less, last, ended)
     except Unsendable as unsendable:  # each of them can be, but there are no more descriptors for all, say
-        error = closed_descriptors(unsendable.error) or unsendable.error
+        error = closed_by_others(unsendable.error) or unsendable.error
         why = Raised.of(error, phase, episode=line.latest_episode if phase == "stream" else None)
         line.answer(id, Extras({}, {}, {}, dict.fromkeys(set().union(*extras), why)), last, ended)
 
@@ -185,6 +209,9 @@ class Control:
         self._line.unticketed(False)
         return number
 
+    def sign(self, number: int) -> None:
+        self._tickets.sign(number, self._worker)
+
 
 def _redirect(out: int, err: int) -> None:
     """Stdout is the caller's own; stderr is a pipe that the caller reads (or its own); stdin gives nothing."""
@@ -192,23 +219,51 @@ def _redirect(out: int, err: int) -> None:
     for fd, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(fd, target)
         os.close(fd)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what is printed is not kept back until there is enough of it
+        sys.stdout.reconfigure(line_buffering=True)
 
 
-def _inherit(start: Start) -> None:
+def _become_server(channel: Channel, preload: forking.Preload, out: int, err: int) -> None:
+    """Import users' modules in the caller's world, fork workers from then on, and never return. What the modules say
+    meanwhile, the caller's user reads; later the descriptors are those of the base server again, and hold nothing."""
+    usual = os.dup(1), os.dup(2)
+    _redirect(out, err)
+    _enter(preload.environ, preload.world.cwd, preload.world.path)
+    current_process().authkey = preload.authkey
+    _reseed()
+    forking.import_modules(channel, preload)
+    _redirect(*usual)
+    forking.serve(channel, preload)
+
+
+def _enter(environ: dict[str, str], cwd: str, path: Iterable[str]) -> None:
     """The caller's world as it is now, before any of the user's code is imported."""
     os.environ.clear()
-    os.environ.update(start.environ)
+    os.environ.update(environ)
     if hasattr(time, "tzset"):
         time.tzset()
-    os.chdir(start.cwd)
-    current_process().authkey = start.authkey
-    sys.path[:] = start.path
-    # a forked child starts with its parent's generators, all children alike
+    os.chdir(cwd)
+    sys.path[:] = path
+
+
+def _reseed() -> None:
+    """A forked child starts with its parent's generators, all children alike."""
     random.seed()
     if "numpy" in sys.modules:
         import numpy as np
 
         np.random.seed()
+    forking.reseed()
+
+
+def _receive(channel: Channel, count: int) -> None:
+    """Descriptors that came along."""
+    found: list[int] = []
+    while len(found) < count:
+        received = channel.recv_wait()
+        assert received is not None
+        found += received[1]
+    Arrived.held = tuple(found)
 
 
 def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
@@ -240,12 +295,24 @@ def _leave(code: int, run_atexit: bool) -> None:
         traceback.print_exception(error)
     if run_atexit:
         atexit._run_exitfuncs()
+    else:
+        _flush_queues()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # nobody reads it any more
+    if run_atexit:
+        ctypes.CDLL(None).fflush(None)  # what C has printed to a pipe; a fork has its caller's lines, too
     os._exit(code)
+
+
+def _flush_queues() -> None:
+    """As a process of multiprocessing's own ends: what was put into a queue gets there."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._run_finalizers(0)
+        util._run_finalizers()
 
 
 def wait_readable(fds: list[int], timeout: float) -> list[int]:

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from numbers import Real
 from time import monotonic
 from typing import Any, Self
 
@@ -47,7 +48,7 @@ class Dispatch:
         workers: int | None = None,
         inline: int = 0,
         start_method: str | None = None,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
         start_timeout: float = 120.0,
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
@@ -62,6 +63,9 @@ class Dispatch:
         self._lock = threading.RLock()
         self.n = len(factories)
         _check(factories, backend, workers, inline, on_failure, worker_output)
+        _check_seconds("step_timeout", step_timeout, none=True)
+        _check_seconds("start_timeout", start_timeout)
+        _check_seconds("close_timeout", close_timeout, zero=True)
         if backend == "process":
             from treadle.pool import process
 
@@ -80,7 +84,7 @@ class Dispatch:
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores, rows)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
-        self.roster = Roster(backend, start_method, tuple(preload), self.grounding, self.worker_tries, start_timeout)
+        self.roster = Roster(backend, start_method, preload, self.grounding, self.worker_tries, start_timeout)
         self.members = self.roster.members
         self._remote = backend != "serial" and not inline
         self._closed = False
@@ -89,10 +93,11 @@ class Dispatch:
             self.roster.equip(worker_output)
             self.tickets = self.roster.tickets
             for index, slots in enumerate(shares):
-                self.roster.launch(index, slots, [factories[s] for s in slots])
+                self.roster.add(index, slots, [factories[s] for s in slots])
             if inline:
                 slots = tuple(range(inline))
-                self.roster.launch(len(shares), slots, [factories[s] for s in slots], inline=True)
+                self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
+            self.roster.launch()
             self.descriptions = self.roster.start()
         except BaseException as error:
             try:
@@ -198,7 +203,7 @@ class Dispatch:
                 if hear is not None:
                     for event in events:
                         hear(event)
-            if events or not any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members):
+            if events or not self.expects:
                 return events
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
             if left <= 0:
@@ -209,6 +214,11 @@ class Dispatch:
                 self.grounding.pool_bell.acquire(False)
             else:
                 bell.await_bell(self.grounding.pool_bell, self.tries, left)
+
+    @property
+    def expects(self) -> bool:
+        """Can there be further events: does a worker owe an answer, or is one being started?"""
+        return any(m.owed or m.state is State.STARTING or m.restart_at is not None for m in self.members)
 
     def _replies(self) -> list[PoolEvent]:
         events: list[PoolEvent] = []
@@ -388,6 +398,7 @@ class Dispatch:
             finally:
                 for member in self.members:
                     member.see(Event.CLOSED)
+                    member.owed.clear()  # and with it what requests took along: the files of parcels
                 self.roster.tickets.close()
                 self.grounding.clear()
 
@@ -417,5 +428,18 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
     if on_failure not in {p.value for p in Policy}:
         raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
-    if worker_output not in ("prefix", "raw"):
-        raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
+    if worker_output not in ("prefix", "label", "keep", "raw"):
+        raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {worker_output!r}")
+
+
+def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
+    """Raises UsageError for what is no time to wait."""
+    if none and seconds is None:
+        return
+    if (
+        not isinstance(seconds, Real)
+        or isinstance(seconds, bool)
+        or not (float(seconds) > 0 or (zero and seconds == 0))
+    ):
+        some = " or None" if none else ""
+        raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import (
     BadAction,
     BadObservation,
+    NoBatch,
     RemoteTraceback,
     Where,
     WorkerDied,
@@ -67,7 +68,8 @@ def grace(limit: float) -> float:
 
 
 def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -> WorkerError:
-    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt."""
+    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt. Where it was
+    raised in this process, its frames are that one's `__traceback__`, down to the user's own."""
     where = Where(slot, worker, pid, raised.phase, raised.step, raised.episode, raised.seed, raised.last_action)
     original = raised.original
     fields: dict[str, Any] = {
@@ -94,13 +96,16 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
             error = task_raised(original.kind(), message, original.rebuilt_members(), **fields)
             original.lend_fields(error)
     cause = None if original is None else original.rebuilt()
-    error.__cause__ = RemoteTraceback(raised.traceback) if cause is None else cause
+    cause = RemoteTraceback(raised.traceback) if cause is None else cause
+    error.__cause__ = BaseException.with_traceback(cause, raised.frames.take())
     return error
 
 
 def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any) -> WorkerError:
     """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
     first, *others = sorted(raised)
+    for slot in others:
+        raised[slot].frames.take()  # nobody asks for them
     member = next(m for m in members if first in m.slots)
     error = task_error(raised[first], first, member.shown, member.worker.pid)
     error.partial = partial
@@ -109,12 +114,17 @@ def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any)
     return error
 
 
-def bad_action(error: Mismatch, n: int) -> BadAction:
-    """The public error of a refused batch of actions."""
+def bad_action(error: Mismatch, n: int, actions: Any) -> BadAction:
+    """The public error of a refused batch of n actions."""
     where = Where(slot=error.row, phase="step")
     at = "" if error.row is None else f"slot {error.row}: "
     message = f"{at}{error}. Nothing was sent; give {n} actions that fit the action space"
-    return BadAction(message, where=where, path=error.path, expected=error.expected, got=error.got)
+    try:
+        iter(actions)
+        kind = BadAction
+    except TypeError:  # as it is for whoever iterates over them, Gymnasium's vectors for example
+        kind = NoBatch
+    return kind(message, where=where, path=error.path, expected=error.expected, got=error.got)
 
 
 def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> WorkerDied:
@@ -152,6 +162,16 @@ def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
 
 
+def slow_start(where: Where, limit: float, stack: str, ready: int, workers: int) -> WorkerTimeout:
+    """A worker has not built its slots in time; so many of all workers have."""
+    tail = f"\nits Python stack now:\n{stack}" if stack else ""
+    message = (
+        f"{where}: not ready after {limit:g} s (start_timeout); {ready} of {workers} workers are. Where imports take "
+        f"the time: the fork server does those of preload= once for all workers.{tail}"
+    )
+    return WorkerTimeout(message, where=where, elapsed=limit, limit=limit, stack=stack)
+
+
 def reason(error: WorkerError) -> str:
     """What happened, in a few words and without where: for a line in the log."""
     if isinstance(error, WorkerTimeout):
@@ -183,5 +203,6 @@ __all__ = [
     "late",
     "on_death",
     "reason",
+    "slow_start",
     "task_error",
 ]

@@ -11,8 +11,10 @@ from treadle.errors import WorkerError
 from treadle.pool.life import ALIVE, State
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op, Raised
+from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
+    from treadle.pool.batch import News
     from treadle.pool.dispatch import Dispatch, Order
     from treadle.pool.recover import Recovery
 
@@ -25,13 +27,18 @@ def orders_of(members: Sequence[Member], asked: dict[int, Any]) -> list[Order]:
     return [(member, orders, tuple(orders)) for member, orders in mine if orders]
 
 
-def step_orders(members: Sequence[Member], loose: Sequence[Sequence[Any]] | None) -> list[Order]:
-    """What each member is sent for a step of all slots; `loose`: columns of n action leaves that go by message."""
+def step_orders(members: Sequence[Member], mailed: Mailed | None) -> list[Order]:
+    """What each member is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
     orders: list[Order] = []
     for member in members:
         lo, hi = member.slots[0], member.slots[-1] + 1
-        orders.append((member, None if loose is None else (None, [column[lo:hi] for column in loose]), member.slots))
+        orders.append((member, None if mailed is None else (None, share_of(mailed, lo, hi)), member.slots))
     return orders
+
+
+def share_of(mailed: Mailed, lo: int, hi: int) -> Mailed:
+    """What of a batch by message is about the slots lo to hi - 1."""
+    return {leaf: values[lo:hi] for leaf, values in mailed.items()}
 
 
 @dataclass
@@ -49,6 +56,7 @@ class Flight:
     void: slots that were dropped in it and had no episode to be cut.
     told: errors of workers that died in a call.
     before: slot -> episodes it had begun when its next one was asked for.
+    news: slot -> what its batch tells besides rows and infos.
     """
 
     op: Op
@@ -65,6 +73,7 @@ class Flight:
     void: set[int] = field(default_factory=set)
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
+    news: dict[int, News] = field(default_factory=dict)
     # (member's index, request) -> whose, about which slots; one request may have gone to several members
     _waiting: dict[tuple[int, int], tuple[Member, tuple[int, ...]]] = field(default_factory=dict)
     _given_up: list[Member] = field(default_factory=list)

@@ -14,8 +14,9 @@ from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
+from treadle.pool.flight import share_of
 from treadle.pool.lease import fields_of
-from treadle.pool.line import Line, LineFields
+from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.reel import RolloutLeases
@@ -154,14 +155,16 @@ class Grounding:
             return Where(member.slots[0] if len(member.slots) == 1 else None, worker, pid)
         request, phase = owed.request, owed.request.op.name.lower()
         slot: int | None = owed.slots[0] if len(owed.slots) == 1 else None
-        if request.op is Op.STREAM and member.worker.line is not None:
-            episode, step = member.worker.line.making()
+        line = member.worker.line
+        if request.op is Op.STREAM and line is not None:
+            episode, step = line.making()
             if episode is not None:
                 return Where(slot, worker, pid, "reset" if step is None else "step", step, episode)
         if self.done is not None and request.op in (Op.STEP, Op.RESET, Op.CALL):
             slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
         if slot is None or self.done is None or request.op not in (Op.STEP, Op.RESET):
-            return Where(slot, worker, pid, phase)
+            at = line.words[ITEM] if request.op is Op.CALL and line is not None else 0
+            return Where(slot, worker, pid, phase, item=at - 1 if at else None)
         if request.op is Op.RESET:
             return Where(slot, worker, pid, phase, seed=request.payload[slot][0])
         line = member.worker.line
@@ -176,22 +179,25 @@ class Grounding:
             step,
             episode if episode >= 0 else None,
             seed if seed >= 0 else None,
-            self._action(slot),
+            self._action(member, slot, request),
         )
 
     def _word(self, name: str) -> np.ndarray:
         assert self.arena is not None
         return self.arena.array(getattr(self.fields, name))
 
-    def _action(self, slot: int) -> Any:
-        """The last action written for a slot; None where a part of it went by message."""
+    def _action(self, member: Any, slot: int, request: Request) -> Any:
+        """The action of a slot in a step; None where a part of it went by message and the message is gone."""
         assert self.arena is not None
         assert self.actions is not None
         assert self.fields is not None
-        if self.actions.loose:
+        _, mailed = request.payload or (None, None)
+        if not set(self.actions.loose).issubset(mailed or ()):
             return None
         arrays = [None if field is None else self.arena.array(field) for field in self.fields.actions]
-        return portable(next(iter(self.actions.batch_reader(arrays, slot, slot + 1)(()))))
+        at = slot - member.slots[0]
+        share = share_of(mailed, at, at + 1) if mailed else None
+        return portable(self.actions.batch_reader(arrays, slot, slot + 1)(share)[0])
 
     def withhold(self, request: Request) -> None:
         """A late answer may still be written to the request's block: take it out of service until then."""

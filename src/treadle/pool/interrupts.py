@@ -38,7 +38,7 @@ class Missed:
         self._before: Any = None
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == threading.main_thread().ident:
             self._before, sys.unraisablehook = sys.unraisablehook, self._note
         return self
 
@@ -115,6 +115,8 @@ def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
     One that comes meanwhile is raised here when `make` has ended and what it made has been given to `discard`; a second
     one is raised at once, and the thread does the rest by itself. Both must be fit for another thread.
     """
+    # (`threading.current_thread()` would put a thread that it does not know, such as ours, into the list of threads, in
+    # which it stays when it has ended.)
     if threading.get_ident() != threading.main_thread().ident:
         return make()
     work = _Work(make, discard)

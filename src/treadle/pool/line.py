@@ -19,6 +19,7 @@ import numpy as np
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import Undecodable
+from treadle.pool.info_rows import InfoRows, Schema
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
@@ -29,16 +30,19 @@ TOGETHER = 512  # added to a request's op: only the last of several workers that
 ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
+FLAG_ROWS = 16  # what lies in the box is `InfoRows.raw`, and not a pickle
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
 CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
-BEAT = 4  # word: counts up while a stream gets on
+BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
-EPISODE = 6  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
-BEGAN = 7  # word: BEAT before that episode's first step; RESETS or OVER
+ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
+EPISODE = 7  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
+BEGAN = 8  # word: BEAT before that episode's first step; RESETS or OVER
+WORDS = 9
 RESETS, OVER = -1, -2
 
 
@@ -65,7 +69,7 @@ class LineFields:
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
-            plan.add("i8", (8,)),
+            plan.add("i8", (WORDS,)),
             plan.add("i8", (PLACES,)),
             depth,
         )
@@ -122,6 +126,7 @@ class Line:
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
+        self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled: told (worker), learnt (caller)
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
@@ -129,6 +134,7 @@ class Line:
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
         self.latest = self._kept = None
+        self._schemas = {}
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
@@ -199,7 +205,11 @@ class Line:
         try:
             if flags & FLAG_BOX:
                 start = self.taken % self.depth * BOX
-                extras = self.channel.decode(bytes(self.box[start : start + nbytes]))
+                data = bytes(self.box[start : start + nbytes])
+                if flags & FLAG_ROWS:
+                    extras = Extras(InfoRows.from_raw(data, self._schemas), {}, {}, {})
+                else:
+                    extras = self.channel.decode(data)
             elif flags & FLAG_CHANNEL:
                 message = self.channel.recv_wait(timeout)
                 if message is None:
@@ -210,6 +220,8 @@ class Line:
         except Exception as error:  # noqa: BLE001 - cannot be unpickled, or its descriptors have no room here
             why = Raised.of(error.error if isinstance(error, Undecodable) else error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
+        if extras is not None and type(extras.infos) is InfoRows and not flags & FLAG_ROWS:
+            self._schemas.update((schema.number, schema) for schema, _ in extras.infos.groups)
         reply = Reply(id, extras, not flags & FLAG_MORE)
         if self.one_to_one:
             self.latest = reply
@@ -233,6 +245,10 @@ class Line:
         if not episode or began == OVER:
             return None, None
         return episode - 1, beat - began + 1 if began >= 0 else None
+
+    def looks(self) -> int:
+        """How often the worker's streams have looked whether to stop; one of small steps looks at every step."""
+        return self.words[BEAT]
 
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end at their next look."""
@@ -320,11 +336,17 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
-        if extras is not None:
-            try:
+        try:
+            raw = None if extras is None else self._raw(extras)
+            if extras is not None and raw is None:
                 packed = self.channel.pack(extras)
-            except BaseException as error:  # pickling runs foreign code
-                raise Unsendable(error) from error
+        except BaseException as error:  # pickling runs foreign code
+            raise Unsendable(error) from error
+        if raw is not None:
+            size, start = len(raw), self.taken % self.depth * BOX
+            self.box[start : start + size] = raw
+            flags |= FLAG_BOX | FLAG_ROWS
+        elif packed is not None:
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX
@@ -346,3 +368,16 @@ class Line:
             self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)
+
+    def _raw(self, extras: Extras) -> bytes | None:
+        """An answer that says nothing but infos of schemas that the caller knows, without a pickle, if it fits."""
+        infos = extras.infos
+        if type(infos) is not InfoRows or infos.rest or extras.loose or extras.finals or extras.raised:
+            return None
+        known = True
+        for schema, _ in infos.groups:
+            if schema.number not in self._schemas:
+                known = False
+                self._schemas[schema.number] = schema  # it goes along with this answer, and nothing foreign does
+        raw = infos.raw() if known else None
+        return raw if raw is not None and len(raw) <= BOX else None

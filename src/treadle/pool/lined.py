@@ -26,6 +26,10 @@ class Lined:
         """Has every request been answered, and every answer been taken?"""
         return self.line is not None and self.line.idle()
 
+    def looks(self) -> int:
+        """See `Line.looks`; begins anew with a worker."""
+        return self.line.looks() if self.line is not None else 0
+
     def stop(self, id: int) -> None:
         """Ask streams of requests up to `id` to end."""
         if self.line is not None:

@@ -10,8 +10,9 @@ place to a new one: the caller learns of that by the descriptor that comes with 
 are never used twice, so what it then says of the old file means nothing. Memory of forgotten files belongs to those
 who hold arrays in it.
 
-A mapping holds a descriptor. A caller that keeps so many arrays that descriptors run short is given copies, and no more
-files are forgotten: what it can keep is limited by memory, and not by their number.
+The caller keeps no descriptor of them: one comes along whenever more of a file is lent than it has mapped, which is
+twice what it was lent then. So what it can hold is limited by memory, and by the number of mappings that a process may
+have: beyond that it is given copies.
 
 A fork of the caller shares its mappings but not its references: what is out at a fork stays out for good.
 """
@@ -21,29 +22,40 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import resource
 import weakref
 from typing import Any
 
 import numpy as np
 
-from treadle.pool.arena import anonymous_file
+from treadle.pool.arena import anonymous_file, map_file
 
 PLACES = 64  # files of one worker
 LEAST = 64 * 1024  # bytes of an array from which on it is worth a loan
 MOST_MAPPED = 1 << 14  # mappings that may be held; Linux allows a process 65530 of all kinds
 MOST_NEW = 8  # new files in one message: it carries few descriptors
 
-Spot = tuple[int, int, int, int, bool]  # an array in a message: place, number of the loan, start, stop, new file?
+# an array in a message: place, number of the loan, start, stop, does a descriptor come along (new file, or longer)?
+Spot = tuple[int, int, int, int, bool]
 
 
-class _Descriptor:
-    """Something with a descriptor, `fd`, until it is closed, or nobody knows of it any more."""
+class LoanFile:
+    """A worker's file. `number`: of its latest loan, 0 before the first. `known`: bytes that the caller has mapped."""
 
-    fd = -1
+    def __init__(self, place: int, nbytes: int) -> None:
+        """A sparse file: what is not written takes no memory. Raises OSError where so much cannot be mapped."""
+        self.place, self.number, self.known = place, 0, 0
+        self.fd = anonymous_file()
+        try:
+            os.ftruncate(self.fd, nbytes)
+            self.memory = map_file(self.fd, nbytes)
+        except BaseException:
+            self.close()
+            raise
+        self.start = _address(self.memory)
+        self.stop = self.start + nbytes
 
     def close(self) -> None:
-        """The descriptor is needed no more."""
+        """Nothing more is lent of it; its memory stays."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -51,23 +63,6 @@ class _Descriptor:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):  # an environment has closed it: told where it is missed
             self.close()
-
-
-class LoanFile(_Descriptor):
-    """A worker's file. `number`: of its latest loan, 0 before the first. `fd`: -1 once it was sent."""
-
-    def __init__(self, place: int, nbytes: int) -> None:
-        """A sparse file: what is not written takes no memory. Raises OSError where so much cannot be mapped."""
-        self.place, self.number = place, 0
-        self.fd = anonymous_file()
-        try:
-            os.ftruncate(self.fd, nbytes)
-            self.memory = mmap.mmap(self.fd, nbytes)
-        except BaseException:
-            self.close()
-            raise
-        self.start = _address(self.memory)
-        self.stop = self.start + nbytes
 
 
 class Lender:
@@ -100,26 +95,32 @@ class Lender:
         return file.number != 0 and self._words[file.place] != file.number
 
     def lend(self, raws: list[memoryview]) -> tuple[list[Spot | None], list[int]]:
-        """Where each buffer lies in files that are here, None where it does not; and the descriptors of new files, in
-        order, which are the caller's from now on, to be sent and closed. From now on these files are out."""
+        """Where each buffer lies in files that are here, None where it does not; and duplicates of the descriptors that
+        have to come along, in the order of the files' first spots, to be sent and closed. From now on these files are
+        out. Raises OSError where no descriptor is left, with nothing lent."""
         found = [self._find(raw) for raw in raws]
-        fresh = {file.place for file, _ in filter(None, found) if file.fd >= 0}
-        if len(fresh) > MOST_NEW:
-            fresh = set(sorted(fresh)[:MOST_NEW])
-            found = [each if each and (each[0].fd < 0 or each[0].place in fresh) else None for each in found]
+        needed: dict[LoanFile, int] = {}
+        for raw, each in zip(raws, found, strict=True):
+            if each is not None:
+                file, start = each
+                needed[file] = max(start + raw.nbytes, needed.get(file, 0))
+        fresh = [file for file, stop in needed.items() if stop > file.known]
+        for file in fresh[MOST_NEW:]:  # what lies there is copied
+            del needed[file]
+        del fresh[MOST_NEW:]
+        fds = _duplicates([file.fd for file in fresh])
         self._number += 1
         spots: list[Spot | None] = []
-        fds: list[int] = []
         for raw, each in zip(raws, found, strict=True):
-            if each is None:
+            if each is None or each[0] not in needed:
                 spots.append(None)
                 continue
             file, start = each
-            spots.append((file.place, self._number, start, start + raw.nbytes, file.fd >= 0))
-            if file.fd >= 0:
-                fds.append(file.fd)
-                file.fd = -1
+            spots.append((file.place, self._number, start, start + raw.nbytes, file in fresh))
+        for file, stop in needed.items():
             file.number = self._number
+            if file in fresh:
+                file.known = mapped_for(stop, file.stop - file.start)
         return spots, fds
 
     def _find(self, raw: memoryview) -> tuple[LoanFile, int] | None:
@@ -132,27 +133,13 @@ class Lender:
         return None
 
 
-class _Record(_Descriptor):
-    """The caller's knowledge of one file: a descriptor, and as much of a mapping as was needed so far."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = os.dup(fd)
-        self.memory: mmap.mmap | None = None
-
-    def upto(self, nbytes: int) -> mmap.mmap:
-        if self.memory is None or len(self.memory) < nbytes:
-            pages = -(-2 * nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            self.memory = map_file(self.fd, min(pages, os.fstat(self.fd).st_size))
-        return self.memory
-
-
 class Borrower:
     """The caller's side of one worker's loans. `words`: one a place."""
 
     def __init__(self, words: Any) -> None:
         self._words = words
-        self._records: dict[int, _Record] = {}
-        self._pending: list[tuple[np.ndarray, _Record, int, int]] = []
+        self._files: dict[int, mmap.mmap] = {}  # place -> as much of its file as was needed so far
+        self._pending: list[tuple[np.ndarray, mmap.mmap, int, int]] = []
         self._latest = self._pinned = 0  # loans up to this number are never given back
         self._pid = os.getpid()
         _borrowers.add(self)
@@ -163,20 +150,19 @@ class Borrower:
         self._pending = []
         fresh = iter(fds)
         needed: dict[int, int] = {}
-        for place, number, _, stop, new in filter(None, spots):
-            if new:
-                if place in self._records:
-                    self._records[place].close()
-                self._records[place] = _Record(next(fresh))
+        for place, number, _, stop, _ in filter(None, spots):
             needed[place] = max(stop, needed.get(place, 0))
             self._latest = number
+        for place in dict.fromkeys(spot[0] for spot in spots if spot is not None and spot[4]):
+            fd = next(fresh)
+            self._files.pop(place, None)  # should the next line raise, no other file is taken for this one
+            self._files[place] = counted(map_file(fd, mapped_for(needed[place], os.fstat(fd).st_size)))
         holders: dict[int, memoryview] = {}
-        for place, nbytes in needed.items():
-            record = self._records[place]
-            memory = record.upto(nbytes)
+        for place in needed:
+            memory = self._files[place]
             # a fresh array over the file: whatever is made from it holds it, and not only the mapping
             holder = np.ndarray((len(memory),), np.uint8, memory)
-            self._pending.append((holder, record, place, self._latest))
+            self._pending.append((holder, memory, place, self._latest))
             holders[place] = memoryview(holder)  # type: ignore[arg-type]
         found = [None if spot is None else holders[spot[0]][spot[2] : spot[3]] for spot in spots]
         if crowded():
@@ -186,12 +172,12 @@ class Borrower:
     def settle(self) -> None:
         """What was opened last is given back when it is let go."""
         pending, self._pending = self._pending, []
-        for holder, record, place, number in pending:
-            weakref.finalize(holder, self._give_back, record, place, number).atexit = False
+        for holder, memory, place, number in pending:
+            weakref.finalize(holder, self._give_back, memory, place, number).atexit = False
 
-    def _give_back(self, record: _Record, place: int, number: int) -> None:
+    def _give_back(self, memory: mmap.mmap, place: int, number: int) -> None:
         words = self._words
-        known = words is not None and self._records.get(place) is record
+        known = words is not None and self._files.get(place) is memory
         if known and number > self._pinned and self._pid == os.getpid():
             words[place] = number
 
@@ -201,10 +187,7 @@ class Borrower:
 
     def close(self) -> None:
         """Nothing is given back any more; arrays that are held stay as they are."""
-        self._words, self._pending = None, []
-        for record in self._records.values():
-            record.close()
-        self._records = {}
+        self._words, self._pending, self._files = None, [], {}
 
 
 _borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
@@ -219,17 +202,32 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_pin_all)
 
 
-def map_file(fd: int, nbytes: int, flags: int = mmap.MAP_SHARED) -> mmap.mmap:
-    """A mapping, counted as long as it lives; it holds a descriptor of its own."""
-    memory = mmap.mmap(fd, nbytes, flags=flags)
+def _duplicates(fds: list[int]) -> list[int]:
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made
+
+
+def mapped_for(stop: int, size: int) -> int:
+    """Bytes of a file of `size` bytes that the caller maps when it needs `stop` of them. Both sides reckon so."""
+    return min(-(-2 * stop // mmap.PAGESIZE) * mmap.PAGESIZE, size)
+
+
+def counted(memory: mmap.mmap) -> mmap.mmap:
+    """A mapping that `crowded` is to count for as long as it lives."""
     _mappings.add(memory)
     return memory
 
 
 def crowded() -> bool:
-    """Do mappings take so many descriptors (half of what this process may have) that there had better be no more?"""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return len(_mappings) >= (MOST_MAPPED if limit == resource.RLIM_INFINITY else min(limit // 2, MOST_MAPPED))
+    """Has this process so many mappings that there had better be no more?"""
+    return len(_mappings) >= MOST_MAPPED
 
 
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
@@ -239,4 +237,4 @@ def _address(memory: Any) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
 
-__all__ = ["Borrower", "Lender", "LoanFile", "crowded", "map_file"]
+__all__ = ["Borrower", "Lender", "LoanFile", "counted", "crowded"]

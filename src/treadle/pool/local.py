@@ -40,7 +40,8 @@ class SerialWorker:
         self._tickets = tickets
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
-        self._stop = 0
+        self._stop = self._looks = 0
+        self.looked: Callable[[], None] | None = None  # called at every look of a stream: nobody else runs meanwhile
         self._raised: dict[int, Raised] = {}
         self._closed = False
 
@@ -78,7 +79,14 @@ class SerialWorker:
         self._stop = id
 
     def stopped(self, id: int) -> bool:
+        self._looks += 1
+        if self.looked is not None:
+            self.looked()
         return self._stop >= id
+
+    def looks(self) -> int:
+        """How often its streams have looked whether to stop."""
+        return self._looks
 
     def ended(self) -> bool:
         return self._closed
@@ -129,6 +137,9 @@ class _Control:
 
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)
+
+    def sign(self, number: int) -> None:
+        self._worker._tickets.sign(number, self._worker.spec.index)
 
 
 class ThreadWorker(Lined):
@@ -196,7 +207,7 @@ class ThreadWorker(Lined):
         """A thread cannot be killed; it is a daemon and ends with the program."""
 
     def bury(self, timeout: float = 0.0) -> ExitReport:
-        if threading.current_thread() is not self._thread:  # where the collector found a pool that nobody closed
+        if threading.get_ident() != self._thread.ident:  # where the collector found a pool that nobody closed
             self._thread.join(timeout)
         return self.report
 

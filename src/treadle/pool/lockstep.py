@@ -22,7 +22,7 @@ from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.pool.recover import Recovery
-from treadle.spaces import BatchWriter, Mismatch
+from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
@@ -35,6 +35,9 @@ class Lockstep:
 
     Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request. A worker's
     death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
+
+    Attributes:
+        mailed: what of the actions went by message in the last step that was not of the fast lane; free to be cleared.
     """
 
     def __init__(self, pool: Dispatch) -> None:
@@ -45,7 +48,8 @@ class Lockstep:
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
         assert ground.arena is not None
-        ground.arena.array(ground.fields.episode)[:] = -1  # workers say so too, but perhaps after it is asked for
+        # workers say so too, but perhaps after it is asked for
+        ground.arena.array(ground.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not Policy.RAISE
         self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
         self._recovery = Recovery(pool, self._batches) if goes_on else None
@@ -56,6 +60,7 @@ class Lockstep:
         self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
         self._must_reset = True
         self._plain = False  # may the fast lane be taken?
+        self.mailed: Mailed | None = None
         self.step: Callable[[Any], Batch] = self._bind()
 
     @property
@@ -106,11 +111,11 @@ class Lockstep:
             if pool._closed or not self._plain or self._pending:
                 self._ready_to_step()
             try:
-                loose = write(actions)
+                mailed = write(actions)
             except Mismatch as error:
-                raise bad_action(error, pool.n) from None
-            if loose is not None or not self._plain:
-                return self._land(self._step(loose))
+                raise bad_action(error, pool.n, actions) from None
+            if mailed is not None or not self._plain:
+                return self._land(self._step(mailed))
             block = take_block()
             pool._last_id = id = pool._last_id + 1
             self._pending = id, block
@@ -226,10 +231,10 @@ class Lockstep:
         """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
         self._ready_to_step()
         try:
-            loose = self._write_actions(actions)
+            mailed = self._write_actions(actions)
         except Mismatch as error:
-            raise bad_action(error, self.pool.n) from None
-        self._step(loose, posted=True)
+            raise bad_action(error, self.pool.n, actions) from None
+        self._step(mailed, posted=True)
 
     def post_reset(
         self,
@@ -297,11 +302,12 @@ class Lockstep:
             raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
         return set(chosen if self._recovery is None else self._recovery.reachable(chosen))
 
-    def _step(self, loose: list[Sequence[Any]] | None, *, posted: bool = False) -> Flight:
-        """A step by way of the books: actions with leaves that go by message, or a worker that still owes something."""
+    def _step(self, mailed: Mailed | None, *, posted: bool = False) -> Flight:
+        """A step by way of the books: actions that go by message, or a worker that still owes something."""
+        self.mailed = mailed
         flight = self._new_flight(Op.STEP, self._leases.take(), range(self.pool.n))
-        orders = None if self._recovery is None else self._recovery.step_orders(flight, loose)
-        self._launch(flight, step_orders(self.pool.in_slot_order(), loose) if orders is None else orders, posted)
+        orders = None if self._recovery is None else self._recovery.step_orders(flight, mailed)
+        self._launch(flight, step_orders(self.pool.in_slot_order(), mailed) if orders is None else orders, posted)
         flight.advance()
         return flight
 
@@ -398,7 +404,7 @@ class Lockstep:
         recovery = self._recovery
         if recovery is not None and flight is not None:
             nothing = recovery.fill(flight)
-            batch = self._batches.assemble(block, extras, nothing)
+            batch = self._batches.assemble(block, extras, nothing, news=flight.news)
             recovery.landed(flight, batch)
         else:
             batch = self._batches.assemble(block, extras, ended=ended)

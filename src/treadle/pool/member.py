@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
 from treadle.pool.arena import too_many_files
+from treadle.pool.carried import Carrier
 from treadle.pool.life import Event, State, after
 from treadle.pool.messages import Reply, Request, WorkerSpec
 
@@ -62,6 +63,7 @@ class Member:
     asides: int = 0  # requests since it started that were not steps
     beat: int | None = None  # of its stream, when it was last looked at
     stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
+    carrier: Carrier | None = None  # what its worker, and any that follows it, is sent along
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from enum import IntEnum
+from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.pool.original import DEEPEST, Original, shown, traceback_of
 from treadle.spaces import Mismatch
 
@@ -18,7 +18,7 @@ class Op(IntEnum):
     """What a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
-    STEP = 2  # actions are in the arena; payload: (slots or None for all, loose actions or None), or nothing
+    STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     MAP = 5  # payload: {slot: Mapping}, the same for all slots
@@ -44,15 +44,16 @@ class Extras(NamedTuple):
     """What a reply says beyond the arena's rows. Keys are slots; a slot without a word is not in the dict.
 
     Attributes:
-        infos: non-empty info dicts (reset, step) or results (call, stream).
+        infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
-        finals: (final_info, loose leaves of the final observation) of slots that moved on within this step.
+        finals: (final_info, leaves of the final observation that its row does not tell, by index) of slots that moved
+            on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
 
-    infos: dict[int, Any]
+    infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
-    finals: dict[int, tuple[dict[str, Any], list[Any] | None]]
+    finals: dict[int, tuple[dict[str, Any], dict[int, Any] | None]]
     raised: dict[int, Raised]
 
 
@@ -65,9 +66,33 @@ class Reply:
     last: bool = True
 
 
+class Frames:
+    """The traceback of an exception as it was raised, for whoever is in the same process. There it stays: to pickle
+    this is to let go of it, as it is to take it, so that frames and what they know are held no longer than needed."""
+
+    __slots__ = ("_traceback",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        # not by the name, which an exception's class may have given another meaning
+        self._traceback = None if error is None else vars(BaseException)["__traceback__"].__get__(error)
+
+    def take(self) -> TracebackType | None:
+        """The traceback; None where this has come from elsewhere, or it was taken before."""
+        traceback, self._traceback = self._traceback, None
+        return traceback
+
+    def __deepcopy__(self, memo: Any) -> Frames:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._traceback = None
+        return Frames, ()
+
+
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none."""
+    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none.
+    `frames`: where it was raised, for the caller's own process."""
 
     error_type: str
     message: str
@@ -81,6 +106,7 @@ class Raised:
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
+    frames: Frames = field(default_factory=Frames, repr=False, compare=False)
 
     @classmethod
     def of(cls, error: BaseException, phase: str, *, catch: Any = BaseException, **where: Any) -> Raised:
@@ -90,20 +116,22 @@ class Raised:
             misfit: Any = error
             where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
         text = traceback_of(error, original, catch)
-        return cls(original.name, original.message, text, phase, original=original, **where)
+        return cls(original.name, original.message, text, phase, original=original, frames=Frames(error), **where)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which slots a worker runs and how to build them. `programs` is a cloudpickled list of factories, one a slot."""
+    """Which slots a worker runs and how to build them.
+
+    Attributes:
+        programs: a pickled list of factories, one a slot.
+        descriptors: how many of them follow, in messages of their own; see `carried.py`.
+    """
 
     index: int
     slots: tuple[int, ...]
     programs: bytes
-
-    @classmethod
-    def of(cls, index: int, slots: tuple[int, ...], factories: list[Any]) -> WorkerSpec:
-        return cls(index, slots, cloudpickle.dumps(factories))
+    descriptors: int = 0
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)
@@ -153,7 +181,7 @@ def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catc
 
 def picklable(value: Any) -> Any:
     """The value itself. Raises what pickling it raises."""
-    cloudpickle.dumps(value)
+    pickling.dumps(value)
     return value
 
 
@@ -165,7 +193,7 @@ def unsendable(value: Any, name: str, catch: Any = BaseException) -> TypeError |
 
 def _unpicklable(value: Any, path: str, catch: Any, seen: set[int], depth: int = 0) -> tuple[str, Raised] | None:
     try:
-        cloudpickle.dumps(value)
+        pickling.dumps(value)
     except catch as error:  # whatever a foreign __reduce__ raises
         items: Any = ()
         if id(value) in seen or depth > DEEPEST:

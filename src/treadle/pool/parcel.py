@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from typing import Any
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.pool.channel import SPILL, mapped, spill, unpack
 
 
@@ -37,10 +37,10 @@ class Parcel:
         if self._body is not None or self.file is not None:
             return
         buffers: list[Any] = []
-        head = cloudpickle.dumps(self._value, 5, buffer_callback=buffers.append)
+        head = pickling.dumps(self._value, 5, buffer_callback=buffers.append)
         raws = [buffer.raw() for buffer in buffers]
         if len(head) + sum(map(len, raws)) <= SPILL:
-            self._body = cloudpickle.dumps(self._value, 5)
+            self._body = pickling.dumps(self._value, 5)
         else:
             self.file = spill([head, *raws], [len(head), *map(len, raws)])
         self._value = None
@@ -53,7 +53,7 @@ class Parcel:
         if self._view is not None:
             return unpack(self._view)
         assert self._body is not None
-        return cloudpickle.loads(self._body)
+        return pickle.loads(self._body)
 
     def arrived(self, fds: list[int]) -> None:
         """Take its file from the descriptors that came with the shipment."""

@@ -26,7 +26,9 @@ class Pool(Dispatch):
             dealt in contiguous runs, the first ones one slot longer where it does not come out even.
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
-        preload: modules that the fork server imports beforehand; () for the usual ones.
+        preload: modules that the fork server imports once for all workers. None: those that the factories, and what
+            they hold, come from, and those given to `set_forkserver_preload` of a multiprocessing context; (): none of
+            users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
             streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
@@ -34,7 +36,9 @@ class Pool(Dispatch):
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes.
-        worker_output: "prefix": stderr of workers goes through the caller, "[slot 3]" before each line; "raw": as is.
+        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
+            "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
+            errors; "raw": as is.
         rows: does this pool step in lockstep (and so need rows in the arena)? False for pools that only stream.
         copy: False: every step's batch lies in the same memory.
         blocks: batches that the caller may hold before they are copied.

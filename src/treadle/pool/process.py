@@ -8,6 +8,7 @@ only on request, and refused while the caller has threads, whose locks the copy 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import signal
@@ -23,12 +24,14 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.pool import child, forkserver, lifeline, oom
 from treadle.pool.arena import anonymous_file
+from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
 from treadle.pool.interrupts import Later
 from treadle.pool.line import Line
 from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.modules import Modules
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -49,8 +52,19 @@ class ProcessWorker(Lined):
 
     in_caller = False
 
-    def __init__(self, spec: WorkerSpec, start_method: str, preload: tuple[str, ...], reader: StderrReader | None):
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        files: list[io.FileIO],
+        start_method: str,
+        preload: Modules,
+        reader: StderrReader | None,
+        *,
+        stdout_too: bool = False,
+    ) -> None:
+        """`reader`: of what it writes to its stderr, and with `stdout_too` to its stdout."""
         self.spec = spec
+        self._stdout_too = stdout_too
         self.line: Line | None = None
         self.report = ExitReport()
         self._forced = False
@@ -71,25 +85,32 @@ class ProcessWorker(Lined):
             self._child = _launch(theirs, start_method, preload)
             if self._child.pidfd >= 0:
                 self._watch.register(self._child.pidfd, select.POLLIN)
-            self._greet()
+            self._greet(files)
         except BaseException:  # no more descriptors, say: nothing of it stays behind
             self.abandon()
             raise
         self.pid: int | None = self._child.pid
 
-    def _greet(self) -> None:
-        """Send the first message, with the worker's stdout, stderr, lifeline and crash file."""
+    def _greet(self, files: list[io.FileIO]) -> None:
+        """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
         start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
-        theirs = [_usable(1)]
+        theirs: list[int] = []
         try:
             if self._reader is not None:
+                if not self._stdout_too:
+                    theirs.append(forkserver.usable(1))
                 read, err = os.pipe()
                 theirs.append(err)
                 self._tail = self._reader.add(read, _prefix(self.spec.slots))
+                if self._stdout_too:
+                    theirs.append(os.dup(err))
             else:
-                theirs.append(_usable(2))
+                theirs.append(forkserver.usable(1))
+                theirs.append(forkserver.usable(2))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
                 self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))
+                for at in range(0, len(files), AT_ONCE):
+                    self.channel.send(None, tuple(file.fileno() for file in files[at : at + AT_ONCE]))
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -258,14 +279,6 @@ def _prefix(slots: tuple[int, ...]) -> str:
     return f"[slot {slots[0]}]" if len(slots) == 1 else f"[slots {slots[0]}-{slots[-1]}]"
 
 
-def _usable(fd: int) -> int:
-    """A duplicate of the caller's descriptor, or of /dev/null when it has closed it."""
-    try:
-        return os.dup(fd)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY)
-
-
 # -- launching -------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +286,10 @@ def check_start_method(start_method: str) -> None:
     if start_method not in START_METHODS:
         raise UsageError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
     if start_method == "fork":
-        threads = [t.name for t in threading.enumerate() if t is not threading.main_thread() and t.name != THREAD_NAME]
+        # one that `threading` did not start is listed once it has asked for its own name, and stays listed at its end
+        running = sys._current_frames()
+        others = [t for t in threading.enumerate() if t is not threading.main_thread() and t.ident in running]
+        threads = [t.name for t in others if t.name != THREAD_NAME]
         if threads:
             raise UsageError(
                 f"start_method='fork' copies this process, and it has other threads ({', '.join(threads[:5])}): their "
@@ -286,23 +302,22 @@ def default_start_method() -> str:
     return "forkserver" if hasattr(os, "pidfd_open") and sys.platform.startswith("linux") else "spawn"
 
 
-def _launch(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+def _launch(sock: Any, start_method: str, preload: Modules) -> Child:
     """A new process on `sock`, which is taken over."""
     with sock:
         return _started(sock, start_method, preload)
 
 
-def _started(sock: Any, start_method: str, preload: tuple[str, ...]) -> Child:
+def _started(sock: Any, start_method: str, preload: Modules) -> Child:
     if start_method == "forkserver":
-        preload = tuple(preload) or forkserver.PRELOAD
-        server = forkserver.server(preload)
+        server = forkserver.server(preload.users)
         try:
-            pid, pidfd = server.fork(sock)
+            pid, pidfd = server.fork(sock, preload.ours)
         except OSError:
             if server.running():
                 raise
-            server = forkserver.server(preload)  # somebody has killed it just now: a new one
-            pid, pidfd = server.fork(sock)
+            server = forkserver.server(preload.users)  # somebody has killed it just now: another one
+            pid, pidfd = server.fork(sock, preload.ours)
         return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
     if start_method == "spawn":
         process = subprocess.Popen(
@@ -360,6 +375,7 @@ def _after_fork() -> None:
     """In a forked child: what multiprocessing does in its own, so that a manager's proxies connect anew."""
     from multiprocessing import util
 
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]  # they are the caller's
     util._run_after_forkers()  # type: ignore[attr-defined]  # before descriptors are closed: it closes connections
 
 

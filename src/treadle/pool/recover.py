@@ -1,14 +1,14 @@
 """Recovery: how a lockstep goes on after a worker's death, where the pool is told to (on_failure "restart", "drop").
 
 A dead worker takes its environments along, so the episodes of its slots are cut: each is told once, by a row that is
-truncated, of reward 0, not valid, with `{"aborted": True}`. What follows is what follows any truncated row:
+truncated, of reward 0, not valid, with ABORTED in the batch's news. What follows is what follows any truncated row:
 
-- where a slot moves on within the step, the row shows the first observation of a fresh environment, whose info says
-  `"restarted"`; the slot's last observation is the terminal one, and "aborted" is in its info;
+- where a slot moves on within the step, the row shows the first observation of a fresh environment, and the news are
+  RESTARTED too; the slot's last observation is the terminal one;
 - where the next step begins the next episode, the row keeps the last observation, and the next one is the reset row;
 - where a slot holds, the row keeps the last observation, and the slot waits for a reset.
 
-With "drop" no environment follows: the row says "dropped", and all later ones are zeros. An episode that was about to
+With "drop" no environment follows: the news are DROPPED, and all later rows are zeros. An episode that was about to
 begin is not cut but begun again, by the fresh worker. So is whatever a reset asked for.
 
 Decisions follow the states of the members, not single events: an interrupt (Ctrl-C) may lose an event, and `advance`
@@ -29,21 +29,20 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerDied, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.batch import Batch, Batches
+from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, Verdict
-from treadle.pool.flight import Flight
+from treadle.pool.flight import Flight, share_of
 from treadle.pool.life import State
 from treadle.pool.member import Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
+from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
 
 log = logging.getLogger("treadle")
-
-ABORTED, RESTARTED, DROPPED = "aborted", "restarted", "dropped"  # in infos
 
 
 class Due(Enum):
@@ -133,7 +132,7 @@ class Recovery:
         flight.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, flight: Flight, loose: list[Any] | None) -> list[Order] | None:
+    def step_orders(self, flight: Flight, mailed: Mailed | None) -> list[Order] | None:
         """A step where not all slots can simply be stepped: the requests for those that can; what stands out for the
         others is noted in the flight. None: they all can."""
         if not self.due and not self.gone:
@@ -151,9 +150,9 @@ class Recovery:
             if not stepped or self._is_gone(stepped[0]):
                 continue
             lo, hi = member.slots[0], member.slots[-1] + 1
-            columns = None if loose is None else [column[lo:hi] for column in loose]
+            share = None if mailed is None else share_of(mailed, lo, hi)
             whole = len(stepped) == len(member.slots)
-            payload = (None if whole else stepped, columns) if columns is not None or not whole else None
+            payload = (None if whole else stepped, share) if share is not None or not whole else None
             orders.append((member, payload, tuple(stepped)))
         return orders
 
@@ -277,27 +276,25 @@ class Recovery:
     # -- when it has come --------------------------------------------------------------------------------------------
 
     def fill(self, flight: Flight) -> set[int]:
-        """Write the rows that no worker has written. Returns the slots whose rows are to be nothing."""
+        """Write the rows that no worker has written, and the flight's news. Returns the slots whose rows are to be
+        nothing."""
         raised = {slot for each in flight.extras for slot in each.raised}
-        told = {slot: info for each in flight.extras for slot, info in each.infos.items()}
-        infos: dict[int, Any] = {}
         finals: dict[int, Any] = {}
+        news = flight.news
         for slot in flight.cut - raised:
-            note = {ABORTED: True, DROPPED: True} if self._is_gone(slot) else {ABORTED: True}
+            news[slot] = News.ABORTED | News.DROPPED if self._is_gone(slot) else News.ABORTED
             if self._moves_on[slot]:
-                finals[slot] = note, self._batches.keep_final(flight.block, slot)
+                finals[slot] = {}, self._batches.keep_final(flight.block, slot)
             if slot not in flight.begins:
                 self._batches.keep_row(flight.block, slot)
-                infos[slot] = dict(note)
             self._batches.mark_cut(flight.block, slot)
-        if flight.op is Op.STEP:
-            infos.update(
-                {slot: {**told.get(slot, {}), RESTARTED: True} for slot in flight.begins if slot not in raised}
-            )
+        for slot in flight.begins if flight.op is Op.STEP else ():
+            if slot not in raised:
+                news[slot] = news[slot] | News.RESTARTED if slot in news else News.RESTARTED
         for slot in flight.void:
-            infos[slot] = {DROPPED: True} if flight.op is Op.STEP else {ABORTED: True, DROPPED: True}
-        if infos:
-            flight.extras.append(Extras(infos, {}, finals, {}))
+            news[slot] = News.DROPPED if flight.op is Op.STEP else News.ABORTED | News.DROPPED
+        if finals:
+            flight.extras.append(Extras({}, {}, finals, {}))
         return self.gone | flight.void
 
     def landed(self, flight: Flight, batch: Batch | None) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
-from treadle.pool import failure
+from treadle.pool import carried, failure, modules
 from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
@@ -23,6 +24,7 @@ from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
 from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
+from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
 from treadle.pool.tickets import LocalTickets, PipeTickets
 
@@ -37,15 +39,20 @@ class Roster:
         self,
         backend: str,
         start_method: str | None,
-        preload: tuple[str, ...],
+        preload: Sequence[str] | None,
         grounding: Grounding,
         worker_tries: int,
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
-        self._backend, self._start_method, self._preload = backend, start_method, preload
+        self._backend, self._start_method = backend, start_method
+        self._asked, self._needed = preload, list[str]()  # modules
+        self._preload = Modules()
+        self._added: list[Member] = []
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
+        self._stdout_too = False
+        self._carriers: list[carried.Carrier] = []
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
@@ -58,31 +65,50 @@ class Roster:
 
         def make() -> None:
             self.tickets = PipeTickets()
-            if worker_output == "prefix":
-                self._reader = StderrReader()
+            self._stdout_too = worker_output in ("label", "keep")
+            if worker_output != "raw":
+                self._reader = StderrReader(shown=worker_output != "keep")
 
         if self._backend == "process":
             undisturbed(make, lambda _: self._put_away())
 
     def _put_away(self) -> None:
         self.tickets.close()
+        for carrier in self._carriers:
+            carrier.close()
         if self._reader is not None:
             self._reader.close()
 
-    def launch(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
-        """Start a new member's worker."""
-        if inline or self._backend != "process":
-            spec = WorkerSpec(index, slots, b"")
-        else:
-            spec = WorkerSpec.of(index, slots, factories)
-        member = Member(spec, factories, None, inline)
-        self._employ(member)
+    def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
+        """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
+        spec, carrier = WorkerSpec(index, slots, b""), None
+        if not inline and self._backend == "process":
+            (programs, found), carrier = carried.packed(modules.dumps, factories, slots, self._start_method)
+            spec = WorkerSpec(index, slots, programs, len(carrier.files))
+            self._carriers.append(carrier)
+            self._needed += found
+        self._added.append(Member(spec, factories, None, inline, carrier=carrier))
+
+    def launch(self) -> None:
+        """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
+        if self._start_method == "forkserver" and self._backend == "process":
+            from treadle.pool import forkserver
+
+            found = modules.worth_preloading(self._needed)
+            named = modules.named_by_multiprocessing() if self._asked is None else self._asked
+            asked = modules.worth_preloading(named, asked=True)
+            users = asked.users if self._asked is not None else (*asked.users, *found.users)
+            users = forkserver.prepare(tuple(dict.fromkeys(users)), self.start_timeout, asked=self._asked is not None)
+            self._preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
+        added, self._added = self._added, []
+        for member in added:
+            self._employ(member)
 
     def _employ(self, member: Member) -> None:
         """Give a member a worker, and a new one its place in `members`."""
 
         def make() -> Any:
-            member.worker = self._worker(member.spec, member.factories, member.inline)
+            member.worker = self._worker(member)
             if member not in self.members:
                 self.members.append(member)
             return member.worker
@@ -97,15 +123,24 @@ class Roster:
                 raise limited from error
             raise
 
-    def _worker(self, spec: WorkerSpec, factories: list[Any], inline: bool) -> Any:
-        if inline:
+    def _worker(self, member: Member) -> Any:
+        spec, factories = member.spec, member.factories
+        if member.inline:
             return SerialWorker(spec, factories, self.tickets)
         if self._backend == "thread":
             return ThreadWorker(spec, factories, self.tickets)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
-        return ProcessWorker(spec, self._start_method, self._preload, self._reader)
+        assert member.carrier is not None
+        return ProcessWorker(
+            spec,
+            member.carrier.files,
+            self._start_method,
+            self._preload,
+            self._reader,
+            stdout_too=self._stdout_too,
+        )
 
     def start(self) -> list[Any]:
         """Wait for every hello, then lay the ground; returns one description a slot.
@@ -138,7 +173,8 @@ class Roster:
                     failures.append(self.died(member, _building(member)))
             if waiting and monotonic() >= deadline:
                 for member in waiting:
-                    failures.append(failure.late(_building(member), limit, limit, member.worker.stack()))
+                    stack = member.worker.stack()
+                    failures.append(failure.slow_start(_building(member), limit, stack, len(hellos), len(self.members)))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Mailed
 
 
 @dataclass(frozen=True)
@@ -328,8 +328,8 @@ class Rows:
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         read = self.read_actions = actions.batch_reader(arrays, lo, hi)
         if actions.loose:  # a request may come without any: then they are all None
-            nothing = [[None] * (hi - lo)] * len(actions.loose)
-            self.read_actions = lambda loose=(): read(loose or nothing)
+            nothing = dict.fromkeys(actions.loose, [None] * (hi - lo))
+            self.read_actions = lambda mailed=None: read({**nothing, **(mailed or {})})
         self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:
@@ -360,9 +360,13 @@ class Rows:
             found = self._wholes[index] = WholeView(self._arena, fields, self._lo, self._hi)
         return found
 
-    def batch_of_actions(self) -> Any:
-        """All actions as one tree of arrays [k, ...], copies. Not for layouts with loose leaves."""
-        return self._actions.unflatten([None if rows is None else rows.copy() for rows in self._action_rows])
+    def batch_of_actions(self, mailed: Mailed | None = None) -> Any:
+        """All actions as one tree of arrays [k, ...], copies; those that came by message in whatever dtype they have.
+        Not for layouts with loose leaves."""
+        stored = [None if rows is None else rows.copy() for rows in self._action_rows]
+        for index, values in (mailed or {}).items():
+            stored[index] = np.asarray(values)
+        return self._actions.unflatten(stored)
 
     def map(self, order: Mapping) -> None:
         """Learn of a new rollout and forget others. In the caller's own process the arena knows already."""

@@ -15,13 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from treadle import pickling
+from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
 from treadle.pool.original import attributes_of, shown
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
+from treadle.spaces import Mailed
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
@@ -43,10 +45,11 @@ class Server:
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._latest = 0  # the request that was last counted there
         self._resumed = 0  # the request that was last finished after an interrupt
+        self._packer = InfoPacker()
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
-        self._episode: Any = [-1] * k
+        self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
         self._rows: Rows | None = None
@@ -73,8 +76,8 @@ class Server:
         self._phase = request.op.name.lower()
         try:
             if request.op is Op.STEP:
-                chosen, loose = request.payload or (None, None)
-                return self.step(request.id, request.block, chosen, loose)
+                chosen, mailed = request.payload or (None, None)
+                return self.step(request.id, request.block, chosen, mailed)
             if request.op is Op.RESET:
                 return self._reset(request.id, request.block, request.payload)
             if request.op is Op.MAP:
@@ -95,13 +98,14 @@ class Server:
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
 
-    def step(
-        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: list[list[Any]] | None = None
-    ) -> Extras | None:
-        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add."""
+    def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
+        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add.
+
+        `mailed`: actions that came by message, k values a leaf, whatever is chosen.
+        """
         rows = self._rows
         view = self._view = rows.block(block)  # type: ignore[union-attr]
-        actions = rows.read_actions(loose_actions or ())  # type: ignore[union-attr]
+        actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
         if chosen is None:
             self._ticks += 1
@@ -145,7 +149,7 @@ class Server:
         if view.staged:
             view.settle()
         if infos or loose or finals or raised:
-            return self._extras(infos, loose, finals, raised)
+            return self._extras(infos, loose, finals, raised, rows=True)
         return None
 
     def _end(
@@ -164,11 +168,11 @@ class Server:
         view.terminated[i] = terminated = bool(terminated)
         view.truncated[i] = truncated = bool(truncated)
         program = self.programs[i]
-        loose = None
+        untold = None
         if view.write_finals:  # before the program moves on: an env may use its arrays and its info again
-            loose = view.write_finals[i](observation)
-            if loose is not None:
-                loose = self._keep(loose)
+            loose, layout = view.write_finals[i](observation), self._rows.layout  # type: ignore[union-attr]
+            if loose is not None or layout.scalars:
+                untold = snapshot(layout.untold(observation, loose))
             if info:
                 checked_info(info)
                 try:
@@ -179,8 +183,8 @@ class Server:
         record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
         if record.final_info is not None:
-            if record.final_info or loose is not None:  # the row itself is in the arena: most ends need no words
-                finals[i] = (record.final_info, loose)
+            if record.final_info or untold is not None:  # the row itself is in the arena: most ends need no words
+                finals[i] = (record.final_info, untold)
             self._episode[i] += 1
             self._began[i] = self._ticks + self._own[i]
         self._steps[i] = partial(self._begin_row, i) if record.begins_next else program.step
@@ -222,7 +226,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self._extras(infos, loose, {}, raised) if infos or loose or raised else None
+        return self._extras(infos, loose, {}, raised, rows=True) if infos or loose or raised else None
 
     def resume(self, id: int, block: int) -> set[int]:
         """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
@@ -264,11 +268,13 @@ class Server:
 
     def _call(self, id: int, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
+        handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
             i = slot - self.slots[0]
             try:
-                results[i] = self.programs[i].call(name, args, kwargs)
+                result = self.programs[i].call(name, args, kwargs)
+                (handed if self._local and self.programs[i].hands_over(name, args) else results)[i] = result
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
             begins = getattr(self.programs[i], "begins_next_now", None)
@@ -279,7 +285,13 @@ class Server:
                 self._steps[i] = getattr(self.programs[i], "step", None)
             if self._rows is not None:
                 self._rows.done[i] = id
-        return self._extras(results, {}, {}, raised)
+        return self._results(results, raised, handed)
+
+    def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
+        """What a call says; `handed`: results that are no copies."""
+        extras = self._extras(results, {}, {}, raised)
+        own = {self.slots[0] + i: result for i, result in handed.items()}
+        return extras._replace(infos={**extras.infos, **own}) if own else extras
 
     def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
         """Round robin over the slots that still have something to say."""
@@ -317,19 +329,28 @@ class Server:
             self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
     def _extras(
-        self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
+        self,
+        infos: dict[int, Any],
+        loose: dict[int, list[Any]],
+        finals: dict[int, Any],
+        raised: dict[int, Raised],
+        *,
+        rows: bool = False,
     ) -> Extras:
+        """`rows`: are they infos of steps, which become rows where they can? Else they are results of calls."""
         first = self.slots[0]
+        groups: Any = ()
+        if rows and infos:
+            groups, infos = self._packer.pack(infos, first)
         if self._local:
-            mine = Extras(infos, loose, finals, raised)
-            infos, loose, finals, raised = without_failing(mine, self._phase, snapshot, self._catch)
+            mine = Extras(infos, loose, {}, raised)  # final infos are copies already
+            good, loose, _, raised = without_failing(mine, self._phase, snapshot, self._catch)
+            infos, finals = dict(good), {i: final for i, final in finals.items() if i not in raised}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
-        return Extras(infos, loose, finals, raised)
-
-    def _keep(self, values: list[Any]) -> list[Any]:
-        return [snapshot(value) for value in values]
+        told: Mapping[int, Any] = InfoRows(groups, infos) if groups else infos
+        return Extras(told, loose, finals, raised)
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
@@ -403,4 +424,4 @@ def _deeply_copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except (Exception, SystemExit):  # noqa: BLE001 - a foreign __deepcopy__; between processes it would be pickled
-        return pickle.loads(cloudpickle.dumps(value))
+        return pickle.loads(pickling.dumps(value))

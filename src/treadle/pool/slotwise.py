@@ -28,8 +28,8 @@ class SlotwiseLockstep(Lockstep):
     Args:
         pool: whose slots.
         writer: makes the function that takes a batch of actions, from the arena's arrays of action leaves (None for a
-            leaf without a fixed shape): it writes what it can there, and returns None, or a list of n values for each
-            leaf without a fixed shape.
+            leaf without a fixed shape): it writes what it can there, and returns None, or n values by the index of
+            each leaf that goes by message.
         fresh_options: what a program in a dead one's place is given as options when its first episode begins, from
             (slot, the options that a reset asked for, or None). Not called where no death is followed by a restart.
     """

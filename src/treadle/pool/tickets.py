@@ -25,6 +25,10 @@ class _Owned:
 
     owners: Any
 
+    def sign(self, number: int, worker: int | None) -> None:
+        """Note who has an outstanding ticket; None: nobody."""
+        self.owners[number % WINDOW] = 0 if worker is None else worker + 1
+
     def owner(self, number: int) -> int | None:
         """Which worker has claimed an outstanding ticket; None: nobody has signed for it."""
         signed = int(self.owners[number % WINDOW])
@@ -46,7 +50,7 @@ class PipeTickets(_Owned):
     def issue(self, number: int) -> None:
         """Put a ticket in. `END` tells one claimer that there will be no more."""
         if number >= 0:
-            self.owners[number % WINDOW] = 0
+            self.sign(number, None)
         os.write(self._write, number.to_bytes(8, "little", signed=True))
 
     def claim(self, worker: int, wait: bool) -> int | None:
@@ -62,7 +66,7 @@ class PipeTickets(_Owned):
                 return END
             number = int.from_bytes(data, "little", signed=True)
             if number >= 0:
-                self.owners[number % WINDOW] = worker + 1
+                self.sign(number, worker)
             return number
 
     def waiting(self) -> int:
@@ -93,7 +97,7 @@ class LocalTickets(_Owned):
 
     def issue(self, number: int) -> None:
         if number >= 0:
-            self.owners[number % WINDOW] = 0
+            self.sign(number, None)
         self._queue.put(number)
 
     def claim(self, worker: int, wait: bool) -> int | None:
@@ -104,7 +108,7 @@ class LocalTickets(_Owned):
         if number == END:
             self._queue.put(END)  # for the others as well
         else:
-            self.owners[number % WINDOW] = worker + 1
+            self.sign(number, worker)
         return number
 
     def waiting(self) -> int:

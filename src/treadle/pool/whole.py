@@ -14,7 +14,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.pool.messages import Extras, Raised
-from treadle.spaces import Layout, Mismatch
+from treadle.spaces import Layout, Mailed, Mismatch
 from treadle.spaces.leaves import describe
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class Whole:
         self._done = self._episode = self._began = np.zeros(0, np.int64)
         self._last: list[Any] = []  # the leaves that the program returned last, as it returned them
 
-    def step(
-        self, id: int, block: int, chosen: list[int] | None = None, loose_actions: Sequence[Any] | None = None
-    ) -> Extras | None:
+    def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
         """As `Server.step`; all rows or none."""
         server = self._server
         rows: Any = server._rows
@@ -87,7 +85,7 @@ class Whole:
         server._ticks += 1
         server._latest = id
         try:
-            result = self._program.step(rows.batch_of_actions())
+            result = self._program.step(rows.batch_of_actions(mailed))
             last = self._write(view, rows.layout, result.observations)
             _numbers(view.rewards, result.rewards, "rewards")
             _flags(view.terminated, result.terminated, "terminated")
@@ -108,7 +106,7 @@ class Whole:
         server.ended = result.ended
         done[...] = id
         if result.infos or finals:
-            return server._extras(result.infos, {}, finals or {}, {})
+            return server._extras(result.infos, {}, finals or {}, {}, rows=True)
         return None
 
     def reset(self, id: int, block: int, orders: Any) -> Extras | None:
@@ -142,14 +140,16 @@ class Whole:
         server = self._server
         first = server.slots[0]
         results: dict[int, Any] = {}
+        handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
         for order, rows in _alike({slot - first: order for slot, order in orders.items()}):
             name, args, kwargs = order
             try:
-                results.update(self._program.call(name, args, kwargs, rows))
+                as_is = server._local and server.programs[0].hands_over(name, args)
+                (handed if as_is else results).update(self._program.call(name, args, kwargs, rows))
             except server._catch as error:
                 raised.update(dict.fromkeys(rows, server._raised(rows[0], error, "call")))
-        return server._extras(results, {}, {}, raised)
+        return server._results(results, raised, handed)
 
     def resume(self, id: int, block: int) -> set[int]:
         """As `Server.resume`: when the one step was cut short, nothing is known of any row."""

@@ -20,6 +20,7 @@ class Description:
             are needed?
         begins_next: does the step after an episode's end begin the next one, where the slot has not moved on already?
             False: the slot waits for a reset.
+        begun: has its first episode begun with its being built? Then the program says so in `begun`, too.
         metadata: anything picklable that a face wants to know.
     """
 
@@ -27,6 +28,7 @@ class Description:
     action_space: gym.Space | None = None
     finals: bool = False
     begins_next: bool = True
+    begun: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -57,6 +59,10 @@ class StreamControl(Protocol):
         """
         ...
 
+    def sign(self, number: int) -> None:
+        """Say that this worker has begun what it was given the number of without a ticket."""
+        ...
+
 
 class Program:
     """Base of programs. A subclass overrides what its faces use.
@@ -67,12 +73,15 @@ class Program:
     A program that a call has put into another state says in `begins_next_now` (True or False) whether its next step
     begins an episode; the server sets it back to None.
 
-    A program with a method `share(arena)` is given the pool's memory once, in a process of its own: requests may then
-    speak of what lies there. A program with a method `lend(lender)` is given, likewise, a `treadle.pool.loan.Lender`:
-    large arrays in its files travel without a copy, and must not be written again while their file is out.
+    A program with a method `share(arena, words)` is given the pool's memory once, in a process of its own: requests may
+    then speak of what lies there. `words` are its worker's there: a program that does many items for one request says
+    in `words[pool.line.ITEM]` which it is at, and its worker's death is told with the item. A program with a method
+    `lend(lender)` is given, likewise, a `treadle.pool.loan.Lender`: large arrays in its files travel without a copy,
+    and must not be written again while their file is out.
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]
+    begun = False  # has its first episode begun with its being built?
 
     def describe(self) -> Description:
         return Description()
@@ -88,6 +97,11 @@ class Program:
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a named operation and return its picklable result."""
         return getattr(self, name)(*args, **kwargs)
+
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        """In the caller's own process: does this operation's result go to the caller as the object that it is, instead
+        of a copy that nobody else holds?"""
+        return False
 
     def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
         """Yield picklable results until the order is done or `control.stopped()`."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
 from treadle.program.base import Description, Program
@@ -36,6 +39,16 @@ class EnvRecipe:
     imports: tuple[str, ...] = ()
     registrations: bytes | None = field(default_factory=own_registrations, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for what builds no environments."""
+        if isinstance(self.env, str | EnvSpec) or (callable(self.env) and not isinstance(self.env, gym.Env)):
+            return
+        text = f"an environment is an id, an EnvSpec or a callable that builds it, got {type(self.env).__name__}"
+        if hasattr(self.env, "step") and hasattr(self.env, "reset"):
+            text += ", which is built already and cannot be built again in a worker: give its id or its class, or a "
+            text += "function that returns it"
+        raise UsageError(text)
+
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
         register_missing(self.registrations)
@@ -43,26 +56,69 @@ class EnvRecipe:
             importlib.import_module(name)
         if isinstance(self.env, str):
             import_package(self.env)
-            with registered(self.env):
+            with registered(self.env), complete(partial(_creator, self.env), self.env, self.kwargs):
                 env: Any = gym.make(self.env, **self.kwargs)
         elif isinstance(self.env, EnvSpec):
             import_package(self.env.id)
-            env = gym.make(self.env, **self.kwargs)
-        elif callable(self.env):
-            env = self.env(**self.kwargs)
+            with complete(partial(_creator, self.env), self.env.id, self.kwargs):
+                env = gym.make(self.env, **self.kwargs)
         else:
-            raise UsageError(f"an environment is an id, an EnvSpec or a callable, got {type(self.env).__name__}")
+            env = construct(self.env, self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)
+        made = f"{self.env!r} made a {type(env).__name__}"
         if not (hasattr(env, "step") and hasattr(env, "reset")):
-            raise UsageError(f"{self.env!r} made a {type(env).__name__}, which is not a Gymnasium environment")
-        missing = [name for name in ("observation_space", "action_space") if not hasattr(env, name)]
-        if missing:
-            raise UsageError(
-                f"{self.env!r} made a {type(env).__name__} without {' and '.join(missing)}: its constructor must set "
-                "what it observes and what it takes, as gymnasium.spaces"
-            )
+            raise UsageError(f"{made}, which is not a Gymnasium environment: it has no step and reset")
+        for name in ("observation_space", "action_space"):
+            if not hasattr(env, name):
+                raise UsageError(f"{made} without an {name}: its class or its constructor must set self.{name}")
         return env
+
+
+def construct(builder: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Call it. Raises UsageError where it wants more arguments than it is given, else what it raises."""
+    with complete(lambda: (builder, {}), getattr(builder, "__name__", repr(builder)), kwargs):
+        return builder(**kwargs)
+
+
+@contextmanager
+def complete(find: Callable[[], tuple[Any, Mapping[str, Any]]], name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """In the block an environment is built of `kwargs`: where the builder wants more of them, UsageError says how.
+
+    `find`: gives the builder, and what it is given besides.
+    """
+    try:
+        yield
+    except TypeError as error:
+        builder, besides = find()
+        lacking = _lacking(builder, {**besides, **kwargs})
+        if not lacking:
+            raise
+        names = " and ".join(map(repr, lacking))
+        example = json.dumps(dict.fromkeys(lacking, "...")).replace('"..."', "...")
+        besides_that = f" ({error})" if "unexpected keyword" in str(error) else ""
+        raise UsageError(
+            f"{name} needs the argument{'s' if len(lacking) > 1 else ''} {names}: --env-kwargs '{example}' on the "
+            "command line, env_kwargs= in Python (by name for make_vec)" + besides_that
+        ) from error
+
+
+def _creator(env: str | EnvSpec) -> tuple[Any, Mapping[str, Any]]:
+    """What `gymnasium.make` calls for an environment, and the arguments of its registration."""
+    spec = env if isinstance(env, EnvSpec) else gym.spec(env.rpartition(":")[2])
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    return creator, spec.kwargs
+
+
+def _lacking(builder: Any, given: Mapping[str, Any]) -> list[str]:
+    """The arguments without a default that it is not given."""
+    try:
+        parameters = inspect.signature(builder).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    wanted = [p.name for p in parameters if p.default is p.empty and p.kind not in many]
+    return [name for name in wanted if name not in given]
 
 
 class GymEnv(Program):
@@ -75,6 +131,7 @@ class GymEnv(Program):
 
     def __init__(self, recipe: EnvRecipe, on_end: OnEnd = OnEnd.NEXT_STEP) -> None:
         self.env = recipe.build()
+        check_reset(self.env, "seed", "options")
         self.on_end = on_end
         self.step = self.env.step
         self._options: dict[str, Any] | None = None
@@ -129,6 +186,28 @@ def gym_env(
     """A factory of `GymEnv` programs for a pool; see `EnvRecipe` for the arguments."""
     recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
     return lambda: GymEnv(recipe, on_end)
+
+
+def check_reset(env: Any, *names: str) -> None:
+    """Raises UsageError for an environment whose `reset` does not take these keyword arguments.
+
+    Gymnasium's own wrappers hand them on, so the environment below is asked; what others do is their affair.
+    """
+    while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env
+    try:
+        parameters = inspect.signature(env.reset).parameters.values()
+    except (TypeError, ValueError):  # it does not say
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    taken = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    for name in names:
+        if name not in taken:
+            raise UsageError(
+                f"{type(env).__name__}.reset() takes no `{name}`: Gymnasium's environments have "
+                "reset(*, seed=None, options=None). Add it, or wrap the environment in one that has it"
+            )
 
 
 def close_env(env: Any) -> None:

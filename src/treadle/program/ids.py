@@ -11,14 +11,7 @@ from importlib.util import find_spec
 import gymnasium as gym
 
 from treadle.errors import MissingExtra, UsageError
-
-# ids that begin so live in packages that register them on import: (package, extra that brings it)
-PACKAGES = {
-    "ALE/": ("ale_py", "atari"),
-    "MiniGrid-": ("minigrid", "minigrid"),
-    "BabyAI-": ("minigrid", "minigrid"),
-    "dm_control/": ("shimmy", ""),
-}
+from treadle.packages import PACKAGES
 
 
 def import_package(env_id: str) -> None:

@@ -2,8 +2,8 @@
 
 Accepted: None or "random"; a callable `policy(observations) -> actions`; an object with `predict(observations,
 deterministic=)` (Stable-Baselines3), `get_actions(observations)` or `get_action(observation) -> (action, info)`, and
-optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them; and
-"module:attr" or "file.py:attr" naming any of these.
+optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them;
+"module:attr" or "file.py:attr" naming any of these; and "model.zip", which Stable-Baselines3 has saved.
 
 `reset` is called when an episode begins, with those of these that it takes: `seed`, an int that (root seed, episode)
 decides, and `row`, which of the worker's environments it is about, 0..rows-1. A policy whose `reset` takes no `row`
@@ -16,6 +16,7 @@ list of str.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -23,6 +24,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -31,6 +33,7 @@ from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError, Where
 from treadle.pool.original import attributes_of
+from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
 
 DRAWN = 256  # actions drawn at once by the random policy
@@ -57,7 +60,7 @@ def load_object(reference: str) -> Any:
     """The object that "module:attr" or "path/to/file.py:attr" names. Raises UsageError that says what is missing."""
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
-        raise UsageError(f"expected module:attribute or file.py:attribute, got {reference!r}")
+        raise UsageError(f"expected module:attribute or file.py:attribute, got {reference!r}{_choice(reference)}")
     if name.endswith(".py"):
         module = _load_file(name)
     else:
@@ -72,9 +75,42 @@ def load_object(reference: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError as error:
-        names = ", ".join(n for n in vars(module) if not n.startswith("_"))[:200]
+        names = ", ".join(n for n, v in vars(module).items() if not n.startswith("_") and not inspect.ismodule(v))[:200]
         raise UsageError(f"{reference!r}: {name} has no {attribute!r} (it has: {names})") from error
     return found
+
+
+def names_in(path: str) -> list[str]:
+    """What a file of Python defines at its top level, less what is private or a constant; nothing of it is run."""
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign):
+            found += [target.id for target in node.targets if isinstance(target, ast.Name) and not target.id.isupper()]
+    return [name for name in dict.fromkeys(found) if not name.startswith("_")]
+
+
+def _choice(reference: str) -> str:
+    """What could have been meant by a file or a module alone."""
+    path = reference.rstrip(":")
+    if path.endswith(".py") and not os.path.exists(path):
+        return f": there is no file {path}"
+    path_of = path
+    if not path.endswith(".py"):
+        try:
+            spec = importlib.util.find_spec(path)
+        except (ImportError, ValueError):  # of a package that is not there, or no name at all
+            spec = None
+        if spec is None or spec.origin is None:
+            return ""
+        path_of = spec.origin
+    names = names_in(path_of)
+    return f"; it has: {', '.join(names)}; as in {path}:{names[0]}" if names else ""
 
 
 def _load_file(path: str) -> Any:
@@ -108,17 +144,17 @@ def policy_name(policy: Any) -> str:
     if policy is None or policy == "random":
         return "random"
     if isinstance(policy, str):
-        return policy.rpartition(":")[2].lower()
+        return Path(policy).stem.lower() if policy.endswith(saved.ENDING) else policy.rpartition(":")[2].lower()
     name = getattr(policy, "__name__", None) or type(policy).__name__
     return "policy" if name == "<lambda>" else str(name).lower()
 
 
 def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1) -> Actor:
     """Make an actor, in the worker. Raises UsageError for what is no policy, or cannot act for so many rows."""
-    if isinstance(policy, str) and policy != "random":
-        policy = load_object(policy)
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
+    if isinstance(policy, str):
+        policy = saved.load_model(policy) if policy.endswith(saved.ENDING) else load_object(policy)
     layouts = Layout.of(observation_space), Layout.of(action_space)
     name = policy_name(policy)
     made = [_built(policy, observation_space, action_space)]
@@ -243,7 +279,7 @@ class PolicyActor(Actor):
         self._arrays = [
             np.zeros((rows, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in actions.leaves
         ]
-        self._write = actions.batch_writer(self._arrays, rows)
+        self._write = actions.batch_writer(self._arrays, rows, cast=True)
         self._read = actions.batch_reader(self._arrays, 0, rows)
         self._ask = self._asker(policy)
         # a row that has no episode yet has one as well: a policy may draw from all of its rows
@@ -286,7 +322,7 @@ class PolicyActor(Actor):
         batch = self._stack(self._last)
         actions, infos = self._ask(batch, self._rows)
         try:
-            loose = self._write(actions)
+            mailed = self._write(actions)
         except Mismatch as error:
             raise BadAction(
                 f"the policy's actions do not fit the action space: {error} (policy {self._name}{_cast(error)})",
@@ -295,7 +331,7 @@ class PolicyActor(Actor):
                 expected=error.expected,
                 got=error.got,
             ) from None
-        rows = self._read(loose or ())
+        rows = self._read(mailed)
         if infos is None:
             return rows, None
         return rows, _per_row(infos, self._rows)

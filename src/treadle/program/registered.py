@@ -13,17 +13,18 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-import cloudpickle
 from gymnasium.envs.registration import registry
+
+from treadle import pickling
 
 
 def own_registrations() -> bytes:
     """The caller's specs, for `register_missing`. What cannot be pickled stays behind."""
     specs = list(registry.values())
     try:
-        return cloudpickle.dumps((os.getpid(), specs))
+        return pickling.dumps((os.getpid(), specs))
     except Exception:  # noqa: BLE001 - pickling runs foreign code
-        return cloudpickle.dumps((os.getpid(), [spec for spec in specs if _pickles(spec)]))
+        return pickling.dumps((os.getpid(), [spec for spec in specs if _pickles(spec)]))
 
 
 @lru_cache(maxsize=4)  # every slot of a worker asks
@@ -43,7 +44,7 @@ def register_missing(pickled: bytes | None) -> None:
 
 def _pickles(spec: Any) -> bool:
     try:
-        cloudpickle.dumps(spec)
+        pickling.dumps(spec)
     except Exception:  # noqa: BLE001 - as above
         return False
     return True

@@ -24,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import MissingExtra, UsageError, Where
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
 from treadle.record import packing
 from treadle.record.identity import identities
@@ -31,21 +32,25 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
+from treadle.record.reopening import KEPT
 from treadle.record.run_directory import SUMMARY, RunDirectory
-from treadle.record.summary import Summary, versions, write_summary
+from treadle.record.summary import Summary, time_shares, versions, write_summary
+from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name, env_of, reference_of
-from treadle.sample.progress import Standing, throttled
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
+from treadle.sample.skipping import DEATHS, Skipped, Skipping
 
 log = logging.getLogger("treadle")
 
+GONE = "gone"  # what is wrong with a dataset that is not there
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Stored:
     """What is in a run's directory now.
 
@@ -68,6 +73,18 @@ class Stored:
     finished: int
     before: int = 0
     unchanged: bool = False
+
+    def __repr__(self) -> str:
+        if self.summary is None:
+            return f"<Stored: no dataset, {self.finished:,} finished episodes in {self.directory}>"
+        note = "" if self.complete else f", incomplete, {self.finished:,} episodes are finished"
+        return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
+
+    def _repr_html_(self) -> str:
+        if self.summary is None:
+            return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
+        rows = rows_of(self.summary, before=self.before, dataset=self.dataset_id is not None)
+        return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -99,9 +116,14 @@ def collect_dataset(
     format: Format = "hdf5",
     force: bool = False,
     resume: bool = False,
+    on_error: str = "stop",
+    max_skipped: int | float | None = None,
+    max_deaths: int = DEATHS,
+    retry_skipped: bool = False,
     verify: int = 1,
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Stored:
     """Collect a dataset into the directory `out`.
@@ -113,14 +135,20 @@ def collect_dataset(
         episodes, steps: one of them is given.
         format: "hdf5" (a Minari dataset) or "npz" (one file of arrays).
         force: replace what an earlier run left in `out`; that is removed when the first new episode is finished.
-        resume: continue the run that was begun in `out` with the same arguments: its finished episodes are kept, and
-            it ends with the same bytes as if it had not been stopped. With nothing there it begins one, with a
-            complete run there it does nothing, unless its dataset was removed, which is then made again. Objects
-            (a policy, a function) are compared by what they are made of, not by name alone.
+        resume: continue the run that was begun in `out` with the same arguments, or with more `episodes` or `steps`:
+            its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
+            there it begins one, with a complete run there it does nothing, unless its dataset was removed or cut short,
+            which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
+            alone.
+        on_error, max_skipped, max_deaths: as for `collect`. What is left out is in the summary's `skipped`; the others
+            are numbered without gaps, and each has its index in the run as `episode_index` (in an `.npz` file, as in
+            `episode_indices`). The bytes are those of any run that leaves out the same episodes.
+        retry_skipped: with `resume`: try those again that were left out, which else stay so.
         verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
             the summary's warnings.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
+        progress: as for `collect`.
 
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
@@ -137,6 +165,9 @@ def collect_dataset(
         raise UsageError("force starts again and resume continues: give one of them")
     if verify < 0:
         raise UsageError(f"verify must not be negative, got {verify}")
+    if retry_skipped and not resume:
+        raise UsageError("retry_skipped is for a run that is resumed: give resume too")
+    skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
     check_options(pool_options)
     env = env_of(env)
@@ -161,14 +192,28 @@ def collect_dataset(
     folder = Path(out).absolute()
     output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
     with RunDirectory(out) as place:
-        for warning in place.check(arguments, output, force=force, resume=resume, objects=objects):
-            log.warning("%s", warning)
+        checked = place.check(arguments, output, force=force, resume=resume, objects=objects)
+        had: list[EpisodeNote] = []
+        left_out: list[Skipped] = []
+        damage, reopened = "", False
         if resume and place.complete:
-            if (output / "data" / minari_files.DATA_FILE if format == "hdf5" else output).exists():
-                found = place.summary()
+            found = place.summary()
+            damage = _damage(_data_file(output, format), found)
+            if damage == GONE:
+                log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
+            elif not damage and not checked.grown and not (retry_skipped and found.skipped):
                 dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
                 return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
-            log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
+            elif not damage:
+                left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
+                try:
+                    had, reopened = place.reopen(_data_file(output, format), format, left_out), True
+                except ValueError as error:
+                    log.warning("the episodes of the complete run are made again: %s", error)
+        elif resume:
+            had, left_out = place.recover(), [] if retry_skipped else place.skipped()
+        for warning in checked.warnings:
+            log.warning("%s", warning)
         recipe = RolloutRecipe(
             EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
             policy,
@@ -180,13 +225,54 @@ def collect_dataset(
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
-        run.begin(place.recover() if resume else [], count, watch, pool_options)
+        shown = Progress(progress)
+        run.begin(had, left_out, count, skipping, _both(watch, shown.tell), pool_options)
 
         def prepare() -> None:
+            if damage not in ("", GONE):
+                kept = place.keep_damaged(_data_file(output, format))
+                log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
+            if reopened:
+                place.reopened()
             if not (resume and place.parts.exists()):
                 place.begin(arguments, output, objects)
+                return
+            if retry_skipped:
+                place.note_skipped([])
+            if checked.grown:
+                place.grow(arguments)
 
-        return run.go(prepare, verify, command, pool_options)
+        with shown:
+            return run.go(prepare, verify, command, pool_options)
+
+
+def _both(
+    one: Callable[[Standing], None] | None, other: Callable[[Standing], None] | None
+) -> Callable[[Standing], None] | None:
+    """Whoever of the two wants to be told."""
+    if one is None or other is None:
+        return one or other
+
+    def tell(now: Standing) -> None:
+        one(now)
+        other(now)
+
+    return tell
+
+
+def _data_file(output: Path, format: Format) -> Path:
+    """Of a dataset the file that holds its episodes."""
+    return output / "data" / minari_files.DATA_FILE if format == "hdf5" else output
+
+
+def _damage(path: Path, summary: Summary) -> str:
+    """What is wrong with a complete run's data file; "" for nothing. Its size tells of copies that were cut short."""
+    if not path.exists():
+        return GONE
+    size = path.stat().st_size
+    if summary.data_bytes in (0, size):
+        return ""
+    return f"{path} has {size:,} bytes and was written with {summary.data_bytes:,}"
 
 
 def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
@@ -228,17 +314,31 @@ class _Run:
     def begin(
         self,
         had: list[EpisodeNote],
+        left_out: list[Skipped],
         workers: int | None,
-        watch: Callable[[Standing], None] | None,
+        skipping: Skipping,
+        tell: Callable[[Standing], None] | None,
         pool_options: dict[str, Any],
     ) -> None:
         """Start the workers. Nothing is written yet."""
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
-        self._watch = throttled(watch) if watch is not None else None
-        schedule = Schedule(*self._amounts, {note.index: note.length for note in had})
+        self._skipped = {each.index: each for each in left_out if each.index not in self._notes}
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped)
+        why = skipping.too_many(schedule.skipped, schedule.episodes, len(had)) if skipping.skip and left_out else ""
+        if why:
+            raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
         self._start = perf_counter()
-        self._collection = Collection(self._recipe, schedule, root=self._seed, workers=workers, **pool_options)
+        self._collection = Collection(
+            self._recipe,
+            schedule,
+            root=self._seed,
+            workers=workers,
+            skipping=skipping,
+            skip=self._skip,
+            tell=tell,
+            **pool_options,
+        )
         described = self._collection.pool.descriptions[0]
         self._spaces = described.observation_space, described.action_space
         self._spec = _limited(described.metadata["spec"], self._recipe.max_steps)
@@ -261,9 +361,11 @@ class _Run:
             self._notes = {note.index: note for note in recover(self._place.parts)}
         if self._notes:  # a worker may have stored one that its caller was never told of
             self._place.settle()
-        notes, complete = self._prefix()
+        notes, skipped, complete = self._prefix()
         try:
-            report = self._merge(self._place.parts, self._place.path, [n.index for n in notes]) if notes else None
+            report = (
+                self._merge(self._place.parts, self._place.path, [n.index for n in notes], complete) if notes else None
+            )
         except OSError as error:
             if stopped is None or isinstance(stopped, KeyboardInterrupt):
                 stopped = _unmerged(error, len(self._notes))
@@ -280,11 +382,11 @@ class _Run:
             try:
                 warnings += verify_episodes(
                     self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
-                    workers=min(verify, collection.workers), **pool_options,
+                    workers=min(verify, collection.workers), **{**pool_options, "worker_output": "keep"},
                 )  # fmt: skip
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
-        summary = self._summary(notes, report, command, seconds, collected, collection.tally, shares, warnings)
+        summary = self._summary(notes, skipped, report, command, seconds, collected, collection.tally, shares, warnings)
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()
@@ -294,38 +396,32 @@ class _Run:
         return stored
 
     def _collect(self, collection: Collection) -> None:
-        episodes, steps = self._amounts
-        notes, watch = self._notes, self._watch
-        now = Standing(episodes, steps, len(notes), sum(note.length for note in notes.values()))
-        if watch is not None:
-            watch(now)
-        for index, length, note in collection:
+        notes = self._notes
+        for index, _, note in collection:
             if not notes:
                 self._place.settle()
                 if self._format == "hdf5":
                     minari_files.require()  # to merge with: importing it takes 40 ms, in which the workers play on
             notes[index] = note
-            if watch is not None:
-                now.episodes += 1
-                now.steps += length
-                now.made += 1
-                now.made_steps += length
-                now.return_sum += note.total_reward
-                watch(now)
 
-    def _prefix(self) -> tuple[list[EpisodeNote], bool]:
-        """The episodes 0, 1, ... that are there and belong to the run, and whether they are all of it."""
-        schedule = Schedule(*self._amounts, {index: note.length for index, note in self._notes.items()})
-        found: list[EpisodeNote] = []
-        while (note := self._notes.get(len(found))) is not None and (schedule.end is None or len(found) < schedule.end):
-            found.append(note)
-        return found, schedule.complete
+    def _skip(self, skipped: Skipped) -> None:
+        self._skipped[skipped.index] = skipped
+        self._place.note_skipped(self._skipped.values())
 
-    def _merge(self, parts: Path, out: Path, episodes: Sequence[int]) -> MergeReport:
+    def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
+        """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
+        they are all of it."""
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in self._notes.values()}, self._skipped)
+        run = range(schedule.prefix)
+        notes = [self._notes[index] for index in run if index not in schedule.skipped]
+        return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
+
+    def _merge(self, parts: Path, out: Path, episodes: Sequence[int], complete: bool = False) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
             parts, out, episodes, env_id=self._env_id, policy=self._policy, observation_space=observation_space,
             action_space=action_space, env_spec=self._spec, format=self._format,
+            kept=out / KEPT if complete else None,
         )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
@@ -343,6 +439,7 @@ class _Run:
     def _summary(
         self,
         notes: list[EpisodeNote],
+        skipped: list[Skipped],
         report: MergeReport,
         command: str,
         seconds: float,
@@ -351,16 +448,7 @@ class _Run:
         shares: dict[int, Shares],
         warnings: list[str],
     ) -> Summary:
-        step = sum(share.step + share.reset for share in shares.values())
-        spent = {
-            "step": step,
-            "policy": sum(share.policy for share in shares.values()),
-            "encode": sum(share.encode for share in shares.values()),
-            "merge": seconds - collected,
-        }
-        total = sum(spent.values())
         steps = sum(note.length for note in notes)
-        made = [share.step + share.reset + share.policy + share.encode for _, share in sorted(shares.items())]
         return Summary(
             command=command,
             versions=versions(*_packages(self._spec)),
@@ -375,6 +463,7 @@ class _Run:
             digests=[note.digest for note in notes],
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
+            data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
@@ -382,10 +471,11 @@ class _Run:
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
             raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
-            time_shares={name: value / total for name, value in spent.items()},
-            worker_shares=[min(1.0, busy / collected) for busy in made],
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, share.busy / collected) for _, share in sorted(shares.items())],
             restarts=tally.restarts,
             speculative=tally.speculative,
+            skipped=[vars(each) for each in skipped],
             warnings=warnings,
         )
 

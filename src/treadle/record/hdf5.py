@@ -28,6 +28,8 @@ COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
 # The id is the first attribute of the first object, so that merging can set it without reading anything else.
 ID_OFFSET = 64
+SEED_OFFSET = ID_OFFSET + len(form.attribute("seed", form.datatype(np.dtype("<i8")), (), bytes(8)))
+INDEX = "episode_index"
 
 _U64 = struct.Struct("<Q")
 _PREPARED_MAX = 256
@@ -68,9 +70,9 @@ class _Prepared:
     def finish(self) -> None:
         """All is laid out: cut the bytes at the numbers, so that one `pack` makes the head of an episode.
 
-        The order in which `fill` takes the numbers: seed, total_steps, the statistics, then column by column.
+        The order in which `fill` takes the numbers: seed, index, total_steps, the statistics, then column by column.
         """
-        numbers = [(self.values["seed"], "Q"), (self.values["total_steps"], "Q")]
+        numbers = [(self.values[name], "Q") for name in ("seed", INDEX, "total_steps")]
         numbers += [(self.values[name], "d") for name in _RETURNS]
         numbers += [(at, "Q") for slot in self.slots for at in slot.numbers]
         order = sorted(range(len(numbers)), key=lambda i: numbers[i][0])
@@ -113,8 +115,12 @@ class Hdf5Encoder:
                     raise TypeError(f"option {name!r} cannot be stored: {error}") from None
         self._prepared: dict[tuple, _Prepared] = {}
 
-    def encode(self, columns: Sequence[Column], seed: int) -> Blob:
-        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",)."""
+    def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
+        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",).
+
+        `index`: which episode of its run it is; stored as the attribute `INDEX`, because Minari's own `id` counts what
+        is in the file.
+        """
         key: Any = kind_of(columns)
         if sum([array.nbytes for _, array in columns]) >= COMPRESS_FROM:  # else none of them is compressed
             key = (key, *[_chunking(array) for _, array in columns])
@@ -146,7 +152,7 @@ class Hdf5Encoder:
                     end += -size % 8
             if path == ("rewards",):
                 statistics = _statistics(array)
-        head = prepared.fill([seed, *statistics, *numbers])
+        head = prepared.fill([seed, index, *statistics, *numbers])
         if trees:
             patched = bytearray(head)
             for at, tree in trees:
@@ -178,6 +184,7 @@ class Hdf5Encoder:
         numbers = {
             "id": np.int64(0),
             "seed": np.uint64(0) if seed >= 2**63 else np.int64(0),
+            INDEX: np.int64(0),
             "total_steps": np.int64(0),
         }
         return {**numbers, **self._options, **{name: np.float64(0) for name in _RETURNS}}
@@ -293,6 +300,15 @@ def _flatten(options: Mapping[str, Any], above: str) -> Iterable[tuple[str, Any]
             yield f"{above}/{key}", value
 
 
+def moved(head: Any, moves: Any, by: int, number: int) -> bytearray:
+    """A blob's head with `by` added to its addresses, and `number` as its id."""
+    head, unpack_from, pack_into = bytearray(head), _U64.unpack_from, _U64.pack_into
+    for at in np.frombuffer(moves, "<u4").tolist():
+        pack_into(head, at, unpack_from(head, at)[0] + by)
+    pack_into(head, ID_OFFSET, number)
+    return head
+
+
 def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
     """Write a file whose groups `episode_0`, `episode_1`, ... are the blobs in this order.
 
@@ -304,15 +320,10 @@ def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
         The size of the file in bytes.
     """
     names, addresses, end = list[bytes](), list[int](), form.SUPERBLOCK_SIZE
-    unpack_from, pack_into = _U64.unpack_from, _U64.pack_into
     with open(path, "wb", buffering=1 << 20) as file:
         file.write(bytes(form.SUPERBLOCK_SIZE))
         for number, (moves, head, data) in enumerate(blobs):
-            head = bytearray(head)
-            for at in np.frombuffer(moves, "<u4").tolist():
-                pack_into(head, at, unpack_from(head, at)[0] + end)
-            pack_into(head, ID_OFFSET, number)
-            file.write(head)
+            file.write(moved(head, moves, end, number))
             file.write(data)
             names.append(b"episode_%d" % number)
             addresses.append(end)

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 from gymnasium.envs.registration import EnvSpec
 
+from treadle import pickling
 from treadle.sample.named import Named
 
 _MARK = re.compile(r"[0-9a-f]{32}")
@@ -61,7 +62,7 @@ def _dialect() -> str:
     return f"python {platform.python_version()}, cloudpickle {cloudpickle.__version__}"
 
 
-class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Canonical(pickling.Pickler):
     """Writes what need not be read again. Instead of what varies it writes what it stands for."""
 
     def reducer_override(self, obj: Any) -> Any:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SUFFIX = ".episodes"
-_FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(16, b"\0") for name in ("hdf5", "npz")}
+FORMAT_SIZE = 16
+_FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(FORMAT_SIZE, b"\0") for name in ("hdf5", "npz", "kept")}
 _FRAME = struct.Struct("<4sIIIIQ")
 _NOTE = struct.Struct("<QQQdQBB16s")
 _MAGIC = b"TRep"
@@ -58,13 +59,16 @@ class EpisodeNote:
 
 
 class Record(NamedTuple):
-    """A stored episode: its note, what else its writer noted, and where in the (mapped) file its sections are."""
+    """A stored episode: its note, what else its writer noted, and where in the (mapped) file its sections, and all of
+    the record, are."""
 
     note: EpisodeNote
     extra: dict[str, Any]
     buffer: memoryview
     start: int
     sizes: tuple[int, int, int]
+    begin: int
+    end: int
 
     @property
     def sections(self) -> tuple[memoryview, memoryview, memoryview]:
@@ -106,21 +110,7 @@ class Journal:
         self, note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
     ) -> None:
         """Write one record. When that fails the journal ends where it ended before, and can be appended to again."""
-        packed = _NOTE.pack(
-            note.index, note.seed, note.length, note.total_reward, note.nbytes,
-            note.terminated, note.truncated, bytes.fromhex(note.digest),
-        )  # fmt: skip
-        if extra or note.left_out:
-            packed += json.dumps({"left_out": note.left_out, **(extra or {})}).encode()
-        frame = _FRAME.pack(_MAGIC, 0, len(packed), len(moves), len(head), sum(map(len, data)))
-        crc = 0
-        pieces = [frame[_AFTER_CRC:], packed, moves, head, *data]
-        if sum(map(len, pieces)) < 1 << 20:
-            pieces = [b"".join(pieces)]
-        for piece in pieces:
-            crc = zlib.crc32(piece, crc)
-        first = _MAGIC + struct.pack("<I", crc)
-        self._write([first + pieces[0], *pieces[1:]] if len(pieces) == 1 else [first, *pieces])
+        self._write(packed(note, moves, head, data, extra))
 
     def _write(self, pieces: list[Any]) -> None:
         end = self._end
@@ -158,6 +148,32 @@ class Journal:
             self._fd = -1
 
 
+def file_head(format: str) -> bytes:
+    """The first bytes of a journal."""
+    return _FILE_HEAD[format]
+
+
+def packed(
+    note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
+) -> list[Any]:
+    """A record as buffers, one or many."""
+    noted = _NOTE.pack(
+        note.index, note.seed, note.length, note.total_reward, note.nbytes,
+        note.terminated, note.truncated, bytes.fromhex(note.digest),
+    )  # fmt: skip
+    if extra or note.left_out:
+        noted += json.dumps({"left_out": note.left_out, **(extra or {})}).encode()
+    frame = _FRAME.pack(_MAGIC, 0, len(noted), len(moves), len(head), sum(map(len, data)))
+    crc = 0
+    pieces = [frame[_AFTER_CRC:], noted, moves, head, *data]
+    if sum(map(len, pieces)) < 1 << 20:
+        pieces = [b"".join(pieces)]
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    first = _MAGIC + struct.pack("<I", crc)
+    return [first + pieces[0], *pieces[1:]] if len(pieces) == 1 else [first, *pieces]
+
+
 def journals(directory: Path) -> list[Path]:
     """The journals in a directory, in the order of their names."""
     return sorted(Path(directory).glob(f"worker-*{SUFFIX}"))
@@ -169,8 +185,7 @@ def read(path: Path, format: str | None = None) -> Iterator[Record]:
     Raises:
         ValueError: when the journal was written for another format, or is none.
     """
-    for record, _ in _scan(path, format):
-        yield record
+    yield from _scan(path, format)
 
 
 def trim(path: Path) -> list[EpisodeNote]:
@@ -178,24 +193,23 @@ def trim(path: Path) -> list[EpisodeNote]:
     found = list(_scan(path, None))
     if not found:
         os.unlink(path)
-    elif os.path.getsize(path) > found[-1][1]:
-        os.truncate(path, found[-1][1])
-    return [record.note for record, _ in found]
+    elif os.path.getsize(path) > found[-1].end:
+        os.truncate(path, found[-1].end)
+    return [record.note for record in found]
 
 
-def _scan(path: Path, format: str | None) -> Iterator[tuple[Record, int]]:
-    """Records with the position of their end."""
+def _scan(path: Path, format: str | None) -> Iterator[Record]:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size < 16:
+        if size < FORMAT_SIZE:
             return
         buffer = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
-    head = bytes(buffer[:16])
+    head = bytes(buffer[:FORMAT_SIZE])
     if head not in _FILE_HEAD.values():
         raise ValueError(f"{path} is not a file of episodes")
     if format is not None and head != _FILE_HEAD[format]:
         raise ValueError(f"{path} was written for another format than {format}")
-    at = 16
+    at = FORMAT_SIZE
     while at + _FRAME.size <= size:
         magic, crc, *sizes = _FRAME.unpack_from(buffer, at)
         end = at + _FRAME.size + sum(sizes)
@@ -207,5 +221,5 @@ def _scan(path: Path, format: str | None) -> Iterator[tuple[Record, int]]:
         index, seed, steps, total, nbytes, terminated, truncated, digest = _NOTE.unpack_from(packed)
         left_out = tuple(extra.pop("left_out", ()))
         note = EpisodeNote(index, seed, steps, total, bool(terminated), bool(truncated), nbytes, digest.hex(), left_out)
-        yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2], sizes[3])), end
+        yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2], sizes[3]), at, end)
         at = end

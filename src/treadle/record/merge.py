@@ -7,10 +7,10 @@ all, and the parts are never touched.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, journals, read
 from treadle.record.npz import assemble_npz, load_npz
 from treadle.record.parts import Format
+from treadle.record.reopening import keep
+from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def merge(
     env_spec: EnvSpec | str | None = None,
     format: Format = "hdf5",
     metadata: Mapping[str, Any] | None = None,
+    kept: Path | None = None,
 ) -> MergeReport:
     """Make the dataset of the parts in `directory`.
 
@@ -90,6 +93,7 @@ def merge(
         action_space: the environment's.
         env_spec: what `recover_environment` will make; None when the environment has no spec.
         format: what the parts were written for.
+        kept: where to write what the dataset can be taken apart with (`treadle.record.reopening`).
         metadata: more for Minari's `metadata.json`, such as `description` or `author` (a list).
 
     Raises:
@@ -107,7 +111,7 @@ def merge(
     said: list[str] = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
+        remove(temporary)
         if format == "npz":
             nbytes = assemble_npz(temporary, records)
         else:
@@ -130,10 +134,13 @@ def merge(
             namespace = target.parent / "namespace_metadata.json"
             if not namespace.exists():
                 namespace.write_text("{}")
-            _remove(target)
+            remove(target)
         os.replace(temporary, target)
+        if kept is not None:
+            keep(kept, format, records)
     except OSError as error:
-        _remove(temporary, quietly=True)
+        with contextlib.suppress(OSError):  # the disk may be as broken for this
+            remove(temporary)
         raise OSError(error.errno, f"cannot write the dataset: {error.strerror}", str(target)) from error
     return MergeReport(
         path=target,
@@ -182,13 +189,6 @@ def _left_out(records: Sequence[Record]) -> list[str]:
         f"info {json.dumps(key)} left out of {count} of {len(records)} episodes: it has no fixed shape and is not JSON"
         for key, count in counts.items()
     ]
-
-
-def _remove(path: Path, quietly: bool = False) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=quietly)
-    elif path.exists():
-        path.unlink()
 
 
 def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:

@@ -32,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever the file is written
 class NpzEncoder:
     """Turns episodes into raw arrays, the large ones compressed while they wait to be merged."""
 
-    def encode(self, columns: Sequence[Column], seed: int) -> Blob:
+    def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
         """The blob of an episode: its head is JSON that says what lies where in the data."""
         table, pieces = list[list[Any]](), list[bytes]()
         for path, array in columns:
@@ -89,17 +89,22 @@ def assemble_npz(path: Path, records: Sequence[Record]) -> int:
     return path.stat().st_size
 
 
+def rows_of(name: str, length: int) -> int:
+    """How many rows an array has for an episode of `length` steps."""
+    resets = name.split("/")[0] in ("observations", "infos") and not name.startswith(f"infos/{POLICY_INFOS}/")
+    return length + resets
+
+
 def _write_member(archive: zipfile.ZipFile, name: str, records: Sequence[Record]) -> None:
     kinds = {_Stored(record).kind(name) for record in records}
-    extra_row = name.split("/")[0] in ("observations", "infos") and not name.startswith(f"infos/{POLICY_INFOS}/")
-    rows = sum(record.note.length + extra_row for record in records)
+    rows = sum(rows_of(name, record.note.length) for record in records)
     if len(kinds) == 1:
         dtype, shape = next(iter(kinds)) or (np.dtype(bool), ())
         if dtype == "S":
             dtype = np.dtype(f"S{max(_Stored(record).table[name][0].itemsize for record in records)}")
         pieces = (_Stored(record).array(name).astype(dtype, copy=False) for record in records)
     else:
-        texts = [_as_text(_Stored(record), name, record.note.length + extra_row) for record in records]
+        texts = [_as_text(_Stored(record), name, rows_of(name, record.note.length)) for record in records]
         dtype, shape = np.dtype(f"S{max(t.dtype.itemsize for t in texts)}"), ()
         pieces = (text.astype(dtype) for text in texts)
     head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}

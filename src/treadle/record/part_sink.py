@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -57,8 +58,10 @@ class OpenSink:
         return self._writer.add(episode)
 
     def close(self) -> None:
-        """Close what was opened."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._hold >= 0:
-            os.close(self._hold)
+        """Close what was opened, unless an environment has done so."""
+        with contextlib.suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            if self._hold >= 0:
+                os.close(self._hold)

@@ -86,7 +86,7 @@ class PartWriter:
             digest=self._digest(columns).hex(),
             left_out=left_out,
         )
-        blob = self._encoder.encode(columns, episode.seed)
+        blob = self._encoder.encode(columns, episode.seed, episode.index)
         extra = {"texts": self._texts(episode)} if self._foreign else None
         self._journal.append(note, *blob, extra)
         return note

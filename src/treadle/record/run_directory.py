@@ -2,11 +2,17 @@
 
 ```
 DIR/run.json        the arguments that decide the run's bytes; written first
-DIR/.parts/         finished episodes that are not merged yet; gone when the run is complete
+DIR/.parts/         finished episodes that are not merged yet, and which are left out; gone when the run is complete
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
+DIR/.episodes       of a complete run: what the dataset can be taken apart with when the run is to go on
+DIR/.reopened/      parts that are being made of the dataset of such a run
+DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
 DIR/.replaced/      what a run that replaces another found, until its first episode is finished
 ```
+
+The directory may come from somebody else, so what its files say is not trusted: names in them are relative, hold no
+".." and lead to something below DIR, also through links; else the file is damaged, and nothing that it names is moved.
 
 Two locks, both of the kernel's (`flock`), so that they end with the processes that hold them, however those end: the
 caller holds one on DIR for the whole run, each worker a shared one on DIR/.parts while it may write there. A run that
@@ -18,19 +24,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from treadle.errors import UsageError
 from treadle.record.journal import EpisodeNote, journals, read
-from treadle.record.parts import recover
-from treadle.record.summary import Summary, read_summary
+from treadle.record.parts import Format, recover
+from treadle.record.reopening import KEPT, reopen
+from treadle.record.summary import Summary, read_summary, skipped_of
+from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
 
@@ -38,7 +47,23 @@ PARTS = ".parts"
 ARGUMENTS = "run.json"
 SUMMARY = "summary.json"
 REPLACED = ".replaced"
+SKIPPED = "skipped.json"
+REOPENED = ".reopened"
+AMOUNTS = ("episodes", "steps")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
+
+
+class Checked(NamedTuple):
+    """What `RunDirectory.check` has found.
+
+    Attributes:
+        warnings: what a person should be told when the run goes on: a Python file that has changed since it was begun,
+            or an object of which nobody knows whether it is the same.
+        grown: is more asked for than when it was begun?
+    """
+
+    warnings: tuple[str, ...] = ()
+    grown: bool = False
 
 
 class RunDirectory:
@@ -70,6 +95,9 @@ class RunDirectory:
                 f"another run is writing to {self.path}; wait for it or choose another directory"
             ) from None
         try:
+            for name in (PARTS, REPLACED, KEPT):
+                self._below(self.path / name)
+            remove(self.path / REOPENED)
             self._settle_replaced()
         except BaseException:
             os.close(self._fd)
@@ -79,6 +107,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        remove(self.path / REOPENED)
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()
         os.close(self._fd)
@@ -93,18 +122,28 @@ class RunDirectory:
         path = self.path / SUMMARY
         try:
             return read_summary(path)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, error) from error
 
     def _begun(self) -> dict[str, Any]:
         """What `begin` wrote. Raises UsageError when it is damaged."""
         path = self.path / ARGUMENTS
         try:
-            content = json.loads(path.read_text())
+            content = _read_json(path)
             found = {name: dict(content[name]) for name in ("arguments", "files")}
-            return {**found, "objects": dict(content.get("objects", {})), "output": str(content["output"])}
+            below(self.path, content["output"])
+            return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
         except (ValueError, TypeError, KeyError) as error:
             raise _damaged(path, error) from error
+
+    def _below(self, path: Path) -> None:
+        """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
+        try:
+            below(self.path, str(path.relative_to(self.path)))
+        except ValueError:
+            raise UsageError(
+                f"{path} is damaged: it leads outside {self.path}; remove that link, or choose another directory"
+            ) from None
 
     def check(
         self,
@@ -114,25 +153,24 @@ class RunDirectory:
         force: bool,
         resume: bool,
         objects: Mapping[str, str | None] | None = None,
-    ) -> list[str]:
+    ) -> Checked:
         """May a run with these arguments begin here, and make `output`?
 
         Args:
             objects: of the arguments given as objects, as `identity.identities` gives them.
 
-        Returns:
-            What a person should be told: a Python file that has changed since the run to resume was begun, or an object
-            of which nobody knows whether it is the same.
-
         Raises:
             UsageError: something is there, and neither `force` nor `resume` says what to do with it; or the run to
                 resume was made with other arguments, which are named; or its `run.json` is damaged.
         """
+        self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
             before = self._begun()
             others, unknown = compared(before["objects"], objects or {})
-            changes = differences(before["arguments"], arguments)
+            known = before["arguments"]
+            grown = {name: known[name] for name in AMOUNTS if _grows(known.get(name), arguments.get(name))}
+            changes = differences(known, {**arguments, **grown})
             named = {change.partition(" was ")[0] for change in changes}
             changes += [
                 f"{name} is another object than then, or in another state"
@@ -142,16 +180,19 @@ class RunDirectory:
             if changes:
                 raise UsageError(
                     f"{self.path} was begun with other arguments ({'; '.join(changes)}): --resume continues with the "
-                    "same ones; use --force to start again, or another directory"
+                    "same ones (only more episodes or steps may be asked for); use --force to start again, or another "
+                    "directory"
                 )
-            if self.complete:
-                return []
-            known = before["files"]
-            return [
+            digests, files = (
+                file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
+                before["files"],
+            )
+            warnings = [
                 f"{name} has changed since the run was begun: episodes from before and after are mixed"
-                for name, digest in file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]).items()
-                if known.get(name, digest) != digest
+                for name, digest in digests.items()
+                if files.get(name, digest) != digest
             ] + [f"nobody can tell whether {name} is the same object as when the run was begun" for name in unknown]
+            return Checked(tuple(warnings), bool(grown))
         if found and not force:
             if resume:
                 raise UsageError(
@@ -159,10 +200,34 @@ class RunDirectory:
                 )
             advice = "--force to replace it" if self.complete else "--resume to continue it, or --force to start again"
             raise UsageError(f"{found} is there already: use {advice}, or choose another directory with --out")
-        return []
+        return Checked()
 
     def _files(self) -> tuple[Path, ...]:
-        return self.parts, self.path / SUMMARY, self.path / ARGUMENTS
+        return self.parts, self.path / SUMMARY, self.path / ARGUMENTS, self.path / KEPT
+
+    def reopen(self, data: Path, format: Format, skipped: Iterable[Skipped]) -> list[EpisodeNote]:
+        """Make parts of a complete run's dataset again; `reopened` puts them in their place. Returns their notes.
+
+        Raises:
+            ValueError: when that cannot be done; the dataset is as it was.
+        """
+        work = self.path / REOPENED
+        work.mkdir()
+        try:
+            reopen(self.path / KEPT, data, format, work)
+        except FileNotFoundError as error:
+            raise ValueError(f"{error.filename} is missing") from error
+        _write_json(work / SKIPPED, [vars(each) for each in skipped])
+        return recover(work)
+
+    def reopened(self) -> None:
+        """The run is not complete any more: it has parts, and its dataset until the next one is made of them."""
+        os.rename(self.path / REOPENED, self.parts)
+
+    def grow(self, arguments: Mapping[str, Any]) -> None:
+        """Note that more is asked for than when the run was begun. Call it when there are parts."""
+        before = self._begun()
+        _write_json(self.path / ARGUMENTS, {**before, "arguments": dict(arguments)})
 
     def recover(self) -> list[EpisodeNote]:
         """The episodes of the run to resume, once nobody writes any more.
@@ -173,7 +238,23 @@ class RunDirectory:
         if not self.parts.exists():
             return []
         self._await_writers()
+        for path in journals(self.parts):
+            self._below(path)
         return recover(self.parts)
+
+    def skipped(self) -> list[Skipped]:
+        """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
+        path = self.parts / SKIPPED
+        if not path.exists():
+            return []
+        try:
+            return skipped_of(_read_json(path))
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(path, error) from error
+
+    def note_skipped(self, skipped: Iterable[Skipped]) -> None:
+        """Write down which episodes the run has left out so far."""
+        _write_json(self.parts / SKIPPED, [vars(each) for each in skipped])
 
     def begin(
         self, arguments: Mapping[str, Any], output: Path, objects: Mapping[str, str | None] | None = None
@@ -220,11 +301,22 @@ class RunDirectory:
 
     def _restore(self) -> None:
         aside = self.path / REPLACED
-        if (aside / "paths.json").exists():
-            for name in json.loads((aside / "paths.json").read_text()):
-                if (aside / "was" / name).exists():
-                    remove(self.path / name)
-                    os.rename(aside / "was" / name, self.path / name)
+        listed = aside / "paths.json"
+        if listed.exists():
+            try:
+                names = _read_json(listed)
+                if not isinstance(names, list):
+                    raise TypeError(f"a list is expected, got {type(names).__name__}")
+                now = [below(self.path, name) for name in names]
+                was = [below(self.path, f"{REPLACED}/was/{name}") for name in names]
+            except (ValueError, TypeError) as error:
+                raise _damaged(
+                    listed, error, f"nothing was moved; remove {aside} by hand, or choose another directory"
+                ) from error
+            for source, target in zip(was, now, strict=True):
+                if source.exists():
+                    remove(target)
+                    os.rename(source, target)
         remove(aside)
 
     def _settle_replaced(self) -> None:
@@ -262,6 +354,13 @@ class RunDirectory:
             remove(path)
         self._restore()
 
+    def keep_damaged(self, path: Path) -> Path:
+        """Put a damaged file where no run looks for anything: DIR/NAME.damaged, with a number from the second on."""
+        names = (f"{path.name}{'' if n == 1 else f'.{n}'}.damaged" for n in itertools.count(1))
+        kept = next(self.path / name for name in names if not os.path.lexists(self.path / name))
+        os.rename(path, kept)
+        return kept
+
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""
         remove(self.parts)
@@ -286,11 +385,33 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _damaged(path: Path, error: Exception) -> UsageError:
-    return UsageError(
-        f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): --force starts again, or choose "
-        "another directory"
-    )
+def _grows(before: Any, now: Any) -> bool:
+    return isinstance(before, int) and isinstance(now, int) and now > before
+
+
+def below(root: Path, name: Any) -> Path:
+    """`root / name`, for a name that was read from a file.
+
+    Raises:
+        ValueError: when that is not below `root`, for whatever reason. TypeError: when it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a name is expected, got {name!r}")
+    relative, path = Path(name), root / name
+    inside = relative.parts and not relative.is_absolute() and ".." not in relative.parts
+    if not inside or root.resolve() not in path.resolve().parents:
+        raise ValueError(f"{name!r} is not below {root}")
+    return path
+
+
+def _damaged(
+    path: Path, error: Exception, advice: str = "--force starts again, or choose another directory"
+) -> UsageError:
+    return UsageError(f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): {advice}")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -298,6 +419,7 @@ def _write_json(path: Path, content: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(json.dumps(content, indent=1) + "\n")
             os.replace(temporary, path)
         finally:
@@ -326,10 +448,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def file_digests(*references: Any) -> dict[str, str]:
-    """blake2b-128 of the Python files named in "file.py:attribute" references, by path; others are skipped."""
+    """blake2b-128 of the files of "file.py:attribute" and "model.zip" references, by path; others are skipped."""
     out = {}
     for reference in references:
-        name = reference.rpartition(":")[0] if isinstance(reference, str) else ""
-        if name.endswith(".py") and os.path.isfile(name):
+        name = reference if isinstance(reference, str) else ""
+        name = name if name.endswith(".zip") else name.rpartition(":")[0]
+        if name.endswith((".py", ".zip")) and os.path.isfile(name):
             out[name] = hashlib.blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
     return out

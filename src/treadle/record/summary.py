@@ -7,12 +7,16 @@ import json
 import math
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.sample.rollout_slot import Shares
+from treadle.sample.skipping import Skipped
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Summary:
     """A finished (or interrupted) run.
 
@@ -35,12 +39,15 @@ class Summary:
         steps_per_second: stored steps over wall time.
         raw_bytes: of the arrays before compression.
         disk_bytes: of the dataset.
-        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1.
+        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1, and 1
+            together. The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         speculative: episodes that were begun and not kept.
+        skipped: episodes that failed and were left out: index, seed and cause of each.
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
+        data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
 
@@ -69,9 +76,33 @@ class Summary:
     worker_shares: list[float] = field(default_factory=list)
     restarts: int = 0
     speculative: int = 0
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     dataset: str = ""
+    data_bytes: int = 0
     recoverable: bool = True
+
+    @property
+    def in_short(self) -> str:
+        """Such as "100 episodes of CartPole-v1 by random, 2,214 steps, mean return 22.14"."""
+        mean = sum(self.returns) / self.episodes
+        count = f"{self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
+        return f"{count} of {self.env_id} by {self.policy}, {self.steps:,} steps, mean return {mean:,.2f}"
+
+    def __repr__(self) -> str:
+        return f"<Summary: {self.in_short}, hash {self.hash}>"
+
+
+def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:
+    """`Summary.time_shares` of what workers spent, and of so many seconds of merging. {}: workers were not asked."""
+    spent = {
+        "step": sum(share.step + share.reset for share in workers),
+        "policy": sum(share.policy for share in workers),
+        "encode": sum(share.encode for share in workers),
+        "merge": merging,
+    }
+    total = sum(spent.values())
+    return {name: value / total for name, value in spent.items()} if workers and total > 0 else {}
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -95,6 +126,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
+            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
             temporary.write_text(as_json(vars(summary)) + "\n")
             os.replace(temporary, path)
         finally:
@@ -104,10 +136,16 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 
 def read_summary(path: str | Path) -> Summary:
-    """What `write_summary` wrote. Raises ValueError or TypeError when it is damaged."""
+    """What `write_summary` wrote. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
     content = json.loads(Path(path).read_text())
+    content["skipped"] = [vars(each) for each in skipped_of(content.get("skipped", []))]
     content["returns"] = [math.nan if value is None else value for value in content["returns"]]
     return Summary(**content)
+
+
+def skipped_of(content: Any) -> list[Skipped]:
+    """Episodes that were left out, from JSON. Raises ValueError, TypeError or KeyError when it is damaged."""
+    return [Skipped(int(each["index"]), int(each["seed"]), str(each["cause"])) for each in content]
 
 
 def as_json(content: Any) -> str:

@@ -13,59 +13,111 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.sample.contract import first_observation, flag, stepped
+from treadle.errors import UsageError
+from treadle.program.gym_env import EnvRecipe
+from treadle.sample.contract import first_observation, flag, in_step, stepped
+from treadle.sample.named import env_of
+from treadle.sample.observations import Fit
 from treadle.sample.step_type import StepType
 from treadle.sample.steps import EnvSpec, EnvStep
+from treadle.spaces import Mismatch
 
 log = logging.getLogger("treadle")
 
 
-class GymnasiumEnv:
-    """A `gymnasium.Env` with the sampler's interface. Anything else is looked up in the environment itself.
+class GymEnv:
+    """A `gymnasium.Env` with the sampler's interface, which is garage's. Samplers take Gymnasium's environments as they
+    are, too: this is for programs that ask an environment for its `spec`, or step it themselves.
 
     A truncated step is a TIMEOUT (also when it is terminated as well), a terminated one is TERMINAL. The infos of
-    `reset` are the episode's.
+    `reset` are the episode's. Anything that is not here is looked up in the environment itself.
+
+    Args:
+        env: a `gymnasium.Env`, or what makes one: a registered id, an EnvSpec of Gymnasium's, a callable.
+        is_image: refused: observations are what the environment makes of them.
+        max_episode_length: steps after which an episode ends as a TIMEOUT, if it has not ended by then; None: only the
+            environment's own limit holds.
 
     Attributes:
         env: the environment.
-        spec: its spaces, and its registered limit of steps.
-        plain: do its observations lie in its space exactly, as far as is known? See `treadle.sample.tight`.
+        spec: `EnvSpec`: its spaces, and `max_episode_length` (the registered limit of steps if none was given).
+
+    Raises:
+        TypeError: `env` is something else.
+        UsageError: `is_image`, or a limit below 1; what making an environment of an id raises.
     """
 
-    def __init__(self, env: gym.Env) -> None:
+    def __init__(self, env: Any, is_image: bool = False, max_episode_length: int | None = None) -> None:
+        if is_image:
+            raise UsageError("is_image is not supported: scale pixels where they are used, or wrap the environment")
+        if max_episode_length is not None and not max_episode_length >= 1:
+            raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
+        if isinstance(env, str | gym.envs.registration.EnvSpec) or (callable(env) and not isinstance(env, gym.Env)):
+            env = EnvRecipe(env_of(env), registrations=None).build()
+        if not isinstance(env, gym.Env):
+            raise TypeError(
+                f"GymEnv takes a gymnasium.Env, an id or what makes one, and this is a {type(env).__name__}"
+            )
         self.env = env
-        limit = env.spec.max_episode_steps if env.spec is not None else None
+        limit = max_episode_length
+        if limit is None and env.spec is not None:
+            limit = env.spec.max_episode_steps
         self.spec = EnvSpec(env.observation_space, env.action_space, limit)
-        self.plain = True
+        self._limit, self._shows = max_episode_length, False
+        self._fit = Fit(env.observation_space, exact=True)
         self._seed: int | None = None
-        self._held: tuple[Any, dict[str, Any]] | None = None
-        self._steps = 0
+        self._steps: int | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Does `step` add nothing to what the environment does?"""
+        return self._limit is None and not self._shows
 
     def seed(self, seed: int) -> None:
         """Give the next reset this seed."""
         self._seed = seed
 
-    def hold(self, observation: Any, info: dict[str, Any]) -> None:
-        """Let the next `reset` return this instead of resetting."""
-        self._held = observation, info
-
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; (observation, info)."""
-        self._steps = 0
-        if self._held is not None:
-            held, self._held = self._held, None
-            return held
+        """Begin an episode; (observation, info). Raises `spaces.Mismatch` for what does not fit its space."""
+        self._steps = None
         seed, self._seed = self._seed, None
-        return first_observation(self.env.reset(seed=seed))
+        observation, info = first_observation(self.env.reset(seed=seed))
+        fitted(self._fit, observation, 0)
+        self._steps = 0
+        return observation, info
 
     def step(self, action: Any) -> EnvStep:
-        """Raises RuntimeError before the first reset, and `BadStep` for what no step returns."""
+        """Raises RuntimeError where a `reset` is due, `BadStep` for what no step returns, and `spaces.Mismatch`."""
+        if self._steps is None:
+            raise RuntimeError("reset() must be called before step()!")
         observation, reward, terminated, truncated, info = stepped(self.env.step(action))
-        self._steps += 1
-        kind = type_of(
-            self._steps, flag("terminated", terminated, self._steps), flag("truncated", truncated, self._steps)
-        )
+        self._steps = step = self._steps + 1
+        fitted(self._fit, observation, step)
+        kind = type_of(step, flag("terminated", terminated, step), flag("truncated", truncated, step))
+        if self._shows:
+            self.env.render()
+        if self._limit is not None and step >= self._limit:
+            kind = StepType.TIMEOUT
+        if kind in (StepType.TERMINAL, StepType.TIMEOUT):
+            self._steps = None
         return EnvStep(self.spec, action, float(reward), observation, info, kind)
+
+    @property
+    def render_modes(self) -> list[str]:
+        """What the environment could be made with as `render_mode`."""
+        return list(self.env.metadata.get("render_modes", []))
+
+    def render(self, mode: str | None = None) -> Any:
+        """A picture, or what else the environment's `render` returns. Raises UsageError for another mode than the one
+        that it was made with; None: whichever that is."""
+        if mode is not None and mode != self.env.render_mode:
+            raise UsageError(f"the environment was made with render_mode={self.env.render_mode!r}, not {mode!r}")
+        return self.env.render()
+
+    def visualize(self) -> None:
+        """Show the environment from now on, at every step; it has been made with a `render_mode` such as "human"."""
+        self._shows = True
+        self.env.render()
 
     def close(self) -> None:
         self.env.close()
@@ -91,6 +143,10 @@ class GymnasiumEnv:
             return self.env.get_wrapper_attr(name)
 
 
+class Adapted(GymEnv):
+    """One that a worker has made, and of which the environment's owner knows nothing."""
+
+
 def type_of(step: int, terminated: bool, truncated: bool) -> StepType:
     """The type of step number `step` (from 1) of an episode."""
     if truncated:
@@ -102,7 +158,21 @@ def type_of(step: int, terminated: bool, truncated: bool) -> StepType:
 
 def as_environment(env: Any) -> Any:
     """The environment with the sampler's interface: itself, or an adapter around a `gymnasium.Env`."""
-    return GymnasiumEnv(env) if isinstance(env, gym.Env) else env
+    return Adapted(env) if isinstance(env, gym.Env) else env
+
+
+def fit_of(env: Any) -> Fit | None:
+    """What looks at the observations of one that `as_environment` returned; None: it does so itself."""
+    return None if isinstance(env, GymEnv) else Fit(spec_of(env).observation_space, exact=False)
+
+
+def fitted(fit: Fit | None, observation: Any, step: int) -> Any:
+    """The observation as it is to be used. What is raised knows the step (from 1; 0: the reset)."""
+    try:
+        return observation if fit is None else fit(observation)
+    except Mismatch as error:
+        in_step(error, step)
+        raise
 
 
 def spec_of(env: Any) -> Any:
@@ -113,7 +183,7 @@ def spec_of(env: Any) -> Any:
 
 def bare(env: Any) -> Any:
     """The environment as its owner knows it: without our adapter."""
-    return env.env if isinstance(env, GymnasiumEnv) else env
+    return env.env if isinstance(env, Adapted) else env
 
 
 def seed_environment(env: Any, seed: int) -> None:
@@ -122,7 +192,7 @@ def seed_environment(env: Any, seed: int) -> None:
     A `gymnasium.Env` is given the seed with its next reset. Another one has its `seed` method called; if it has none,
     the random generators among its attributes (of `unwrapped`, too) are seeded in place.
     """
-    if isinstance(env, GymnasiumEnv):
+    if isinstance(env, GymEnv):
         env.seed(seed)
         return
     inner = getattr(env, "unwrapped", env)
@@ -143,4 +213,4 @@ def seed_environment(env: Any, seed: int) -> None:
                 attribute.seed(seed)
 
 
-__all__ = ["GymnasiumEnv", "as_environment", "bare", "seed_environment", "spec_of", "type_of"]
+__all__ = ["GymEnv", "as_environment", "bare", "fit_of", "fitted", "seed_environment", "spec_of", "type_of"]

@@ -84,6 +84,8 @@ def _rows(observations: Any) -> int:
 
 def as_agent(agent: Any) -> Any:
     """The agent: itself, or a `FunctionAgent` around a callable. Raises TypeError for what is neither."""
+    if isinstance(agent, type):
+        raise TypeError(f"{agent.__name__} is a class, and an agent is an object: give one that is made already")
     if any(callable(getattr(agent, name, None)) for name in ("get_action", "get_actions")):
         return agent
     if callable(agent) or callable(getattr(agent, "predict", None)):

@@ -28,6 +28,7 @@ class Bench:
 
     Attributes:
         made: rollouts that lie here.
+        begun: episodes that were begun before the present rollout, whatever became of them.
     """
 
     def __init__(self, worker: Any, lender: Lender | None = None) -> None:
@@ -36,7 +37,7 @@ class Bench:
         self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
         self._tight: TightLoop | None = None
         self._batches: list[EpisodeBatch] = []
-        self._steps = self.made = 0
+        self._steps = self.made = self.begun = 0
         self._since = perf_counter()
 
     def guard(self, stopped: Callable[[], bool]) -> None:
@@ -54,7 +55,8 @@ class Bench:
                 return step()
             except Exception as error:
                 if one:
-                    in_step(error, getattr(worker, "_eps_length", 0) + 1)
+                    episode = self.begun + len(getattr(worker, "_lengths", ()))
+                    in_step(error, getattr(worker, "_eps_length", 0) + 1, episode)
                 raise
 
         worker.step_episode = step_episode
@@ -66,11 +68,15 @@ class Bench:
             result: Any = self.worker.rollout() if tight is None else tight.play(self._stopped)
         except Interrupted:
             self.worker.discard_episode()
+            self.begun += 1
             return False
-        except BaseException:
+        except BaseException as error:
+            in_step(error, None, self.begun)
+            self.begun += 1
             if self._interruptible:  # else only the worker itself knows how to begin anew
                 self.worker.discard_episode()
             raise
+        self.begun += len(result.lengths) if isinstance(result, EpisodeBatch) else 1
         if result is False:
             return False
         if not self.made:
@@ -89,7 +95,7 @@ class Bench:
     def _tight_loop(self) -> TightLoop | None:
         tight, env = self._tight, getattr(self.worker, "env", None)
         if tight is not None and tight.env is env:
-            return tight if tight.env.plain else None
+            return tight
         if self.made:  # what lies here is sent first
             return None
         self._tight = tight_loop(self.worker, self._lender)

@@ -20,12 +20,15 @@ class BadStep(TreadleError, TypeError):
     step: int | None = None
 
 
-def in_step(error: Exception, step: int | None) -> None:
-    """Note in which step of its episode (from 1) an error was raised, for who reports it."""
-    placed = attributes_of(error)
+def in_step(error: BaseException, step: int | None, episode: int | None = None) -> None:
+    """Note in which step of its episode (from 1; 0: its reset) an error was raised, and in which episode, for who
+    reports it. The first word stands: it is that of who was nearest."""
     if type(error) is BadStep and error.step is not None:
         step = error.step
+    placed = attributes_of(error)
     placed.setdefault("treadle_step", step)
+    if episode is not None:
+        placed.setdefault("treadle_episode", episode)
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

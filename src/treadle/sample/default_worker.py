@@ -9,10 +9,11 @@ import numpy as np
 
 from treadle import seeding
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import seed_environment, spec_of
+from treadle.sample.adapt import fit_of, fitted, seed_environment, spec_of
 from treadle.sample.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.info_columns import columns_of, kept
+from treadle.sample.observations import Fit
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.steps import EnvStep
 from treadle.sample.worker import GLOBALS, Worker
@@ -36,6 +37,8 @@ class DefaultWorker(Worker):
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
         self._prev_obs: Any = None
         self._eps_length = 0
+        self._fit_env: Any = None
+        self._fit: Fit | None = None
         self._forget()
         self.worker_init()
 
@@ -63,8 +66,10 @@ class DefaultWorker(Worker):
             self.agent = as_agent(agent_update)
 
     def update_env(self, env_update: Any) -> None:
-        """An environment or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
-        self.env, _ = self.adopt(self.env, env_update)
+        """An environment, what makes one, or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
+        self.env, updated = self.adopt(self.env, env_update)
+        if updated:
+            self._fit_env = None
 
     def start_episode(self) -> None:
         """Reset the environment, then the agent."""
@@ -76,10 +81,14 @@ class DefaultWorker(Worker):
 
     def step_episode(self) -> bool:
         """One step. True: the episode is over, by the environment's word or at `max_episode_length`."""
+        if self._fit_env is not self.env:  # it may have been replaced in any way
+            self._fit_env, self._fit = self.env, fit_of(self.env)
+        if self._eps_length == 0:  # here, as subclasses have ways of their own to begin
+            self._prev_obs = fitted(self._fit, self._prev_obs, 0)
         action, agent_info = action_of(self.agent, self._prev_obs)
         self._observations.append(snapshot(self._prev_obs))  # an environment may use its array again
         step = self.env.step(action)
-        step.observation = snapshot(step.observation)
+        step.observation = snapshot(fitted(self._fit, step.observation, self._eps_length + 1))
         step.action, step.env_info = snapshot(step.action), kept(step.env_info)
         self._env_steps.append(step)
         for key, value in agent_info.items():

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from treadle import trees
+from treadle.progress import html_table
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Episode:
     """A finished episode of T steps.
 
@@ -40,6 +43,25 @@ class Episode:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def __repr__(self) -> str:
+        return f"<Episode {self.index}: {len(self):,} steps, return {self.total_reward:,.2f}, {self._end}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("steps", f"{len(self):,}"),
+            ("return", f"{self.total_reward:,.2f}"),
+            ("end", self._end),
+            ("seed", str(self.seed)),
+            *_shapes("observations", self.observations),
+            *_shapes("actions", self.actions),
+        ]
+        return html_table(rows, title=f"Episode {self.index}")
+
+    @property
+    def _end(self) -> str:
+        how = [name for name in ("terminated", "truncated") if getattr(self, name).any()]
+        return " and ".join(how) or "unfinished"
+
     @property
     def total_reward(self) -> float:
         """The undiscounted return."""
@@ -48,8 +70,15 @@ class Episode:
     @property
     def nbytes(self) -> int:
         """Bytes held by the arrays (lists of text and infos are not counted)."""
-        from treadle import trees
-
         leaves = [*trees.leaves(self.observations), *trees.leaves(self.actions)]
         arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
         return sum(a.nbytes for a in (*arrays, self.rewards, self.terminated, self.truncated))
+
+
+def _shapes(name: str, tree: Any) -> list[tuple[str, str]]:
+    """(path, what lies there) of each leaf: "observations/image", "uint8[15, 64, 64, 3]"."""
+    rows = []
+    for path, leaf in zip(trees.paths(tree), trees.leaves(tree), strict=True):
+        what = f"{leaf.dtype}{list(leaf.shape)}" if isinstance(leaf, np.ndarray) else f"{len(leaf):,} values"
+        rows.append(("/".join([name, *map(str, path)]), what))
+    return rows

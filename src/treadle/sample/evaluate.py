@@ -21,6 +21,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.progress import Progress, html_table
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.collect import Collection
 from treadle.sample.episode import Episode
@@ -30,6 +31,7 @@ from treadle.sample.schedule import Schedule
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+IN_HTML = 10  # episodes that a notebook is shown
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
 
@@ -53,8 +55,13 @@ class Score:
     terminated: bool
     truncated: bool
 
+    @property
+    def end(self) -> str:
+        """How it ended."""
+        return "terminated" if self.terminated else "truncated"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """One policy's result.
 
@@ -78,8 +85,28 @@ class Evaluation:
         """float64[episodes]."""
         return np.array([score.total_reward for score in self.scores], np.float64)
 
+    def __str__(self) -> str:
+        """In one line."""
+        if len(self.scores) == 1:  # one says nothing of the spread
+            return f"{self.policy}: return {self.mean:,.2f}, 1 episode"
+        return (
+            f"{self.policy}: mean return {self.mean:,.2f}, {CONFIDENCE:.0%} interval [{self.low:,.2f}, "
+            f"{self.high:,.2f}], std {self.std:,.2f}, {len(self.scores):,} episodes"
+        )
 
-@dataclass(frozen=True)
+    def __repr__(self) -> str:
+        return f"<Evaluation {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(s.index), f"{s.total_reward:,.2f}", f"{s.length:,}", s.end, str(s.seed)) for s in self.scores[:IN_HTML]
+        ]
+        if len(self.scores) > IN_HTML:
+            rows.append((f"... and {len(self.scores) - IN_HTML:,} more", "", "", "", ""))
+        return html_table(rows, ("episode", "return", "steps", "end", "seed"), title=str(self))
+
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two policies on the same seeds.
 
@@ -98,6 +125,22 @@ class Comparison:
     wins: int
     ties: int
     losses: int
+
+    def __str__(self) -> str:
+        """In one line."""
+        count = len(self.first.scores)
+        interval = f", {CONFIDENCE:.0%} interval [{self.low:+,.2f}, {self.high:+,.2f}]" if count > 1 else ""
+        return (
+            f"difference: {self.difference:+,.2f}{interval}; better in {self.wins}, equal in {self.ties}, "
+            f"worse in {self.losses} of {count:,} episode{'' if count == 1 else 's'}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.first.policy} with {self.second.policy}: {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.policy, str(each).partition(": ")[2]) for each in (self.first, self.second)]
+        return html_table(rows, title=str(self))
 
 
 class _Totals:
@@ -129,6 +172,7 @@ def evaluate(
     fresh_env: bool = False,
     backend: str = "process",
     watch: Callable[[Score], None] | None = None,
+    progress: bool | None = False,
     **pool_options: Any,
 ) -> Evaluation:
     """Play whole episodes and return how they went. The result is the same for any number of workers.
@@ -139,6 +183,7 @@ def evaluate(
         episodes: how many.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         watch: called with each score, in order of arrival.
+        progress: as for `collect`.
         pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
 
     Raises:
@@ -158,7 +203,9 @@ def evaluate(
     )
     count = None if workers == "auto" else int(workers)
     scores: dict[int, Score] = {}
-    with Collection(recipe, Schedule(episodes), root=seed, workers=count, backend=backend, **pool_options) as run:
+    shown = Progress(progress)
+    options = {"workers": count, "backend": backend, "tell": shown.tell, **pool_options}
+    with Collection(recipe, Schedule(episodes), root=seed, **options) as run, shown:
         for index, _, score in run:
             scores[index] = score
             if watch is not None:

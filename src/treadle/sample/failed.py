@@ -11,6 +11,7 @@ from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_POLICIES = os.path.join(_HERE, "program", "policies.py")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -36,9 +37,11 @@ def raised(error: WorkerError, root: int, finished: int) -> CollectionFailed:
     return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
 
 
-def died(error: WorkerError, index: int | None, root: int, deaths: int, finished: int) -> CollectionFailed:
-    """The end of a run because workers died or were killed: `deaths` of them on episode `index` (None: nobody knows
-    which)."""
+def died(
+    error: WorkerError, index: int | None, root: int, deaths: int, finished: int, *, fresh: bool = True
+) -> CollectionFailed:
+    """The end of a run because workers died or were killed: `deaths` of them, `fresh` ones, on episode `index` (None:
+    nobody knows which)."""
     at = error.where
     if index is None:
         where, reason = _seeded(at, root), reason_of(error)
@@ -47,8 +50,19 @@ def died(error: WorkerError, index: int | None, root: int, deaths: int, finished
     known = at.episode == index
     where = Where(at.slot, at.worker, at.pid, at.phase if known else "stream", at.step if known else None, index, seed)
     reason = reason_of(error, _doing(where) if known else "")
-    message = f"episode {index} (seed {seed}) has cost {deaths} workers their lives; the last time {reason}"
-    return _made(error, message, where, reason, finished)
+    kind = "fresh worker" if fresh else "worker"
+    workers = f"{deaths} {kind}s their lives; the last time" if deaths > 1 else f"a {kind} its life:"
+    return _made(error, f"episode {index} (seed {seed}) has cost {workers} {reason}", where, reason, finished)
+
+
+def too_many(last: CollectionFailed, why: str) -> CollectionFailed:
+    """The end of a run that may not go on without more episodes."""
+    return _made(last, f"{why}; the last: {last}", last.where, last.reason, last.finished)
+
+
+def in_policy(error: WorkerError) -> bool:
+    """Was a worker asking its policy when it died or was killed? As far as its stack tells."""
+    return isinstance(error, WorkerDied | WorkerTimeout) and f'"{_POLICIES}"' in error.stack
 
 
 def _seeded(where: Where, root: int) -> Where:

@@ -33,23 +33,15 @@ class FragmentWorker(ManyEnvs):
         if timesteps_per_call < 1:
             raise ValueError(f"timesteps_per_call must be at least 1, got {timesteps_per_call}")
         self._timesteps_per_call = timesteps_per_call
-        self._episode_lengths = [0] * n_envs
 
     def start_episode(self) -> None:
         """After an update of an environment: begin an episode in all of them."""
         if self._needs_env_reset:
             self._needs_env_reset = False
             reset_agent(self.agent, [True] * self._n_envs)
-            self._episode_lengths = [0] * self._n_envs
-            self._episodes = [InProgressEpisode(env) for env in self._envs]
+            for i in range(self._n_envs):
+                self._begin(i)
             self._completed = []
-
-    def _length(self, i: int) -> int:
-        return self._episode_lengths[i] + super()._length(i)
-
-    def _begin_another(self, i: int) -> None:
-        super()._begin_another(i)
-        self._episode_lengths[i] = 0
 
     def collect_episode(self) -> EpisodeBatch:
         """The fragments since the last call."""
@@ -62,8 +54,7 @@ class FragmentWorker(ManyEnvs):
 
     def _go_on(self, i: int, episode: InProgressEpisode) -> None:
         """Begin a new fragment of the same episode."""
-        self._episode_lengths[i] += len(episode)
-        self._episodes[i] = InProgressEpisode(episode.env, episode.last_obs, episode.episode_info)
+        self._episodes[i] = InProgressEpisode(episode.env, episode.last_obs, episode.episode_info, before=episode)
 
     def discard_episode(self) -> None:
         """Forget the steps that were not collected; their episodes go on after them."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.pool.member import Answered, Failed, Started
+from treadle.pool.member import Answered, Failed, PoolEvent, Started
+from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
 from treadle.sample.crew import Crew
-from treadle.sample.failed import reason_of
 from treadle.sample.haul import Haul
 from treadle.sample.sampler_slot import Mishap, Order
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.watch import Watch
+from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
 
@@ -35,6 +37,7 @@ class Versions:
     def __init__(self, keep: bool) -> None:
         self.now, self.keep = 0, keep
         self._of: dict[int, int] = {}
+        self._failed: set[int] = set()
         self._specs: dict[int, Any] = {}
 
     def begin(self) -> None:
@@ -46,8 +49,17 @@ class Versions:
     def of(self, request: int) -> int:
         return self._of[request]
 
+    def fail(self, requests: Iterable[int]) -> None:
+        """The sampling that they belong to has raised what a worker failed of."""
+        self._failed.update(requests)
+
+    def failed(self, request: int) -> bool:
+        """Has the caller been told already that the sampling of this request failed?"""
+        return request in self._failed
+
     def over(self, request: int) -> None:
         """No more answers come."""
+        self._failed.discard(request)
         self._of.pop(request, None)
         self._specs.pop(request, None)
 
@@ -59,7 +71,7 @@ class Versions:
         if self.keep:
             infos = haul.columns["episode_infos"]
             version = np.full(len(haul.lengths), self._of[request], np.int64)
-            haul.columns["episode_infos"] = {**infos, VERSION: version}
+            haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
         return haul
 
 
@@ -68,9 +80,12 @@ class Gathering:
     crew: the workers.
     versions: of this and earlier samplings.
     rule: when it is enough.
-    first: worker -> its first order: with this sampling's updates, or for one of `crew.strangers` with all of them.
-    watch: called with every haul that is taken.
+    first: worker -> its next order: with the updates that it has not been told yet.
+    watch: told of every haul that is taken.
     settle: called with every haul of the result, in the result's order, as soon as that is known.
+
+    Attributes:
+        refused: did a worker raise in an update of this sampling?
     """
 
     def __init__(
@@ -79,43 +94,77 @@ class Gathering:
         versions: Versions,
         rule: StopRule,
         first: Callable[[int], Order],
-        watch: Callable[[Haul], None],
+        watch: Watch,
         settle: Callable[[Haul], None],
     ) -> None:
         self._crew, self._versions, self._rule = crew, versions, rule
         self._watch, self._settle = watch, settle
         self._first = first
+        self.refused = False
         self._open: dict[int, dict[int, Order]] = {}  # request -> worker -> order, of those that are not over
-        self._fresh = set(crew.ready())  # workers that have no order of this sampling yet
+        self._fresh: set[int] = set()  # workers that have no order of this sampling yet
+        self._owing: set[int] = set()  # those that get none yet: they have not ended what they were stopped in
 
     def run(self) -> None:
         """Until there is enough. Raises what workers raise (see `Crew`), and WorkersLost.
 
-        Late episodes are left behind: workers are stopped, unless they are kept.
+        Late episodes are left behind: workers are stopped, unless they are kept. What a worker failed of in an earlier
+        sampling that could not wait for it counts as if it were of this one.
         """
         crew, rule = self._crew, self._rule
         crew.pool.check()
         crew.pool.stop_streams()
         if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
             raise self._cannot()
+        self._owing.update(crew.ready())
+        watch = self._watch
         try:
+            watch.begin(crew.pool)
+            self._hear(crew.pool.poll(0.0))  # most have ended long ago
+            self._free()
             self._send()
             while not rule.done:
-                events = crew.pool.poll(None)
-                if not events and not self._open:
+                events = crew.pool.poll(watch.patience(None))
+                watch.look()
+                self._hear(events)
+                self._free()
+                if not events and not self._open and not self._fresh and not crew.pool.expects:
                     raise self._cannot()
-                for event in events:
-                    if isinstance(event, Answered):
-                        self._answered(event)
-                    elif isinstance(event, Failed):
-                        self._died(event)
-                    elif isinstance(event, Started):
-                        self._fresh.update(event.member.slots)
                 if not rule.done:
                     self._send()
+        except WorkerError:
+            self._versions.fail(self._open)
+            raise
         finally:
+            watch.end()
             if not self._versions.keep and not crew.pool.closed:
                 crew.pool.stop_streams()
+
+    def _hear(self, events: Iterable[PoolEvent]) -> None:
+        """All of them, also those behind one that raises: they do not come again."""
+        error: WorkerError | None = None
+        for event in events:
+            try:
+                if isinstance(event, Answered):
+                    self._answered(event)
+                elif isinstance(event, Failed):
+                    self._died(event)
+                elif isinstance(event, Started):
+                    self._fresh.update(event.member.slots)
+            except WorkerError as another:
+                error = another if error is None else error
+        if error is not None:
+            raise error
+
+    def _free(self) -> None:
+        """Workers that have ended what they were stopped in may get orders.
+
+        One that plays on between two samplings is told its next order while it ends the one before.
+        """
+        for worker in list(self._owing):
+            if self._crew.owes(worker) <= self._versions.keep:
+                self._owing.discard(worker)
+                self._fresh.add(worker)
 
     def _cannot(self) -> WorkerError:
         lost, count = self._crew.lost, self._crew.count
@@ -130,11 +179,8 @@ class Gathering:
             return
         for ahead in range(AHEAD):
             for worker in self._crew.ready():
-                if self._had(worker) <= ahead and (chunk := rule.chunk()):
-                    order = self._first(worker)
-                    if worker not in self._fresh:
-                        order = replace(order, agent=(), env=())
-                    self._note({worker: replace(order, indices=chunk)})
+                if worker not in self._owing and self._had(worker) <= ahead and (chunk := rule.chunk()):
+                    self._note({worker: replace(self._first(worker), indices=chunk)})
 
     def _ordered(self, worker: int, rule: AtLeast | Exactly) -> Order:
         order = self._first(worker)
@@ -162,27 +208,36 @@ class Gathering:
                 if ours is None and not (self._versions.keep and isinstance(self._rule, AtLeast)):
                     continue
                 taken = self._rule.take(worker, haul)
-                if taken is not None:
-                    self._watch(taken)
+                if taken is not None and self._watch.wanted:
+                    self._watch.heard(
+                        event.member, len(taken.lengths), len(taken.codes), float(taken.columns["rewards"].sum())
+                    )
                 for settled in self._rule.settled():
                     self._settle(settled)
             for worker, raised in sorted(extras.raised.items()):
                 error = self._crew.raised(worker, raised, reply.id)
-                if ours is None:
-                    log.warning("worker %d raised after it was told to stop, and goes on: %s", worker, reason_of(error))
-                elif worker in ours:
-                    self._raised(worker, reply.id, error)
+                if ours is not None:
+                    if worker in ours:
+                        self._raised(worker, error, ours.pop(worker))
+                elif not self._versions.failed(reply.id):
+                    self._raised(worker, error)
+                elif error.where.phase != "update":  # an update is the same for all
+                    log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))
         if reply.last:
             self._open.pop(reply.id, None)
             self._versions.over(reply.id)
 
-    def _raised(self, worker: int, request: int, error: WorkerError) -> None:
-        order = self._open[request].pop(worker)
+    def _raised(self, worker: int, error: WorkerError, order: Order | None = None) -> None:
+        """What a worker raised in an order of this sampling; without one, in an earlier one that did not wait."""
         if error.where.phase == "update":  # the caller's own mistake, not the worker's
+            self.refused = order is not None
             if self._crew.incarnation(worker):
                 self._crew.strangers.add(worker)  # it may not have heard the rest
             raise error
-        self._give_back(worker, order)
+        if order is not None:
+            self._give_back(worker, order)
+        self._fresh.discard(worker)
+        self._owing.discard(worker)
         self._crew.lose(worker, error)
         self._missed()
 
@@ -195,6 +250,7 @@ class Gathering:
                 del self._open[request]
                 self._versions.over(request)
         self._fresh -= set(event.member.slots)
+        self._owing -= set(event.member.slots)
         if not self._crew.died(event):
             self._missed()
 

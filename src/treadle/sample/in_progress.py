@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import as_environment, spec_of
+from treadle.sample.adapt import as_environment, fit_of, fitted, spec_of
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.info_columns import columns_of, kept
+from treadle.sample.observations import Fit
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
 
@@ -21,25 +22,41 @@ class InProgressEpisode:
         env: the environment; a `gymnasium.Env` is adapted.
         initial_observation: what the first action is chosen from; None: the environment is reset.
         episode_info: what holds for the whole episode; given with `initial_observation`, and only then.
+        before: None, or the same environment's episode (or fragment) before this one.
 
     Attributes:
+        number: how many episodes there were before it.
         observations: one more than there are steps.
         actions, rewards, step_types: one a step.
         agent_infos, env_infos: dicts, one a step.
 
     Raises:
-        ValueError: one of the two is given without the other.
+        ValueError: one of the two is given without the other; an observation does not fit the environment's space.
     """
 
-    def __init__(self, env: Any, initial_observation: Any = None, episode_info: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        env: Any,
+        initial_observation: Any = None,
+        episode_info: dict[str, Any] | None = None,
+        *,
+        before: InProgressEpisode | None = None,
+    ) -> None:
         if (initial_observation is None) != (episode_info is None):
             only = "episode info" if initial_observation is None else "initial observation"
             raise ValueError(
                 f"Initial observation and episode info must be both or neither provided, but only {only} was passed in"
             )
         self.env = as_environment(env)
+        self._fit: Fit | None = fit_of(self.env) if before is None else before._fit
+        self._before = 0  # steps of the episode that were played before this fragment of it
+        self.number: int = 0 if before is None else before.number
         if initial_observation is None:
+            self.number += before is not None
             initial_observation, episode_info = self.env.reset()
+            initial_observation = fitted(self._fit, initial_observation, 0)
+        elif before is not None:
+            self._before = before.length
         self.episode_info: dict[str, Any] = kept(episode_info or {})
         self.observations = [snapshot(initial_observation)]
         self.actions: list[Any] = []
@@ -51,9 +68,15 @@ class InProgressEpisode:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    @property
+    def length(self) -> int:
+        """Steps of the episode so far, those of earlier fragments included."""
+        return self._before + len(self.rewards)
+
     def step(self, action: Any, agent_info: dict[str, Any]) -> Any:
         """Do it; the observation it led to."""
         step = self.env.step(action)
+        step.observation = fitted(self._fit, step.observation, self.length + 1)
         self.observations.append(snapshot(step.observation))
         self.actions.append(snapshot(step.action))
         self.rewards.append(step.reward)

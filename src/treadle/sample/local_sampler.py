@@ -6,8 +6,7 @@ import copy
 import pickle
 from typing import Any
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.sample.pool_sampler import PoolSampler
 
 
@@ -31,4 +30,4 @@ class LocalSampler(PoolSampler):
         try:
             return copy.deepcopy(env)
         except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; cloudpickle knows more
-            return pickle.loads(cloudpickle.dumps(env))
+            return pickle.loads(pickling.dumps(env))

@@ -19,9 +19,9 @@ class MultiprocessingSampler(PoolSampler):
 
     Args:
         agents: an agent for all workers, or a list with one for each; see `treadle.sample.agents`.
-        envs: an environment (or an `EnvUpdate` that makes one) for all workers, or a list with one for each. Each
-            worker has a copy of its own. A `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and
-            `step(action) -> EnvStep`.
+        envs: an environment (or what makes one in the worker: a registered id, an EnvSpec of Gymnasium's, a callable,
+            an `EnvUpdate`) for all workers, or a list with one for each. Each worker has a copy of its own. A
+            `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`.
         worker_factory: how to make workers. Or the arguments of one, by keyword: max_episode_length, seed, n_workers,
             worker_class, worker_args; see `WorkerFactory`.
         schedule: "arrival": episodes count in the order in which they are ready, which favours short ones and fast
@@ -33,12 +33,13 @@ class MultiprocessingSampler(PoolSampler):
         on_failure: what becomes of a worker that dies or raises. "drop" (default): a warning names it, the others go
             on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
         max_restarts: of one worker, in ten minutes.
-        progress: show it on stderr? None: on a terminal, where rich is installed.
+        progress: show on stderr how far a sampling is? As for `treadle.collect`; None (default): only on a terminal,
+            where rich is installed.
         pool_options: start_method, preload, start_timeout, step_timeout (seconds in which a worker must take a step;
             one that does not counts as dead), close_timeout, worker_output; see `treadle.pool.pool.Pool`.
 
     Raises:
-        TypeError: neither a factory nor max_episode_length, or no agents or envs.
+        TypeError: neither a factory nor max_episode_length, no agents or envs, or what is neither.
         ValueError: a list of another length than there are workers, or an option that makes no sense.
         StartupFailed: a worker could not be made; nothing is left running.
     """

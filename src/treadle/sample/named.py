@@ -10,7 +10,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
-from treadle.program.policies import load_object
+from treadle.program.gym_env import construct
+from treadle.program.policies import load_object, names_in
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Named:
         found = load_object(self.reference)
         if not callable(found):
             raise UsageError(f"{self.reference} is a {type(found).__name__}, which cannot be called")
-        return found(*args, **kwargs)
+        if args:  # a wrapper's
+            return found(*args, **kwargs)
+        return construct(found, kwargs)
 
     def __repr__(self) -> str:
         return self.reference
@@ -45,7 +48,12 @@ def env_of(env: Any) -> Any:
     if not isinstance(env, str):
         return env
     if env.endswith(".py"):
-        raise UsageError(f"{env} is a file: which function or class in it makes the environment? As in {env}:make_env")
+        names = names_in(env)
+        has = f" It has: {', '.join(names)}." if names else ""
+        example = names[0] if names else "make_env"
+        raise UsageError(
+            f"{env} is a file: which function or class in it makes the environment?{has} As in {env}:{example}"
+        )
     name, colon, attribute = env.rpartition(":")
     if colon and (name.endswith(".py") or all(part.isidentifier() for part in attribute.split("."))):
         return Named(env)

@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Self
 
-import cloudpickle
-
+from treadle import pickling
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.parcel import Parcel
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
+from treadle.progress import Progress, Standing
 from treadle.sample.agents import is_parameters
 from treadle.sample.arguments import check_count, check_seed
 from treadle.sample.crew import Crew
@@ -91,6 +91,9 @@ class PoolSampler(Sampler):
         self._factory = worker_factory
         self._agents = worker_factory.prepare_worker_messages(agents)
         self._envs = worker_factory.prepare_worker_messages(envs)
+        if isinstance(worker_factory, WorkerFactory):
+            for agent, env in zip(self._agents, self._envs, strict=True):
+                worker_factory.check_first(agent, env)
         self._schedule, self._progress = schedule, progress
         for what, given in (("agents", agents), ("envs", envs)):
             self._check_alike(what, given)
@@ -108,6 +111,8 @@ class PoolSampler(Sampler):
         self._rebuilds = max_restarts if self._options["on_failure"] == "restart" else 0
         self._told_agent: list[Parcels] = [()] * len(recipes)  # since the beginning, for workers that are replaced
         self._told_env: list[Parcels] = [()] * len(recipes)
+        self._due_agent: list[Parcels] = [()] * len(recipes)  # what they are to be told with their next order
+        self._due_env: list[Parcels] = [()] * len(recipes)
         self._crew = Crew(
             recipes,
             backend=self.backend,
@@ -147,7 +152,8 @@ class PoolSampler(Sampler):
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(steps=wanted), self._base)
-        with Watch(self._progress, of_steps=wanted) as watch:
+        with Progress(self._progress) as shown:
+            watch = Watch(Standing(of_steps=wanted), shown.tell)
             return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._crew.count)))
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
@@ -169,8 +175,8 @@ class PoolSampler(Sampler):
         rule: StopRule = Exactly(each, self._crew.count)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(episodes=wanted), self._base)
-        with Watch(self._progress, of_episodes=wanted) as watch:
-            return self._sampled(rule, agent_update, env_update, watch)
+        with Progress(self._progress) as shown:
+            return self._sampled(rule, agent_update, env_update, Watch(Standing(of_episodes=wanted), shown.tell))
 
     def evaluate(
         self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
@@ -192,7 +198,8 @@ class PoolSampler(Sampler):
         episodes = check_count("episodes", episodes)
         check_seed(seed)
         rule = ByIndex(Schedule(episodes=episodes))
-        with Watch(self._progress, of_episodes=episodes) as watch:
+        with Progress(self._progress) as shown:
+            watch = Watch(Standing(of_episodes=episodes), shown.tell)
             self._gather(rule, agent_update, env_update, watch, Haul.strip, root=seed, aside=True)
         return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
 
@@ -214,7 +221,7 @@ class PoolSampler(Sampler):
         rule: StopRule,
         agent_update: Any,
         env_update: Any,
-        watch: Any,
+        watch: Watch,
         settle: Callable[[Haul], None],
         *,
         root: int,
@@ -228,18 +235,25 @@ class PoolSampler(Sampler):
         if self._crew.pool.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
-        before = list(self._told_agent), list(self._told_env)
+        before = [list(each) for each in (self._told_agent, self._told_env, self._due_agent, self._due_env)]
         for worker in range(self._crew.count):
             self._told_agent[worker] = latest(self._told_agent[worker], agents[worker])
             self._told_env[worker] = envs[worker] or self._told_env[worker]
+            self._due_agent[worker] = latest(self._due_agent[worker], agents[worker])
+            self._due_env[worker] += envs[worker]
         self._versions.begin()
+        told: set[int] = set()
 
         def order(worker: int) -> Order:
             incarnation = self._crew.incarnation(worker)
-            new = worker in self._crew.strangers
+            agent, env = self._due_agent[worker], self._due_env[worker]
+            if worker in self._crew.strangers:
+                agent, env = self._told_agent[worker], self._told_env[worker]
+            self._due_agent[worker] = self._due_env[worker] = ()
+            told.add(worker)
             return Order(
-                self._told_agent[worker] if new else agents[worker],
-                self._told_env[worker] if new else envs[worker],
+                agent,
+                env,
                 steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
                 root=root,
                 aside=aside,
@@ -247,11 +261,13 @@ class PoolSampler(Sampler):
                 rebuilds=self._rebuilds,
             )
 
+        gathering = Gathering(self._crew, self._versions, rule, order, watch, settle)
         try:
-            Gathering(self._crew, self._versions, rule, order, watch, settle).run()
-        except WorkerError as error:
-            if error.where.phase == "update":  # what cannot be applied is not told to workers that come later, either
-                self._told_agent, self._told_env = before
+            gathering.run()
+        except WorkerError:
+            if gathering.refused:  # what cannot be applied is not told to workers that come later, either
+                self._told_agent, self._told_env, *due = before
+                self._due_agent, self._due_env = ([() if w in told else p for w, p in enumerate(each)] for each in due)
             raise
 
     def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
@@ -291,6 +307,7 @@ class PoolSampler(Sampler):
         self._shelf.clear()
         self._told_agent = [()] * self._crew.count
         self._told_env = [()] * self._crew.count
+        self._due_agent, self._due_env = list(self._told_agent), list(self._told_env)
 
     def __enter__(self) -> Self:
         return self
@@ -301,7 +318,7 @@ class PoolSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """The factory, the original agents and environments, and the options; not what workers were told since."""
         made_of = (self._factory, self._agents, self._envs, self._options)
-        return {"made_of": cloudpickle.dumps(made_of), "total_env_steps": self.total_env_steps}
+        return {"made_of": pickling.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts new workers."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-T = TypeVar("T")
+from treadle.pool.arena import NO_RESERVE
 
-# Linux's value on every common processor; the module does not name it in all versions
-NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
+T = TypeVar("T")
 
 SIZES = (1 << 36, 1 << 32, 1 << 28)  # bytes to ask for, the most first
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from treadle.errors import BadObservation, Where
 from treadle.sample.adapt import as_environment
 from treadle.sample.agents import action_of, as_agent, reset_agent
 from treadle.sample.in_progress import InProgressEpisode
+from treadle.spaces import Mismatch
 
 
 def rollout(
@@ -34,7 +36,31 @@ def rollout(
     Returns:
         observations, next_observations, actions, rewards, step_types [T, ...], dones (bool[T]: is it TERMINAL?),
         agent_infos and env_infos (dicts of [T, ...]), and episode_infos (dict).
+
+    Raises:
+        BadObservation: an observation does not fit the environment's space.
     """
+    try:
+        return _played(env, agent, max_episode_length, animated, pause_per_frame, deterministic)
+    except Mismatch as error:
+        step = getattr(error, "treadle_step", None)
+        where = Where(phase="step" if step else "reset", step=step or None, episode=0)
+        fields: dict[str, Any] = {"path": error.path, "expected": error.expected, "got": error.got}
+        raise BadObservation(
+            f"{where}: {error}. The environment's observation does not fit its own observation_space",
+            where=where,
+            **fields,
+        ) from error
+
+
+def _played(
+    env: Any,
+    agent: Any,
+    max_episode_length: int | float,
+    animated: bool,
+    pause_per_frame: float | None,
+    deterministic: bool,
+) -> dict[str, Any]:
     env, agent = as_environment(env), as_agent(agent)
     episode = InProgressEpisode(env)
     reset_agent(agent)

@@ -7,6 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -20,11 +21,12 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
-from treadle.pool.arena import closed_descriptors
+from treadle.pool.arena import closed_by_others
 from treadle.pool.loan import Lender
+from treadle.pool.messages import Raised
 from treadle.pool.original import attributes_of
 from treadle.program.base import Description, Program
-from treadle.program.gym_env import EnvRecipe, close_env, portable_spec
+from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.sample import cores
@@ -34,6 +36,7 @@ from treadle.sample.episode import Episode
 from treadle.seeding import SeedStream
 from treadle.spaces import Layout, Mismatch
 
+SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 END = -1  # a ticket: there will be no more
 BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
@@ -49,11 +52,21 @@ class Globals(Enum):
 
 @dataclass(frozen=True)
 class RolloutOrder:
-    """What a worker is asked to do. `batch`: results that may travel together; 1 after a death, so that the loss of
-    a worker loses only what it was playing."""
+    """What a worker is asked to do.
+
+    Attributes:
+        root: the run's seed.
+        batch: results that may travel together; 1 after a death, so that the loss of a worker loses only what it was
+            playing.
+        first: episodes to play before those of tickets, each by itself, so that it alone is suspected when the worker
+            dies.
+        skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
+    """
 
     root: int
     batch: int = BATCH
+    first: tuple[int, ...] = ()
+    skip: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,13 @@ class Remark:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An episode that its environment has failed, and failed in a new environment too; a result of length 0."""
+
+    raised: Raised
 
 
 @dataclass(frozen=True)
@@ -95,12 +115,27 @@ class RolloutRecipe:
 
 @dataclass
 class Shares:
-    """Seconds that a worker has spent, by kind."""
+    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
 
     step: float = 0.0
     policy: float = 0.0
     encode: float = 0.0
     reset: float = 0.0
+
+    def played(self, seconds: float, policy: float) -> None:
+        """Add a stretch of playing.
+
+        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
+        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
+        """
+        policy = min(policy, seconds)
+        self.policy += policy
+        self.step += seconds - policy
+
+    @property
+    def busy(self) -> float:
+        """All of them."""
+        return self.step + self.policy + self.encode + self.reset
 
 
 class RolloutSlot(Program):
@@ -110,12 +145,15 @@ class RolloutSlot(Program):
             self._build(recipe, slot)
         self.shares = Shares()
         self._root: int | None = None
+        self._latest = 0  # the row whose episode was begun last
         self._said: set[str] = set()  # kinds of remarks made
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
         _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
+        self._begun = [0] * recipe.rows  # episodes of each row's present environment
         env = self._envs[0]
+        check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(slot, env.observation_space, env.action_space) if recipe.sink else None
@@ -135,31 +173,49 @@ class RolloutSlot(Program):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
-        """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark)."""
+        """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark) and
+        (index, 0, Lost)."""
         playing = self._play(order, control)
         yield from seeding.OwnGlobals().run(playing) if self._globals is Globals.SWAP else playing
 
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         rows = range(self._recipe.rows)
-        self._alone = (self._actor.act_alone, control.stopped) if len(rows) == 1 else None
+        alone = len(rows) == 1
+        self._alone = (self._actor.act_alone, control.stopped) if alone else None
         self._most = self._recipe.max_steps or self._endless()
         playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
+        asked = 0.0  # seconds since `mark` that the policy is thought to have taken
         open_rows, more, beat = 0, True, 0
+        first, apart = list(reversed(order.first)), False  # apart: is one of `first` being played, by itself?
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
+
+        def settle() -> None:
+            """Note how long was played since `mark`."""
+            nonlocal mark, asked
+            clock = perf_counter()
+            shares.played(clock - mark, asked)
+            mark, asked = clock, 0.0
+
         while True:
-            while more and open_rows < len(rows):
-                index = self._claimed(control, wait=False)
+            while more and open_rows < len(rows) and not (apart and open_rows):
+                apart = bool(first)
+                index: int | None = first.pop() if apart else self._claim(control, wait=False)
+                if apart:
+                    control.sign(index)
+                if open_rows and (ready or index is not None):  # a pause in playing
+                    settle()
                 if index is None and ready:  # let the caller have what there is before waiting for it
                     yield ready
                     ready, since = [], perf_counter()
+                    mark = since
                 if index is None and open_rows:
                     break
                 if index is None:
-                    index = self._claimed(control, wait=True)
+                    index = self._claim(control, wait=True)
                 if control.stopped():
                     return
                 if index is None:  # nobody could bring one while we wait: let the caller do so
@@ -168,13 +224,17 @@ class RolloutSlot(Program):
                     more = False
                 else:
                     row = playing.index(None)
-                    if self._alone is not None:
+                    if alone:
                         control.resets(index)
-                    now[row], playing[row] = self._begin(row, index, order.root)
-                    if self._alone is not None:
+                    begun = self._begin_or_lose(row, index, order)
+                    if alone:
                         control.begins()
-                    open_rows += 1
-                mark = perf_counter()
+                    if isinstance(begun, Lost):
+                        ready.append((index, 0, begun))
+                    else:
+                        now[row], playing[row] = begun
+                        open_rows += 1
+                    mark = perf_counter()
             if not open_rows:
                 break
             beat += 1
@@ -184,9 +244,8 @@ class RolloutSlot(Program):
                 else:
                     before = perf_counter()
                     actions, policy_infos = act(now)
-                    taken = (perf_counter() - before) * (MEET if self._alone is None or buffers[0].length else 1)
-                    shares.policy += taken
-                    shares.step -= taken
+                    taken = perf_counter() - before
+                    asked += taken * MEET if self._alone is None or buffers[0].length else taken
             except BaseException as error:  # noqa: BLE001 - whatever it raises, sys.exit too, is placed and raised again
                 raise self._blamed(error, now) from None
             for row in rows:
@@ -194,71 +253,83 @@ class RolloutSlot(Program):
                 if episode is None:
                     continue
                 try:
-                    now[row] = episode.send((actions[row], None if policy_infos is None else policy_infos[row]))
-                except StopIteration as end:
-                    ended = self._ended(row, *end.value)
-                    if ended is None:  # it has only grown suspiciously long
-                        now[row], playing[row] = self._going_on(row)
-                        yield [*ready, self._remark_endless(buffers[row])]
-                        ready, since = [], perf_counter()
+                    try:
+                        now[row] = episode.send((actions[row], None if policy_infos is None else policy_infos[row]))
                         continue
-                    control.ends()
-                    now[row] = playing[row] = None
-                    open_rows -= 1
-                    finished = perf_counter()
-                    shares.step += finished - mark
-                    ready += ended
+                    except StopIteration as end:
+                        settle()
+                        finished = self._finished(row, *end.value)
+                except BaseException as error:  # noqa: BLE001 - raised on, with its place, or told of
+                    if alone:
+                        control.resets(buffers[row].index)
+                    begun = self._failed(row, error, now, order)
+                    if alone:
+                        control.begins()
                     mark = perf_counter()
-                    # an episode shares its buffer's memory: it must be on its way before the buffer is used again
-                    if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
-                        yield ready
-                        ready, since = [], perf_counter()
-                        mark = since
-                except BaseException as error:  # noqa: BLE001 - raised on, with its place
-                    buffer = buffers[row]
-                    if buffer.asking:
-                        raise self._blamed(error, now) from None
-                    raise _placed(error, "step", buffer, buffer.action) from None
+                    if not isinstance(begun, Lost):
+                        now[row], playing[row] = begun
+                        continue
+                    ended = [(buffers[row].index, 0, begun)]
+                else:
+                    ended = [] if finished is None else self._ended(finished)
+                if not ended:  # it has only grown suspiciously long
+                    now[row], playing[row] = self._going_on(row)
+                    yield [*ready, self._remark_endless(buffers[row])]
+                    ready, since = [], perf_counter()
+                    mark = since
+                    continue
+                now[row] = playing[row] = None
+                if alone:
+                    control.ends()
+                open_rows -= 1
+                ready += ended
+                mark = perf_counter()
+                # an episode shares its buffer's memory: it must be on its way before the buffer is used again
+                if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
+                    yield ready
+                    ready, since = [], perf_counter()
+                    mark = since
             if control.stopped():
+                settle()
                 return
         if ready:
             yield ready
 
-    def _claimed(self, control: Any, wait: bool) -> int | None:
-        """The next ticket, as `StreamControl.claim` says."""
+    def _claim(self, control: Any, *, wait: bool) -> int | None:
         try:
-            ticket: int | None = control.claim(wait)
+            return control.claim(wait=wait)  # type: ignore[no-any-return]
         except OSError as error:
-            latest = max(self._buffers, key=lambda buffer: buffer.index)
-            raise _placed(closed_descriptors(error) or error, "stream", latest, None) from None
-        return ticket
+            raise self._closed_by_others(error, self._buffers[self._latest]) from None
 
-    def _ended(self, row: int, terminated: bool, truncated: bool) -> list[tuple[int, int, Any]] | None:
-        """What becomes of a row whose episode has stopped: (index, length, result), and perhaps a remark; None: it goes
-        on after all."""
-        buffer, recipe = self._buffers[row], self._recipe
+    def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
+        """What to raise when one of the worker's own descriptors fails, `buffer` holding the latest episode."""
+        told = closed_by_others(error)
+        return error if told is None or buffer.index < 0 else _placed(told, "stream", buffer, None)
+
+    def _finished(self, row: int, terminated: bool, truncated: bool) -> Episode | None:
+        """The episode of a row that has stopped; None: it goes on after all. Raises BadStep."""
         if not (terminated or truncated):
-            if recipe.max_steps is None:
+            if self._recipe.max_steps is None:
                 return None
             truncated = True
         start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
-        try:
-            episode = buffer.episode(terminated, truncated, copy=copies)
-        except BadStep as error:
-            raise _placed(error, "step", buffer, None) from None
+        episode = self._buffers[row].episode(terminated, truncated, copy=copies)
+        self.shares.encode += perf_counter() - start
+        return episode
+
+    def _ended(self, episode: Episode) -> list[tuple[int, int, Any]]:
+        """What becomes of a finished episode: (index, length, result), and perhaps a remark."""
+        start = perf_counter()
         result = episode if self._sink is None else self._store(episode)
-        taken = perf_counter() - start
-        self.shares.encode += taken
-        self.shares.step -= taken
-        ended: list[tuple[int, int, Any]] = [(buffer.index, buffer.length, result)]
+        self.shares.encode += perf_counter() - start
+        index = episode.index
+        ended: list[tuple[int, int, Any]] = [(index, len(episode), result)]
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
-            text = (
-                f"episode {buffer.index} (seed {buffer.seed}) has a reward that is not a number (NaN), in step {step}"
-            )
-            ended.append((buffer.index, 0, Remark("nan", text)))
+            text = f"episode {index} (seed {episode.seed}) has a reward that is not a number (NaN), in step {step}"
+            ended.append((index, 0, Remark("nan", text)))
         return ended
 
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
@@ -269,21 +340,67 @@ class RolloutSlot(Program):
         seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
         buffer = self._buffers[row]
         buffer.index, buffer.seed, buffer.length = index, seed, 0
+        self._latest = row
+        phase = "init"
         try:
             if self._recipe.fresh_env:
                 close_env(self._envs[row])
-                self._envs[row] = self._recipe.env.build()
+                self._build_env(row)
+            phase = "reset"
+            self._begun[row] += 1
             if self._globals is not Globals.LEAVE:
                 seeding.seed_globals(policy_seed)
             observation, info = first_observation(self._envs[row].reset(seed=seed))
+            phase = "policy"
             self._actor.start(row, policy_seed)
+            phase = "reset"
             buffer.begin(index, seed, observation, info)
         except BaseException as error:  # noqa: BLE001 - raised on, with its place
-            raise _placed(error, "reset", buffer, None) from None
+            raise _placed(error, phase, buffer, None) from None
         playing = buffer.play(self._envs[row].step, observation, self._most, self._alone)
         next(playing)
         self.shares.reset += perf_counter() - start
         return observation, playing
+
+    def _build_env(self, row: int) -> None:
+        self._envs[row] = self._recipe.env.build()
+        self._begun[row] = 0
+
+    def _begin_or_lose(self, row: int, index: int, order: RolloutOrder) -> tuple[Any, Any] | Lost:
+        """`_begin`; where episodes may be skipped also what has become of one that cannot be begun."""
+        while True:
+            try:
+                return self._begin(row, index, order.root)
+            except BaseException as error:  # noqa: BLE001 - raised on, or told of
+                lost = self._lost(row, error, order)
+                if lost is not None:
+                    return lost
+
+    def _failed(self, row: int, error: BaseException, now: list[Any], order: RolloutOrder) -> tuple[Any, Any] | Lost:
+        """A row's episode has raised: the same one from its beginning, in a new environment, or `Lost`; where it may
+        not be skipped the error is raised on, with its place."""
+        buffer = self._buffers[row]
+        if buffer.asking:
+            raise self._blamed(error, now) from None
+        error = _placed(error, "step", buffer, buffer.action)
+        return self._lost(row, error, order) or self._begin_or_lose(row, buffer.index, order)
+
+    def _lost(self, row: int, error: BaseException, order: RolloutOrder) -> Lost | None:
+        """An episode whose failure may be skipped has failed; the row has a new environment now. None: the one that
+        failed had played others before, so the episode is to be tried again. Raises what may not be skipped."""
+        placed = attributes_of(error)
+        phase = placed["treadle_phase"]
+        if not order.skip or phase not in SKIPPED or not issubclass(type(error), Exception | SystemExit):
+            raise error from None
+        raised = Raised.of(error, phase, **placed["treadle_where"])
+        again = self._begun[row] > 1
+        with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
+            close_env(self._envs[row])
+        try:
+            self._build_env(row)
+        except BaseException as error:  # noqa: BLE001 - raised on, with its place
+            raise _placed(error, "init", self._buffers[row], None) from None
+        return None if again else Lost(raised)
 
     def _going_on(self, row: int) -> tuple[Any, Any]:
         """An episode that reached the length that deserves a warning: the same one, without a limit."""
@@ -297,11 +414,10 @@ class RolloutSlot(Program):
         try:
             return self._sink.add(episode)
         except Exception as error:
+            if isinstance(error, OSError) and closed_by_others(error) is not None:
+                raise self._closed_by_others(error, self._buffers[self._latest]) from None
             where = {"episode": episode.index, "seed": episode.seed}
-            told = closed_descriptors(error)
-            attributes_of(error if told is None else told).update(treadle_phase="write", treadle_where=where)
-            if told is not None:
-                raise told from error
+            attributes_of(error).update(treadle_phase="write", treadle_where=where)
             raise
 
     def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
@@ -341,7 +457,7 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
     from treadle.pool.serve import portable
 
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
-    if phase not in ("reset", "stream"):
+    if phase != "reset":
         where["step"] = buffer.length + 1
     if type(error) is BadStep and error.step is not None:
         where["step"] = error.step

@@ -264,6 +264,8 @@ def _placed(error: BaseException, order: Order, index: int | None) -> BaseExcept
     if type(error) is BadStep:
         in_step(error, None)
     placed = attributes_of(error)
-    where = {"episode": index, "seed": seed, "step": placed.get("treadle_step")}
-    placed.update(treadle_phase="rollout", treadle_where=where)
+    step = placed.get("treadle_step")
+    episode = placed.get("treadle_episode") if index is None else index
+    phase = "reset" if step == 0 else "rollout"
+    placed.update(treadle_phase=phase, treadle_where={"episode": episode, "seed": seed, "step": step or None})
     return error

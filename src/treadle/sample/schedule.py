@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
+
+from treadle.progress import Standing
 
 # how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
 WINDOW = 8192
@@ -21,15 +24,23 @@ class Schedule:
         episodes: how many; None when `steps` decides, or for ever.
         steps: at least so many steps in all.
         have: index -> length of episodes that exist already (a resumed run).
+        skipped: episodes that the run goes on without, as if there were no such indices.
     """
 
-    def __init__(self, episodes: int | None = None, steps: int | None = None, have: dict[int, int] | None = None):
-        self._episodes, self._steps = episodes, steps
+    def __init__(
+        self,
+        episodes: int | None = None,
+        steps: int | None = None,
+        have: dict[int, int] | None = None,
+        skipped: Iterable[int] = (),
+    ):
+        self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
+        self.skipped = set(skipped) - self.lengths.keys()
         self._next = 0
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
-        self._prefix = 0  # episodes 0.._prefix-1 are all finished
+        self.prefix = 0  # episodes 0..prefix-1 are all finished or skipped
         self.prefix_steps = 0
         self.end: int | None = episodes  # the run is 0..end-1, as soon as that is known
         self._advance()
@@ -39,11 +50,11 @@ class Schedule:
         if self._again:
             index = self._again.popleft()
         else:
-            while self._next in self.lengths:
+            while self._next in self.lengths or self._next in self.skipped:
                 self._next += 1
             if self.end is not None and self._next >= self.end:
                 return None
-            if self._next - self._prefix >= WINDOW:
+            if self._next - self.prefix >= WINDOW:
                 return None  # until the one that lags is finished
             index = self._next
             self._next += 1
@@ -56,14 +67,23 @@ class Schedule:
             return self.end - self._next + len(self._again)
         if self._steps is None:
             return math.inf
-        return (self._steps - self.prefix_steps) / mean - (self._next - self._prefix)
+        return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
 
     def finish(self, index: int, length: int) -> bool:
-        """Note a finished episode. False: it was finished before (made twice after a death) and is to be ignored."""
+        """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""
         self.issued.discard(index)
-        if index in self.lengths:
+        if index in self.lengths or index in self.skipped:
             return False
         self.lengths[index] = length
+        self._advance()
+        return True
+
+    def skip(self, index: int) -> bool:
+        """The run goes on without an episode. False: it was settled before."""
+        self.issued.discard(index)
+        if index in self.lengths or index in self.skipped:
+            return False
+        self.skipped.add(index)
         self._advance()
         return True
 
@@ -73,9 +93,14 @@ class Schedule:
             self.issued.discard(index)
             self._again.append(index)
 
+    def standing(self) -> Standing:
+        """How far it is."""
+        lengths = self.lengths
+        return Standing(self.episodes, self._steps, episodes=len(lengths), steps=sum(lengths.values()))
+
     @property
     def complete(self) -> bool:
-        return self.end is not None and self._prefix >= self.end
+        return self.end is not None and self.prefix >= self.end
 
     @property
     def speculative(self) -> list[int]:
@@ -83,8 +108,11 @@ class Schedule:
         return [] if self.end is None else sorted(i for i in self.lengths if i >= self.end)
 
     def _advance(self) -> None:
-        while self._prefix in self.lengths and (self.end is None or self._prefix < self.end):
-            self.prefix_steps += self.lengths[self._prefix]
-            self._prefix += 1
+        while self.end is None or self.prefix < self.end:
+            if self.prefix not in self.skipped:
+                if self.prefix not in self.lengths:
+                    return
+                self.prefix_steps += self.lengths[self.prefix]
+            self.prefix += 1
             if self._steps is not None and self.prefix_steps >= self._steps:
-                self.end = self._prefix
+                self.end = self.prefix

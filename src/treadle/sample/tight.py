@@ -2,8 +2,7 @@
 
 A `DefaultWorker` of which nothing is overridden, with an environment whose observations have fixed shapes, does the
 same whichever way it is driven. So it is driven in the cheapest: no `EnvStep` objects, observations written to rows
-that are used again, several episodes one after the other in the same rows. An observation that does not fit its space
-exactly sends the worker back to its ordinary ways, in the middle of an episode if need be.
+that are used again, several episodes one after the other in the same rows.
 """
 
 from __future__ import annotations
@@ -14,20 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from treadle import trees
 from treadle.pool.loan import Lender
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import GymnasiumEnv, type_of
+from treadle.sample.adapt import GymEnv, type_of
 from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import Columns
 from treadle.sample.contract import BadStep, flag, in_step, numbers
 from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul
 from treadle.sample.info_columns import columns_of, kept
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
-from treadle.sample.steps import EnvStep
 from treadle.spaces import Layout, Mismatch
 
 NOTHING: dict[str, Any] = {}
@@ -45,7 +41,7 @@ class TightLoop:
 
     def __init__(self, worker: DefaultWorker, lender: Lender | None = None) -> None:
         self._worker = worker
-        self.env: GymnasiumEnv = worker.env
+        self.env: GymEnv = worker.env
         layout = Layout.of(self.env.observation_space)
         self._columns, self._row_bytes = Columns(layout), layout.row_nbytes
         self._columns.lend(lender)
@@ -69,22 +65,17 @@ class TightLoop:
         self._agent_infos: list[dict[str, Any]] = []
         self._episode_infos: list[dict[str, Any]] = []
 
-    def play(self, stopped: Callable[[], bool]) -> bool | EpisodeBatch:
+    def play(self, stopped: Callable[[], bool]) -> bool:
         """One episode. True: it is among what `haul` returns. False: it was stopped, and is forgotten.
 
-        A batch: the episode, when it could not be played here; nor can any further one (`env.plain` says so).
-        Raises what environment and agent raise; then it is forgotten, too.
+        Raises what environment and agent raise, and `spaces.Mismatch` for an observation that does not fit its space;
+        then it is forgotten, too.
         """
         worker, env, column, agent = self._worker, self.env, self._column, self._worker.agent
         observation, episode_info = env.reset()
         row = base = self.rows
-        try:
-            self._room(base + 1)
-            column.writes[base](observation)
-        except Mismatch:
-            env.plain = False
-            env.hold(observation, episode_info)
-            return worker.rollout()
+        self._room(base + 1)
+        column.writes[base](observation)
         if episode_info:
             episode_info = kept(episode_info)
         reset_agent(agent)
@@ -107,8 +98,11 @@ class TightLoop:
                 action = snapshot(action)
             try:
                 observation, reward, terminated, truncated, info = step(action)
-            except Exception as error:  # noqa: BLE001 - raised on
-                raise _misshapen(error, row - base + 1) from None
+            except Exception as error:
+                told = _misshapen(error, row - base + 1)
+                if told is error:
+                    raise
+                raise told from None
             row += 1
             if row >= room:
                 self._room(row + 1)
@@ -121,11 +115,9 @@ class TightLoop:
                 agent_infos += [*silent, dict(agent_info)]
             try:
                 writes[row](observation)
-            except Mismatch:
-                silent = [NOTHING] * (row - base - len(env_infos))
-                steps = actions, rewards, [*env_infos, *silent], [*agent_infos, *silent]
-                ends = flag("terminated", terminated, row - base), flag("truncated", truncated, row - base)
-                return self._in_the_ordinary_way(base, row, observation, episode_info, steps, ends)
+            except Mismatch as error:
+                in_step(error, row - base)
+                raise
             if terminated or truncated or row >= end:
                 break
         length = row - base
@@ -177,42 +169,11 @@ class TightLoop:
         while len(self._column.writes) < rows:
             self._column.more()
 
-    def _in_the_ordinary_way(
-        self, base: int, row: int, observation: Any, episode_info: dict[str, Any], steps: Any, ends: tuple[bool, bool]
-    ) -> EpisodeBatch:
-        """The latest observation did not fit: give the worker what there is of the episode, and let it go on."""
-        worker, spec = self._worker, self.env.spec
-        self.env.plain = False
-        self.env._steps = row - base
-        rows = self._column.tree(row, copy=False)
-        seen = [trees.map(lambda leaf, i=i: np.copy(leaf[i]), rows) for i in range(base, row)]
-        following = [*seen[1:], snapshot(observation)]
-        actions, rewards, env_infos, agent_infos = steps
-        worker._observations = seen
-        worker._env_steps = [
-            EnvStep(spec, action, float(reward), after, info, type_of(i, *(ends if i == len(seen) else (False, False))))
-            for i, (action, reward, after, info) in enumerate(
-                zip(actions, rewards, following, env_infos, strict=True), 1
-            )
-        ]
-        for info in agent_infos:
-            for key, value in info.items():
-                worker._agent_infos[key].append(value)
-        for key, value in episode_info.items():
-            worker._episode_infos[key].append(value)
-        worker._eps_length, worker._prev_obs = row - base, following[-1]
-        if any(ends) or worker._eps_length >= worker._max_episode_length:
-            worker._lengths.append(worker._eps_length)
-        else:
-            while not worker.step_episode():
-                pass
-        return worker.collect_episode()
-
 
 def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
     """The tight loop of a worker, None where it would not do the same as the worker does by itself."""
     kind, env = type(worker), worker.env
-    if not isinstance(worker, DefaultWorker) or not isinstance(env, GymnasiumEnv) or not env.plain:
+    if not isinstance(worker, DefaultWorker) or not isinstance(env, GymEnv) or not env.plain:
         return None
     if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
         return None

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle.program.gym_env import EnvRecipe
+from treadle.sample.named import env_of
 
 
 class EnvUpdate:
@@ -104,11 +108,14 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
 
     Args:
         old_env: None, or what was used so far.
-        env_update: None: keep it. An `EnvUpdate` is called with it. An environment replaces it (and it is closed).
+        env_update: None: keep it. An `EnvUpdate` is called with it. An environment replaces it (and it is closed), and
+            so does what a registered id, a `gymnasium` EnvSpec or a callable makes.
 
     Raises:
         TypeError: the update is something else, or returned something else.
+        UsageError: nobody knows the id.
     """
+    env_update = as_update(env_update)
     if env_update is None:
         return old_env, False
     if isinstance(env_update, EnvUpdate):
@@ -116,13 +123,28 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
         if not is_environment(new):
             raise TypeError(f"{type(env_update).__name__} returned a {type(new).__name__}, which is no environment")
         return new, True
-    if is_environment(env_update):
-        if old_env is not None and old_env is not env_update:
-            old_env.close()
-        return env_update, True
+    if old_env is not None and old_env is not env_update:
+        old_env.close()
+    return env_update, True
+
+
+def as_update(thing: Any) -> Any:
+    """None, an environment or an `EnvUpdate` as it is; of what makes an environment a `NewEnvUpdate`. Nothing is made.
+
+    Raises:
+        TypeError: it is something else.
+        UsageError: a file is named, and not what in it.
+    """
+    if thing is None or isinstance(thing, EnvUpdate) or is_environment(thing):
+        return thing
+    maker = env_of(thing)
+    if isinstance(maker, str | EnvSpec):
+        return NewEnvUpdate(EnvRecipe(maker, registrations=None).build)  # the worker has the caller's registry
+    if callable(maker):
+        return NewEnvUpdate(maker)
     raise TypeError(
-        f"Unknown environment update type. It is a {type(env_update).__name__}; give None, an EnvUpdate, or an "
-        "environment (in a list: one a worker)"
+        f"Unknown environment update type. It is a {type(thing).__name__}; give None, an EnvUpdate, an environment, or "
+        "what makes one: an id, an EnvSpec of Gymnasium's, a callable (in a list: one a worker)"
     )
 
 
@@ -137,5 +159,6 @@ __all__ = [
     "NewEnvUpdate",
     "SetTaskUpdate",
     "apply_env_update",
+    "as_update",
     "is_environment",
 ]

@@ -10,6 +10,7 @@ from treadle.sample.contract import in_step
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.in_progress import InProgressEpisode
+from treadle.spaces import Mismatch
 
 
 class ManyEnvs(DefaultWorker):
@@ -68,7 +69,7 @@ class ManyEnvs(DefaultWorker):
                 episode = self._episodes[i]
                 assert episode is not None
                 self._completed.append(episode.to_batch())
-                self._begin_another(i)
+                self._begin(i, episode)
         if any(over):
             reset_agent(self.agent, over)
         return any(over)
@@ -83,19 +84,25 @@ class ManyEnvs(DefaultWorker):
             try:
                 episode.step(action, {key: values[i] for key, values in infos.items()})
             except Exception as error:
-                in_step(error, len(episode) + 1)
+                self._failed(error, i, episode.length + 1, episode.number)
                 raise
-            over.append(episode.ended or self._length(i) >= self._max_episode_length)
+            over.append(episode.ended or episode.length >= self._max_episode_length)
         return over
 
-    def _begin_another(self, i: int) -> None:
-        """The episode of environment i is over."""
-        self._episodes[i] = InProgressEpisode(self._envs[i])
+    def _begin(self, i: int, before: InProgressEpisode | None = None) -> None:
+        """Begin an episode in environment i, whose last one was `before`."""
+        try:
+            self._episodes[i] = InProgressEpisode(self._envs[i], before=before)
+        except Exception as error:
+            self._failed(error, i, None, 0 if before is None else before.number + 1)
+            raise
 
-    def _length(self, i: int) -> int:
-        """Steps of the episode that environment i plays."""
-        episode = self._episodes[i]
-        return 0 if episode is None else len(episode)
+    def _failed(self, error: Exception, i: int, step: int | None, episode: int) -> None:
+        """Environment i raised: nobody knows where it stands, so all begin anew. The error learns where it was."""
+        self._needs_env_reset = True
+        in_step(error, step, episode)
+        if isinstance(error, Mismatch):
+            error.name = f"environment {i}'s observation"
 
     def shutdown(self) -> None:
         """Close the environments."""
@@ -135,9 +142,11 @@ class VecWorker(ManyEnvs):
         if not (self._needs_agent_reset or self._needs_env_reset):
             return
         reset_agent(self.agent, [True] * self._n_envs)
-        for i, env in enumerate(self._envs):
-            if self._needs_env_reset or self._length(i) or self._episodes[i] is None:
-                self._episodes[i] = InProgressEpisode(env)
+        for i, episode in enumerate(self._episodes):
+            if self._needs_env_reset or episode is None:
+                self._begin(i)
+            elif episode.length:
+                self._begin(i, episode)
         self._completed = []
         self._needs_agent_reset = self._needs_env_reset = False
 

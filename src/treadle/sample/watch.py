@@ -1,52 +1,86 @@
-"""What a person sees of a sampling, if there is a person."""
+"""How far a run is, told while it goes on: the same for collecting, evaluating and sampling."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from typing import Any
+from collections.abc import Callable
 
-from treadle.sample.haul import Haul
-from treadle.sample.progress import Progress, Standing, throttled
+from treadle.pool.member import Member
+from treadle.pool.pool import Pool
+from treadle.progress import Standing, throttled
+
+PATIENCE = 0.1  # seconds between two looks at workers that say nothing
 
 
 class Watch:
-    """Call it with each haul. A context manager.
+    """Keeps a run's standing up to date and tells it, at most ten times a second, also between two episodes.
+
+    Steps under way are counted by the looks of workers (`Line.looks`) since they were last heard of: a worker that
+    plays `rows` environments looks once for all of their steps. That is a little less than they have made, and exact
+    again with each result.
 
     Args:
-        show: True: show progress on stderr (a bar on a terminal, else a line every ten seconds). False: nothing. None:
-            a bar where stderr is a terminal and rich is installed.
-        of_steps, of_episodes: what is wanted; one of them.
+        now: where the run begins.
+        tell: called with `now`. None: nobody looks, and nothing is kept.
+        rows: environments a worker.
 
-    Raises:
-        MissingExtra: `show` is True, stderr is a terminal, and rich is not installed.
+    Attributes:
+        wanted: does anybody look?
     """
 
-    def __init__(self, show: bool | None, *, of_steps: int | None = None, of_episodes: int | None = None) -> None:
-        if show is None:
-            show = sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
-        self._shown = show
-        self._progress = Progress(show) if show else None
-        self._tell = throttled(self._progress) if self._progress is not None else None
-        self._now = Standing(of_episodes=of_episodes, of_steps=of_steps)
+    def __init__(self, now: Standing, tell: Callable[[Standing], None] | None, rows: int = 1) -> None:
+        self.now, self._rows = now, rows
+        self._at_last = tell
+        self._tell = None if tell is None else throttled(tell)
+        self.wanted = tell is not None
+        self._looks: dict[int, int] = {}  # member -> its looks when it was last heard of
 
-    def __call__(self, haul: Haul) -> None:
+    def begin(self, pool: Pool) -> None:
+        """These workers are about to play."""
+        self._members = pool.members
         if self._tell is None:
             return
-        now, steps = self._now, len(haul.codes)
-        now.episodes += len(haul.lengths)
-        now.made += len(haul.lengths)
+        for member in self._members:
+            self._looks[member.index] = member.worker.looks() if member.worker is not None else 0
+            if member.inline:  # while it plays nobody else runs
+                member.worker.looked = self.look
+        self._tell(self.now)
+
+    def patience(self, seconds: float | None) -> float | None:
+        """How long to wait for news: `seconds` (None: for ever), or less where somebody looks."""
+        if self._tell is None:
+            return seconds
+        return PATIENCE if seconds is None else min(seconds, PATIENCE)
+
+    def heard(self, member: Member, episodes: int, steps: int, returns: float) -> None:
+        """A worker has finished so many episodes, of so many steps and with such returns together."""
+        if self._tell is None:
+            return
+        self._looks[member.index] = member.worker.looks()
+        now = self.now
+        now.episodes += episodes
+        now.made += episodes
         now.steps += steps
         now.made_steps += steps
-        now.return_sum += float(haul.columns["rewards"].sum())
-        self._tell(now)
+        now.return_sum += returns
 
-    def __enter__(self) -> Watch:
-        if self._progress is not None:
-            self._progress.__enter__()
-            self._progress(self._now)
-        return self
+    def look(self) -> None:
+        """See how far it is, and tell."""
+        if self._tell is None:
+            return
+        looks = 0
+        for member in self._members:
+            if member.worker is not None:
+                count = member.worker.looks()
+                before = self._looks[member.index] = min(count, self._looks[member.index])  # less: another worker's
+                looks += count - before
+        self.now.under_way = looks * self._rows
+        self._tell(self.now)
 
-    def __exit__(self, *error: Any) -> None:
-        if self._progress is not None:
-            self._progress.__exit__(*error)
+    def end(self) -> None:
+        """Nobody plays any more."""
+        if self._at_last is not None:
+            for member in self._members:
+                if member.inline and member.worker is not None:
+                    member.worker.looked = None
+            self.now.under_way = 0
+            self._at_last(self.now)

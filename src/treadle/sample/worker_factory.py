@@ -7,7 +7,9 @@ from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool import bell
+from treadle.sample.agents import as_agent, is_parameters, set_parameters
 from treadle.sample.default_worker import DefaultWorker
+from treadle.sample.updates import as_update
 from treadle.sample.worker import Worker
 
 
@@ -66,6 +68,19 @@ class WorkerFactory:
             return [preprocess(each) for each in objs]
         return [preprocess(objs) for _ in range(self.n_workers)]
 
+    def check_first(self, agent: Any, env: Any) -> None:
+        """Raise TypeError for an agent or environment that no worker can begin with, before any is made.
+
+        Nothing is said for workers whose updates are their own, where anything may be an agent or an environment.
+        """
+        if _ours(self._worker_class, "update_agent"):
+            if is_parameters(agent):
+                set_parameters(None, agent)
+            as_agent(agent)
+        if _ours(self._worker_class, "update_env"):
+            for each in env if isinstance(env, list) else [env]:
+                as_update(each)
+
     def __call__(self, worker_number: int) -> Worker:
         """The worker of that number. Raises ValueError when there are not so many."""
         if worker_number >= self.n_workers:
@@ -76,3 +91,7 @@ class WorkerFactory:
             max_episode_length=self._max_episode_length,
             **self._worker_args,
         )
+
+
+def _ours(worker_class: Any, name: str) -> bool:
+    return getattr(getattr(worker_class, name, None), "__module__", "").startswith("treadle.")

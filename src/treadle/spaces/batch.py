@@ -4,13 +4,18 @@ A batch arrives in one of several forms (`treadle.spaces.Layout.batch_writer` li
 column per leaf, each an array [n, *shape] or a list of n values; then every column is checked; only then is anything
 written, so a refused batch leaves the last one as it was.
 
+An array of the leaf's own dtype is its column in the arrays, bit for bit. What comes as anything else (another dtype,
+lists) would be changed by being written there, so it also goes by message, as it was given: that is what the
+environment gets, and what Gymnasium's vectors would hand it.
+
 The two commonest action spaces, one Discrete and one Box of floats, have a closure of their own for the array that
 needs no conversion. It accepts or passes on to the general way, which finds the words for what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +26,7 @@ from treadle.spaces.leaves import (
     BatchReader,
     BatchWriter,
     Leaf,
+    Mailed,
     Mismatch,
     Outline,
     Plan,
@@ -50,25 +56,29 @@ def _check_arrays(layout: Outline, arrays: Sequence[ndarray | None], n: int | No
     return n or 0
 
 
-def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int) -> BatchWriter:
+def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int, *, cast: bool) -> BatchWriter:
     """See `treadle.spaces.Layout.batch_writer`."""
     if n < 1:
         raise ValueError(f"a batch has at least one action, got n={n}")
     _check_arrays(layout, arrays, n)
-    plan, leaves, loose = layout.plan, layout.leaves, layout.loose
+    plan, leaves = layout.plan, layout.leaves
 
-    def write(actions: Any) -> list[Sequence[Any]] | None:
+    def write(actions: Any) -> Mailed | None:
         columns: list[Any] = [None] * len(leaves)
         try:
             _columns(plan, actions, (), leaves, n, columns)
-            checked = [_checked(leaf, column, n) for leaf, column in zip(leaves, columns)]
+            checked = [_checked(leaf, column, n, cast) for leaf, column in zip(leaves, columns)]
         except Mismatch as mismatch:
             mismatch.name = "action"
             raise
-        for array, column in zip(arrays, checked):
+        mailed: Mailed = {}
+        for index, (array, (values, given)) in enumerate(zip(arrays, checked)):
             if array is not None:
-                array[...] = column
-        return [checked[index] for index in loose] if loose else None
+                with np.errstate(over="ignore"):  # what is too large to be cast goes by message
+                    array[...] = values
+            if given is not None:
+                mailed[index] = given
+        return mailed or None
 
     if isinstance(plan, int) and arrays[plan] is not None:
         return _fast_writer(leaves[plan], arrays[plan], n, write)  # type: ignore[arg-type]  # not None: a line above
@@ -84,7 +94,7 @@ def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> Ba
         if n <= _FEW_ROWS and count <= _FEW_CHOICES:
             all_allowed = frozenset(range(first, last + 1)).issuperset
 
-            def write_few(actions: Any) -> list[Sequence[Any]] | None:
+            def write_few(actions: Any) -> Mailed | None:
                 right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
                 if right and all_allowed(actions.tolist()):
                     array[...] = actions
@@ -93,7 +103,7 @@ def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> Ba
 
             return write_few
 
-        def write_many(actions: Any) -> list[Sequence[Any]] | None:
+        def write_many(actions: Any) -> Mailed | None:
             right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
             if right and first <= actions.min() and actions.max() <= last:
                 array[...] = actions
@@ -105,7 +115,7 @@ def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> Ba
     if dtype.kind == "f":
         isnan = np.isnan
 
-        def write_floats(actions: Any) -> list[Sequence[Any]] | None:
+        def write_floats(actions: Any) -> Mailed | None:
             right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
             if right and not isnan(actions).any():
                 array[...] = actions
@@ -147,30 +157,34 @@ def _indices(plan: Plan) -> list[int]:
     return [index for _, child in plan_items(plan) for index in _indices(child)]
 
 
-def _checked(leaf: Leaf, column: Any, n: int) -> Any:
-    """A column that may be written as it is: an array [n, *shape], or n values for a loose leaf. Raises Mismatch."""
+def _checked(leaf: Leaf, column: Any, n: int, cast: bool) -> tuple[Any, Any]:
+    """(numbers [n, *shape] for the leaf's array, what goes by message or None) of a column. Raises Mismatch.
+
+    `cast`: nothing of a fixed leaf goes by message, so its numbers must not overflow in its dtype.
+    """
     if not leaf.fixed:
         if not isinstance(column, list | tuple) or len(column) != n:
             raise Mismatch(leaf.path, f"a list or tuple of {n} values", describe(column))
-        return column
+        return None, column
+    shape = (n, *(leaf.shape or ()))
     if isinstance(column, ndarray):
-        shape = (n, *(leaf.shape or ()))
         if column.shape != shape or not _dtype_fits(column.dtype, leaf):
             raise Mismatch(leaf.path, f"{leaf.dtype}{list(shape)}", describe(column))
-        _check_values(leaf, column, 0)
-        return column
-    if not isinstance(column, list | tuple):
-        raise Mismatch(leaf.path, f"{leaf.dtype}{[n, *(leaf.shape or ())]}, or a list of {n}", describe(column))
-    if len(column) != n:
-        raise Mismatch(leaf.path, f"a batch of {n}", describe(column))
-    stacked = _stacked(leaf, column)
-    if stacked is not None:
-        _check_values(leaf, stacked, 0)
-        return stacked
-    out = np.empty((n, *(leaf.shape or ())), leaf.dtype)
-    for row, item in enumerate(column):
-        out[row] = _converted(leaf, item, row)
-    return out
+        batch, as_it_is = column, column.dtype == leaf.dtype
+    else:
+        if not isinstance(column, list | tuple):
+            raise Mismatch(leaf.path, f"{leaf.dtype}{list(shape)}, or a list of {n}", describe(column))
+        if len(column) != n:
+            raise Mismatch(leaf.path, f"a batch of {n}", describe(column))
+        stacked = _stacked(leaf, column)
+        batch = _collected(leaf, column) if stacked is None else stacked
+        as_it_is = all(isinstance(item, ndarray | np.generic) and item.dtype == leaf.dtype for item in column)
+    _check_values(leaf, batch, 0)
+    if cast:
+        return _cast(leaf, batch), None
+    if as_it_is or isinstance(leaf.space, gs.Discrete):  # a Discrete action is a Python int, however it came
+        return batch, None
+    return batch, copy.deepcopy(column)  # the caller may write to its own meanwhile
 
 
 def _stacked(leaf: Leaf, items: Sequence[Any]) -> ndarray | None:
@@ -190,18 +204,40 @@ def _stacked(leaf: Leaf, items: Sequence[Any]) -> ndarray | None:
 
 
 def _dtype_fits(dtype: np.dtype[Any], leaf: Leaf) -> bool:
-    """Whether values of a dtype may be written to a leaf (integers still have to be in range)."""
+    """Whether numbers of a dtype may be meant for a leaf (integers still have to be in range)."""
     if dtype == leaf.dtype:
         return True
     if leaf.dtype is None:
         return False
     if leaf.dtype.kind in "iu":
         return dtype.kind in "iu"
-    return leaf.dtype.kind == "f" and np.can_cast(dtype, leaf.dtype)
+    return leaf.dtype.kind == "f" and dtype.kind in "fiub"
+
+
+def _cast(leaf: Leaf, batch: ndarray) -> ndarray:
+    """A batch in the leaf's dtype. Raises Mismatch for a number that is too large for it."""
+    with np.errstate(over="ignore"):
+        cast: ndarray = batch.astype(leaf.dtype, copy=False)
+    if cast.dtype.kind == "f" and cast.dtype != batch.dtype:
+        lost = np.isinf(cast) & ~np.isinf(batch)
+        if lost.any():
+            where = tuple(np.argwhere(lost)[0].tolist())
+            raise Mismatch(leaf.path, f"numbers that fit {leaf.dtype}", f"{batch[where]}{_at(where)}", where[0])
+    return cast
+
+
+def _collected(leaf: Leaf, items: Sequence[Any]) -> ndarray:
+    """Values that are to be looked at one by one, in one array that holds them all. Raises Mismatch."""
+    rows = [_converted(leaf, item, row) for row, item in enumerate(items)]
+    assert leaf.dtype is not None
+    out = np.empty((len(rows), *(leaf.shape or ())), np.result_type(*rows) if leaf.dtype.kind == "f" else leaf.dtype)
+    for row, array in enumerate(rows):
+        out[row] = array
+    return out
 
 
 def _converted(leaf: Leaf, item: Any, row: int) -> ndarray:
-    """One action's value as an array that may be written as it is. Raises Mismatch."""
+    """One action's value as an array of the leaf's shape, of a dtype that fits, in range. Raises Mismatch."""
     if isinstance(item, ndarray | np.generic):
         array = np.asarray(item)
         fits = _dtype_fits(array.dtype, leaf)
@@ -212,11 +248,7 @@ def _converted(leaf: Leaf, item: Any, row: int) -> ndarray:
     if array.shape != leaf.shape or not fits:
         raise Mismatch(leaf.path, str(leaf), describe(item), row)
     _check_values(leaf, array[None], row)
-    with np.errstate(over="ignore"):
-        cast = array.astype(leaf.dtype)
-    if cast.dtype.kind == "f" and (np.isinf(cast) & ~np.isinf(array)).any():
-        raise Mismatch(leaf.path, f"numbers that fit {leaf.dtype}", describe(item), row)
-    return cast
+    return array
 
 
 def _from_python(leaf: Leaf, item: Any) -> tuple[ndarray, bool]:
@@ -276,25 +308,28 @@ def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi:
     n = _check_arrays(layout, arrays, None)
     if not 0 <= lo <= hi or (layout.fixed and hi > n):
         raise ValueError(f"rows {lo} to {hi} are not within 0 to {n}")
-    columns = [_column_reader(leaf, array[lo:hi]) for leaf, array in zip(layout.leaves, arrays) if array is not None]
-    if isinstance(layout.plan, int):
-        if layout.loose:
-            return lambda loose=(): list(loose[0])
-        column = columns[0]
-        return lambda loose=(): column()
-    assemble = _assembler(layout.plan)
-    fixed = layout.fixed
-    width, loose_indices, count = len(layout.leaves), layout.loose, hi - lo
+    columns = [
+        None if array is None else _column_reader(leaf, array[lo:hi]) for leaf, array in zip(layout.leaves, arrays)
+    ]
 
-    def read(loose: Sequence[Sequence[Any]] = ()) -> list[Any]:
-        if len(loose) != len(loose_indices):
-            raise ValueError(f"{len(loose_indices)} loose leaves need as many lists of values, got {len(loose)}")
-        values: list[Any] = [None] * width
-        for index, column in zip(fixed, columns):
-            values[index] = column()
-        for index, items in zip(loose_indices, loose):
-            values[index] = items
-        return assemble(values, count)
+    def column_of(index: int, mailed: Mapping[int, Sequence[Any]]) -> list[Any]:
+        given, stored = mailed.get(index), columns[index]
+        if given is not None:  # of a fixed leaf a copy, which an environment may write to
+            return list(given if stored is None else copy.deepcopy(given))
+        if stored is None:
+            raise ValueError(f"the loose leaf at path {layout.leaves[index].path!r} has no values: they go by message")
+        return stored()
+
+    if isinstance(layout.plan, int):
+        only = columns[0]
+        if only is None:
+            return lambda mailed=None: column_of(0, mailed or {})
+        return lambda mailed=None: column_of(0, mailed) if mailed else only()
+    assemble = _assembler(layout.plan)
+    width, count = len(layout.leaves), hi - lo
+
+    def read(mailed: Mapping[int, Sequence[Any]] | None = None) -> list[Any]:
+        return assemble([column_of(index, mailed or {}) for index in range(width)], count)
 
     return read
 

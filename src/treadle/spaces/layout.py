@@ -51,7 +51,7 @@ class Layout(Outline):
         ]
         return self.unflatten(values)
 
-    def batch_writer(self, arrays: Sequence[np.ndarray | None], n: int) -> BatchWriter:
+    def batch_writer(self, arrays: Sequence[np.ndarray | None], n: int, *, cast: bool = False) -> BatchWriter:
         """A function that checks a batch of n actions and writes it to ``arrays``, bound to them for good.
 
         It takes what Gymnasium's vector environments take. For a leaf: an array [n, *shape], or a list or tuple of n
@@ -60,22 +60,28 @@ class Layout(Outline):
         of n values.
 
         Checked before anything is written: the number of actions, shapes, dtypes (integers go to an integer leaf when
-        they fit, floats to a float leaf that ``np.can_cast`` safely; Python numbers have no dtype of their own and need
-        only fit), the range of Discrete, MultiDiscrete and MultiBinary, NaN. The bounds of a Box are not: policies
-        overshoot, and environments clip.
+        they fit, numbers of any kind to a float leaf), the range of Discrete, MultiDiscrete and MultiBinary, NaN. The
+        bounds of a Box are not: policies overshoot, and environments clip.
+
+        What is written is of the leaf's dtype. Where that is not what was given (float64 for a float32 Box, lists), the
+        values are to go by message as well, so that environments get them as Gymnasium's vectors would hand them over:
+        unrounded, a list as a list. Only of a Discrete leaf every action is a Python int.
 
         Args:
             arrays: for each fixed leaf an array [n, *shape] of its dtype; None for a loose one.
             n: how many actions make a batch, at least 1.
+            cast: what is written is what counts: fixed leaves never go by message, and a number that is too large for
+                their dtype is a Mismatch.
 
         Returns:
-            ``write(actions)``, which returns None, or, when there are loose leaves, a list with the n values of each
-            (in the order of ``loose``). It raises Mismatch, whose ``row`` is the first bad action.
+            ``write(actions)``, which returns what is to go by message: None, or a batch of n values by the index of its
+            leaf: of every loose leaf, and copies of those of fixed leaves that are not of their dtype as they were
+            given. It raises Mismatch, whose ``row`` is the first bad action.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or n is below 1.
         """
-        return batch.batch_writer(self, arrays, n)
+        return batch.batch_writer(self, arrays, n, cast=cast)
 
     def batch_reader(self, arrays: Sequence[np.ndarray | None], lo: int, hi: int) -> BatchReader:
         """A function that reads the actions lo to hi - 1 of a batch, bound to the arrays for good.
@@ -86,8 +92,9 @@ class Layout(Outline):
             hi: the row after the last one's.
 
         Returns:
-            ``read(loose=())``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python int,
-            another fixed one a row of a private copy. ``loose`` holds, for each loose leaf, its hi - lo values.
+            ``read(mailed=None)``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python
+            int, another fixed one a row of a private copy, unless ``mailed`` has its hi - lo values, as it must of
+            every loose leaf: by the index of the leaf.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.

@@ -13,8 +13,9 @@ import pickle
 from types import FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
+
+from treadle import pickling
 
 Name = tuple[Any, ...]
 
@@ -65,7 +66,7 @@ class _Pickler(pickle.Pickler):
         self.persistent_id = fixed.name_of  # type: ignore[method-assign]
 
 
-class _CloudPickler(cloudpickle.Pickler):
+class _CloudPickler(pickling.Pickler):
     def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
         super().__init__(stream, 5)
         self.persistent_id = fixed.name_of

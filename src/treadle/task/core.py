@@ -184,6 +184,11 @@ class Task(Generic[EnvType]):
         """Is it over: the goal decided, or all steps used up?"""
         return self.reached_terminal_state() or self.reached_max_steps()
 
+    def is_truncated(self) -> bool:
+        """Was it cut short: is it over, with its steps used up and the goal undecided? Override it where something else
+        cuts tasks short; a vector asks on the step after which the task is done."""
+        return self.reached_max_steps() and not self.reached_terminal_state()
+
     @property
     def cumulative_reward(self) -> float:
         """The sum of rewards so far; with several agents the mean of theirs."""
@@ -251,16 +256,17 @@ class TaskSampler(abc.ABC):
         """What tasks are drawn with from now on."""
 
 
-def ends_of(task: Any, info: dict[str, Any], over: bool) -> tuple[bool, bool]:
+def ends_of(task: Any, over: bool) -> tuple[bool, bool]:
     """(terminated, truncated) of a step after which the task is `over`, or not.
 
-    terminated is the task's word. truncated is what the task's own info says, where it says anything; else it is the
-    limit of steps without a terminal state.
+    Both are the task's word, by its methods. A task of another make, without `is_truncated`, is truncated by its limit
+    of steps without a terminal state.
     """
-    terminated = over and bool(task.reached_terminal_state())
-    if "truncated" in info:
-        return terminated, bool(info["truncated"])
-    return terminated, over and not terminated and bool(task.reached_max_steps())
+    if not over:
+        return False, False
+    terminated = bool(task.reached_terminal_state())
+    cut = getattr(task, "is_truncated", None)
+    return terminated, bool(cut()) if cut is not None else not terminated and bool(task.reached_max_steps())
 
 
 __all__ = ["CALLBACK_KEY", "METRICS_KEY", "RLStepResult", "Task", "TaskSampler", "ends_of"]

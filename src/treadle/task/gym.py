@@ -11,9 +11,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
+from treadle.program.own_names import own_names
 from treadle.task.core import METRICS_KEY, RLStepResult, Task, TaskSampler, ends_of
 from treadle.task.sensors import Sensor, SensorSuite
 
+OWN = frozenset({"rewards", METRICS_KEY})  # what `TaskEnv` itself puts into a step's info
 NO_LIMIT = 2**31 - 1  # max_steps of a task whose environment sets its own limit
 
 
@@ -72,8 +74,8 @@ class GymTask(Task[gym.Env]):
 
     def _step(self, action: Any) -> RLStepResult:
         self.observation, reward, self._terminated, self._truncated, self.info = self.env.step(action)
-        info = {**self.info, "truncated": True} if self._truncated else dict(self.info)
-        return RLStepResult(self.get_observations(), float(reward), self._terminated or self._truncated, info)
+        done = self._terminated or self._truncated
+        return RLStepResult(self.get_observations(), float(reward), done, dict(self.info))
 
     def reached_terminal_state(self) -> bool:
         return bool(self._terminated)
@@ -81,6 +83,10 @@ class GymTask(Task[gym.Env]):
     def is_done(self) -> bool:
         """Over for the environment, or for the limit of steps."""
         return bool(self._truncated) or super().is_done()
+
+    def is_truncated(self) -> bool:
+        """Cut short by the environment, or by the limit of steps."""
+        return bool(self._truncated) or super().is_truncated()
 
     def render(self, mode: str = "rgb", *args: Any, **kwargs: Any) -> np.ndarray:
         """What the environment renders. Raises UsageError unless it was made with a render_mode."""
@@ -265,14 +271,14 @@ class TaskEnv(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step of the task. With several agents the reward is the mean of theirs, and all are in info["rewards"].
 
-        terminated: the task's `reached_terminal_state`; truncated: the limit of steps, or what the task itself put
-        into its info.
+        terminated: the task's `reached_terminal_state`; truncated: its `is_truncated`. A task's own info under one of
+        the two other names is kept as "task_" + name.
         """
         task = self.task
         result = task.step(action)
-        info = dict(result.info or {})
+        info = own_names(result.info or {}, OWN, "task")
         over = task.is_done()
-        terminated, truncated = ends_of(task, info, over or bool(result.done))
+        terminated, truncated = ends_of(task, over or bool(result.done))
         if (over or result.done) and not (terminated or truncated):
             truncated = True  # a task that is over in a way of its own: an environment knows no third way
         reward: Any = result.reward

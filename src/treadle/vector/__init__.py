@@ -1,1 +1,34 @@
-"""Vectors of environments: faces on the pool's lockstep schedule."""
+"""Vectors of environments and of tasks: faces on the pool's lockstep schedule.
+
+The names below are loaded when they are first used. A name that is a module's too
+(`treadle.vector.make_vec`) is the module here and the function in `treadle`.
+"""
+
+from treadle.rooms import loading
+
+_HOME = {
+    "VectorEnv": "gymnasium",
+    "AsyncVectorEnv": "async_vector",
+    "vector_entry_point": "make_vec",
+    "AlreadyPending": "refusals",
+    "ClosedVector": "refusals",
+    "NothingPending": "refusals",
+    "SpacesDiffer": "refusals",
+    "WaitTimeout": "refusals",
+    "VectorStats": "stats",
+    "Rollout": "rollout",
+    "OwnedVectors": "owned",
+    "VectorSampledTasks": "sampled",
+    "SingleProcessVectorSampledTasks": "sampled",
+    "COMPLETE_TASK_METRICS_KEY": "sampled",
+    "COMPLETE_TASK_CALLBACK_KEY": "sampled",
+    "TaskVectorStats": "sampled_tasks",
+}
+
+__all__ = list(_HOME)
+
+__getattr__ = loading(__name__, _HOME)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -64,7 +64,7 @@ class AsyncVectorEnv(VectorEnv):
         self.observation_mode, self.max_concurrency = observation_mode, max_concurrency
         options.setdefault("inline", 0)
         super().__init__(
-            list(env_fns),
+            env_fns,
             workers=workers if max_concurrency is None else int(max_concurrency),
             autoreset_mode=autoreset_mode,
             copy=copy,

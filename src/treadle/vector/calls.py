@@ -12,7 +12,7 @@ from treadle.errors import UsageError
 from treadle.pool.lockstep import Lockstep
 from treadle.vector.env_slot import REFUSED, Ask, OwnValue
 from treadle.vector.orders import chosen_slots
-from treadle.vector.turns import Turns
+from treadle.vector.turns import Turns, one_at_a_time
 
 
 class SlotCalls:
@@ -23,6 +23,7 @@ class SlotCalls:
     _lockstep: Lockstep
     _turns: Turns
 
+    @one_at_a_time
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """An attribute of every environment, looked up through its wrappers, called where it can be.
 
@@ -31,12 +32,14 @@ class SlotCalls:
         self._turns.check_free("call_async")
         return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
 
+    @one_at_a_time
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a `call`; `call_wait` returns its result."""
         self._turns.check_free("call_async")
         self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
         self._turns.state = AsyncState.WAITING_CALL
 
+    @one_at_a_time
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The result of `call_async`; `timeout` in seconds, None: for ever.
 
@@ -56,6 +59,7 @@ class SlotCalls:
     def call_at(self, slots: int, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     def call_at(self, slots: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    @one_at_a_time
     def call_at(self, slots: int | Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> Any:
         """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
         chosen = chosen_slots(slots, self.num_envs)
@@ -67,6 +71,7 @@ class SlotCalls:
         """`get_attr` of one slot, or of some: see `call_at`."""
         return self.call_at(slots, name)  # type: ignore[arg-type]  # one overload or the other
 
+    @one_at_a_time
     def set_attr_at(self, slots: int | Sequence[int], name: str, values: Any) -> None:
         """`set_attr` in one slot, or in some; a list or tuple has one value for each of them."""
         chosen = chosen_slots(slots, self.num_envs)

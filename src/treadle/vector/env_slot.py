@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -127,6 +127,9 @@ class EnvSlot(GymEnv):
             return self._put(args[0].values[self._slot])
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
 
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        return name == Ask.CALL  # as Gymnasium's `SyncVectorEnv` does it
+
     def _kept_by(self) -> Keeper:
         if self._keeper is None:
             self._keeper = Keeper(self.env)
@@ -149,13 +152,12 @@ def slots_of(
     imports: Sequence[str] = (),
 ) -> list[Callable[[], EnvSlot]]:
     """One factory of a program a slot. Raises UsageError when the number of environments is not clear."""
-    one = isinstance(envs, str | EnvSpec) or callable(envs)
-    if one:
+    if isinstance(envs, str | EnvSpec) or callable(envs) or not isinstance(envs, Iterable):
         if num_envs is None:
             raise UsageError("one environment and no number: give num_envs, or a sequence of environments")
         each = [envs] * num_envs
     else:
-        each = list(envs)  # type: ignore[arg-type]  # a sequence, by the line above
+        each = list(envs)
         if num_envs is not None and num_envs != len(each):
             raise UsageError(f"{len(each)} environments, but num_envs={num_envs}")
     if not each:

@@ -21,7 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.lockstep import Batch
+from treadle.pool.batch import Batch
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.vector.actions import Mender
@@ -38,7 +38,7 @@ from treadle.vector.shares import choose_shares, matters
 from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
-from treadle.vector.turns import IDLE, Turns
+from treadle.vector.turns import A_STEP, IDLE, Turns, one_at_a_time
 
 log = logging.getLogger("treadle")
 
@@ -46,7 +46,7 @@ Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
 class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
-    """Steps n environments at once. Use it from one thread.
+    """Steps n environments at once. Use it from one thread at a time: calls that overlap are refused (AlreadyPending).
 
     Args:
         envs: a sequence of callables that return an environment (or of ids, or EnvSpecs), or one of them and
@@ -96,7 +96,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         imports: Sequence[str] = (),
         backend: str = "process",
         start_method: str | None = None,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
         start_timeout: float = 120.0,
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
@@ -164,7 +164,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self._turns = Turns(self._pool, self._lockstep, type(self).__name__)
         self._began, self._calls = monotonic(), 0
         self._resets = np.zeros(n, np.int64)
-        self._infos = batcher(style, n)
+        self._infos = batcher(style, n, on_failure not in (None, "raise"))
         self._no_infos: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self._infos({}, {})
         self._mender = Mender(self.single_action_space, n, self._ignoring)
         self._step = self._bind()
@@ -183,6 +183,10 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         def step(actions: Any) -> Five:
             if turns.state is not IDLE:
                 turns.check_free("step_async")
+            before = turns.owner
+            if before is not None:
+                turns.check()
+            turns.owner = A_STEP
             try:
                 try:
                     batch = advance(actions)
@@ -196,9 +200,11 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
             except WorkerError as error:
                 self._keep_partial(error)
                 raise
+            finally:
+                turns.owner = before
             self._calls += 1
-            observations, rewards, terminated, truncated, infos, finals = batch
-            if infos or finals or loose or in_list:
+            observations, rewards, terminated, truncated, infos, finals, news = batch
+            if infos or finals or loose or in_list or news:
                 return handed(batch)
             return observations, rewards, terminated, truncated, {}
 
@@ -223,6 +229,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         """
         return self._step(actions)
 
+    @one_at_a_time
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its result. Raises AlreadyPending, BadAction, ClosedVector."""
         self._turns.check_free("step_async")
@@ -235,6 +242,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
             self._lockstep.post_step(mended)
         self._turns.state = AsyncState.WAITING_STEP
 
+    @one_at_a_time
     def step_wait(self, timeout: float | None = None) -> Five:
         """The result of `step_async`; `timeout` in seconds, None: for ever.
 
@@ -246,6 +254,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
 
     # -- reset -------------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def reset(self, *, seed: Seeds = None, options: Options | None = None) -> tuple[Any, Any]:
         """Reset all slots, or those that options["reset_mask"] (bool[n]) chooses; the others keep their observation.
 
@@ -260,16 +269,19 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self._turns.check_free("reset_async")
         return self._reset(orders_of_all(self.num_envs, seed, options))
 
+    @one_at_a_time
     def reset_async(self, seed: Seeds = None, options: Options | None = None) -> None:
         """Begin a `reset`; `reset_wait` returns its result."""
         self._turns.check_free("reset_async")
         self._lockstep.post_reset(*self._ordered(orders_of_all(self.num_envs, seed, options)))
         self._turns.state = AsyncState.WAITING_RESET
 
+    @one_at_a_time
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """The result of `reset_async`; as `step_wait`."""
         return self._reset_result(self._waited(AsyncState.WAITING_RESET, timeout))
 
+    @one_at_a_time
     def reset_at(
         self, slots: int | Sequence[int], *, seed: Seeds = None, options: Options | None = None
     ) -> tuple[Any, Any]:
@@ -357,7 +369,8 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         observations = batch.observations
         if self._lockstep.observations.loose:
             observations = _lists_as_tuples(observations)
-        infos = self._infos(batch.infos, batch.finals) if batch.infos or batch.finals else self._no_infos()
+        some = batch.infos or batch.finals or batch.news
+        infos = self._infos(batch.infos, batch.finals, batch.news) if some else self._no_infos()
         return observations, batch.rewards, batch.terminated, batch.truncated, infos
 
     def _reset_result(self, batch: Batch) -> tuple[Any, Any]:

@@ -10,6 +10,10 @@ observations and of whole dicts.
 
 *list*: a list of n dicts, slot by slot.
 
+What the vector itself tells stands under names of its own: those of the final observations and infos, and of a vector
+that goes on after a worker's death "aborted", "restarted" and "dropped". They come from the batch, never from an info:
+an environment's own value under a name that the vector may use is kept as "env_" + name.
+
 Columns follow `gymnasium.vector.VectorEnv._add_info`, type by type. They part where that function fails or falsifies:
 values that a column's dtype cannot hold (a string among integers, 0.5 where the first was the integer 0, another
 shape) widen the column, to object where nothing else will do.
@@ -17,7 +21,7 @@ shape) widen the column, to object where nothing else will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from operator import itemgetter
@@ -26,9 +30,15 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.pool.batch import NO_NEWS, News
+from treadle.pool.info_rows import InfoRows, Structure
+from treadle.program.own_names import kept_as, own_names
 
-Infos = dict[int, dict[str, Any]]
+Infos = Mapping[int, dict[str, Any]]
 Finals = dict[int, tuple[Any, dict[str, Any]]]
+
+FINALS = frozenset({"final_obs", "final_info", "final_observation"})  # what `next_obs` reads, whatever the mode
+NEWS = {News.ABORTED: "aborted", News.RESTARTED: "restarted", News.DROPPED: "dropped"}
 
 
 class InfoStyle(StrEnum):
@@ -47,44 +57,102 @@ class InfoStyle(StrEnum):
             raise UsageError(f"infos must be one of {', '.join(cls)}, got {name!r}") from None
 
 
-def batcher(style: InfoStyle, n: int) -> Callable[[Infos, Finals], Any]:
-    """A function from a batch's infos and finals (slots without any are not in the dicts) to one of the forms."""
+def batcher(style: InfoStyle, n: int, goes_on: bool = False) -> Callable[..., Any]:
+    """A function from a batch's infos, finals and news (slots without any are not in the dicts) to one of the forms.
+
+    `goes_on`: does the vector go on after a worker's death? Then it has more names of its own.
+    """
     build = {InfoStyle.GYMNASIUM: gymnasium_infos, InfoStyle.LEGACY: legacy_infos, InfoStyle.LIST: list_infos}[style]
-    return lambda infos, finals: build(n, infos, finals)
+    own = FINALS.union(NEWS.values()) if goes_on else FINALS
+    return lambda infos, finals, news=NO_NEWS: build(n, infos, finals, news, own)
 
 
-def gymnasium_infos(n: int, infos: Infos, finals: Finals) -> dict[str, Any]:
-    """Columns and masks; see the module."""
-    out = columns(n, infos)
+def gymnasium_infos(
+    n: int, infos: Infos, finals: Finals, news: Mapping[int, News] = NO_NEWS, own: frozenset[str] = FINALS
+) -> dict[str, Any]:
+    """Columns and masks; see the module. `own`: the vector's own names."""
+    out = _left_free(columns(n, infos), own)
     if finals:
         mask = _mask(n, finals)
         out["final_obs"], out["_final_obs"] = _objects(n, {slot: final[0] for slot, final in finals.items()}), mask
-        out["final_info"] = columns(n, {slot: final[1] for slot, final in finals.items() if final[1]})
-        out["_final_info"] = mask.copy()
+        told = _left_free(columns(n, {slot: final[1] for slot, final in finals.items() if final[1]}), own - FINALS)
+        _tell(n, told, _of_finals(news, finals))
+        out["final_info"], out["_final_info"] = told, mask.copy()
+    _tell(n, out, _of_rows(news))
     return out
 
 
-def legacy_infos(n: int, infos: Infos, finals: Finals) -> dict[str, Any]:
-    """The form of Gymnasium 0.29; see the module."""
-    out = columns(n, infos)
+def legacy_infos(
+    n: int, infos: Infos, finals: Finals, news: Mapping[int, News] = NO_NEWS, own: frozenset[str] = FINALS
+) -> dict[str, Any]:
+    """The form of Gymnasium 0.29; see the module. `own`: the vector's own names."""
+    out = _left_free(columns(n, infos), own)
     if finals:
         mask = _mask(n, finals)
-        for key, part in (("final_observation", 0), ("final_info", 1)):
-            out[key] = _objects(n, {slot: final[part] for slot, final in finals.items()})
+        told = _final_infos(finals, news, own)
+        for key, rows in (
+            ("final_observation", {slot: final[0] for slot, final in finals.items()}),
+            ("final_info", told),
+        ):
+            out[key] = _objects(n, rows)
             out[f"_{key}"] = mask.copy()
+    _tell(n, out, _of_rows(news))
     return out
 
 
-def list_infos(n: int, infos: Infos, finals: Finals) -> list[dict[str, Any]]:
+def list_infos(
+    n: int, infos: Infos, finals: Finals, news: Mapping[int, News] = NO_NEWS, own: frozenset[str] = FINALS
+) -> list[dict[str, Any]]:
     """One dict a slot; where it moved on within the step, with `final_obs` and `final_info`."""
-    out = [dict(infos.get(slot, ())) for slot in range(n)]
-    for slot, (observation, info) in finals.items():
-        out[slot].update(final_obs=observation, final_info=info)
+    out = [own_names(infos.get(slot, {}), own, "env") for slot in range(n)]
+    told = _final_infos(finals, news, own)
+    for slot, (observation, _) in finals.items():
+        out[slot].update(final_obs=observation, final_info=told[slot])
+    for slot, each in _of_rows(news).items():
+        out[slot].update(_words(each))
     return out
+
+
+def _left_free(out: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
+    """`own_names` for columns and their masks, in place."""
+    if not own.isdisjoint(out):
+        for name in own.intersection(out):
+            kept = kept_as(name, "env", out)
+            out[kept], out[f"_{kept}"] = out.pop(name), out.pop(f"_{name}")
+    return out
+
+
+def _words(news: News) -> dict[str, bool]:
+    return {NEWS[each]: True for each in news}
+
+
+def _tell(n: int, out: dict[str, Any], news: Mapping[int, News]) -> None:
+    """Add columns of what the vector itself tells."""
+    if news:
+        out.update(columns(n, {slot: _words(each) for slot, each in sorted(news.items()) if each}))
+
+
+def _of_rows(news: Mapping[int, News]) -> dict[int, News]:
+    """What is told beside the row: where a fresh environment shows there, the end of the last one is not its news."""
+    return {slot: each & ~News.ABORTED if News.RESTARTED in each else each for slot, each in news.items()}
+
+
+def _of_finals(news: Mapping[int, News], finals: Finals) -> dict[int, News]:
+    """What is told of the episodes that have ended."""
+    return {slot: each & ~News.RESTARTED for slot, each in news.items() if slot in finals}
+
+
+def _final_infos(finals: Finals, news: Mapping[int, News], own: frozenset[str]) -> Infos:
+    own, told = own - FINALS, _of_finals(news, finals)
+    return {
+        slot: {**own_names(info, own, "env"), **_words(told.get(slot, News(0)))} for slot, (_, info) in finals.items()
+    }
 
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:
     """Columns and masks of one dict a slot, in slot order."""
+    if type(infos) is InfoRows and (out := _columns_of_rows(n, infos)) is not None:
+        return out
     if len(infos) == n and (out := _columns_of_like(n, infos)) is not None:
         return out
     rows: dict[str, dict[int, Any]] = {}
@@ -96,6 +164,41 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
         out[key] = _column(n, key, row)
         out[f"_{key}"] = _mask(n, row)
     return out
+
+
+def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
+    """The same where all slots have the same keys and types, which lie in one array. None: they have not."""
+    if infos.rest or len(infos.groups) != 1:
+        return None
+    ((schema, records),) = infos.records()
+    everywhere, slots = _everywhere(n), records["slot"]
+    if len(records) == n:
+        chosen, mask = slice(None) if (slots[:-1] < slots[1:]).all() else slots, everywhere
+    else:
+        chosen, mask = slots, np.zeros(n, np.bool_)
+        mask[slots] = True
+    fields = iter(range(len(schema.leaves)))
+
+    def column(kind: Any) -> Any:
+        if isinstance(kind, list):
+            return build(tuple(kind))
+        values = records[str(next(fields))]
+        out = (
+            np.empty(values.shape, values.dtype)
+            if mask is everywhere
+            else np.zeros((n, *values.shape[1:]), values.dtype)
+        )
+        out[chosen] = values
+        return out
+
+    def build(structure: Structure) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, kind in structure:
+            out[key] = column(kind)
+            out[f"_{key}"] = mask.copy()
+        return out
+
+    return build(schema.structure)
 
 
 def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
@@ -184,7 +287,7 @@ def _numbers(values: Sequence[Any], kind: type) -> np.ndarray:
         return np.array(values, object)
 
 
-def _objects(n: int, rows: dict[int, Any]) -> np.ndarray:
+def _objects(n: int, rows: Mapping[int, Any]) -> np.ndarray:
     out = np.empty(n, object)
     for slot, value in rows.items():
         out[slot] = value

@@ -54,6 +54,13 @@ def make_vec(env: EnvLike, num_envs: int = 1, *, owned: bool = False, **kwargs: 
 
 def _made(env: EnvLike, num_envs: int, owned: bool, kwargs: dict[str, Any]) -> VectorEnv:
     names = _options()
+    for name in ("vectorization_mode", "vector_kwargs"):
+        if name in kwargs:
+            raise UsageError(
+                f"{name}= is of gymnasium.make_vec. Here workers=, inline= and backend= say who steps environments, "
+                "owned=True takes their own vectorised form, and options are given by name. (For an argument of the "
+                f"environment's constructor: kwargs={{{name!r}: ...}})"
+            )
     options = {name: value for name, value in kwargs.items() if name in names}
     own = {name: value for name, value in kwargs.items() if name not in names}
     options["kwargs"] = {**own, **(options.get("kwargs") or {})}

@@ -21,6 +21,7 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
+from treadle.pool.batch import final_observation
 from treadle.pool.failure import bad_action
 from treadle.pool.line import BUSY_NS, OneSlot
 from treadle.pool.lockstep import Lockstep
@@ -28,13 +29,14 @@ from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
 from treadle.spaces import Mismatch
-from treadle.vector.infos import gymnasium_infos
+from treadle.vector.infos import FINALS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
 from treadle.vector.refusals import NothingPending, WaitTimeout
-from treadle.vector.turns import IDLE
+from treadle.vector.turns import IDLE, one_at_a_time
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
+OWN = FINALS | {"env_id", "valid"}  # names of columns that `recv` itself makes
 
 
 class PartialBatches:
@@ -93,16 +95,15 @@ class PartialBatches:
         self._check(chosen, "step", {FREE})
         write, staged = self._writer(len(chosen))
         try:
-            loose = write(actions)
+            mailed = write(actions)
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
-            raise bad_action(error, len(chosen)) from None
-        if loose is not None:
-            raise UsageError("actions without a fixed shape cannot be sent to some slots; use step()")
+            raise bad_action(error, len(chosen), actions) from None
         for target, source in zip(self._actions, staged, strict=True):
             if target is not None and source is not None:
                 target[chosen] = source
-        self._post(Op.STEP, dict.fromkeys(chosen))
+        by_slot = {leaf: dict(zip(chosen, values, strict=True)) for leaf, values in (mailed or {}).items()}
+        self._post(Op.STEP, dict.fromkeys(chosen), by_slot)
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
         """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid).
@@ -155,7 +156,8 @@ class PartialBatches:
             found = self._writers[count] = layout.batch_writer(staged, count), staged
         return found
 
-    def _post(self, op: Op, orders: dict[int, Any]) -> None:
+    def _post(self, op: Op, orders: dict[int, Any], mailed: dict[int, dict[int, Any]] | None = None) -> None:
+        """`mailed`: leaf -> slot -> the part of its action that goes by message."""
         by_member: dict[int, list[int]] = {}
         for slot in orders:
             by_member.setdefault(self._member_of[slot].index, []).append(slot)
@@ -164,7 +166,9 @@ class PartialBatches:
             alone = not self._together and (member.inline or self._takes_long(member))
             for group in ([slot] for slot in slots) if alone else (slots,):
                 payload: Any = {slot: orders[slot] for slot in group}
-                if op is Op.STEP:
+                if op is Op.STEP and mailed:
+                    payload = group, {leaf: [by.get(slot) for slot in member.slots] for leaf, by in mailed.items()}
+                elif op is Op.STEP:
                     payload = OneSlot.of(group[0]) if len(group) == 1 else (group, None)
                 id = self._pool.send(member, op, payload, self._block, tuple(group))
                 self._requests[id] = member, tuple(group)
@@ -222,10 +226,8 @@ class PartialBatches:
         infos = {row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos}
         finals = {}
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
-            info, loose = self._told.pop(slots[row], ({}, None))
-            rest = iter(loose or ())
-            leaves = [next(rest) if array is None else array[slots[row], ...].copy() for array in self._finals]
-            finals[row] = (layout.unflatten(leaves), info)
+            info, untold = self._told.pop(slots[row], ({}, None))
+            finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
         observations = layout.unflatten(values)
         return index, observations, self._rewards[index], terminated, truncated, infos, finals, self._valid[index]
 
@@ -246,6 +248,7 @@ class PartialFace:
     _turns: Any
     _partial: PartialBatches | None = None
 
+    @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
         orders = orders_of_all(self.num_envs, seed, options)
@@ -253,6 +256,7 @@ class PartialFace:
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()
 
+    @one_at_a_time
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Ask for a step of the slots `env_id` (int[m], None: all), with m actions.
 
@@ -262,6 +266,7 @@ class PartialFace:
         self._opened("send").send(actions, env_id)
         self._settle_turn()
 
+    @one_at_a_time
     def recv(
         self, *, min: int | None = None, max: int | None = None, timeout: float | None = None
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -284,7 +289,7 @@ class PartialFace:
             index, observations, rewards, terminated, truncated, infos, finals, valid = partial.recv(min, max, timeout)
         finally:
             self._settle_turn()
-        columns = gymnasium_infos(len(index), infos, finals)
+        columns = gymnasium_infos(len(index), infos, finals, own=OWN)
         columns["env_id"], columns["valid"] = index, valid
         return observations, rewards, terminated, truncated, columns
 

@@ -15,7 +15,8 @@ class ClosedVector(ClosedPool, ClosedEnvironmentError):
 
 
 class AlreadyPending(UsageError, AlreadyPendingCallError):
-    """A call was begun while another is still to be waited for. `name`: reset, step or call."""
+    """A call was begun while another is still to be waited for (`name`: reset, step or call), or while one of another
+    thread is under way."""
 
     def __init__(self, message: str = "", name: str = "", **fields: Any) -> None:
         UsageError.__init__(self, message, name=name, **fields)

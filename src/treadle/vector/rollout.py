@@ -20,8 +20,10 @@ from treadle.pool.failure import Policy
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.pool import Pool
 from treadle.pool.rollouts import Rollouts, Strip
+from treadle.spaces import Mailed
 from treadle.vector.env_slot import Ask
 from treadle.vector.next_obs import finals_of
+from treadle.vector.turns import one_at_a_time
 
 Act = Callable[[Any], Any]
 
@@ -33,8 +35,9 @@ class Rollout:
     Attributes:
         observations: tree of [T, n, ...]: what the policy saw at step t (a leaf without a fixed shape is a list of T
             tuples of n values).
-        actions: tree of [T, n, ...]: what it did, in the action space's dtypes; where a part of an action has no fixed
-            shape, a list of the T batches as they were given.
+        actions: tree of [T, n, ...]: what it did, which is what the environments got: in the action space's dtypes, or
+            in a wider one where they cannot hold a number that the policy gave (float64 for a float32 Box). Where a
+            part of an action has no fixed shape, a list of the T batches as they were given.
         rewards: float64[T, n].
         terminated, truncated: bool[T, n].
         valid: bool[T, n]: False on rows that are no transition, as are resets in NEXT_STEP mode.
@@ -110,6 +113,7 @@ class RolloutFace:
     reset: Callable[..., Any]
     _rollouts: Rollouts | None = None
 
+    @one_at_a_time
     def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
         """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
 
@@ -155,7 +159,8 @@ class Filling:
         self._vector, self._strip, self._rollouts = vector, strip, rollouts
         self._lockstep: Lockstep = vector._lockstep
         self._infos: list[Any] = []
-        self._actions: list[Any] = []  # as given, where some of them have no fixed shape
+        self._actions: list[np.ndarray | None] = list(strip.actions)
+        self._loose_actions: list[Any] = []  # as given, where some of them have no fixed shape
         self._terminal: dict[tuple[int, int], Any] = {}
         self._loose = bool(self._lockstep.observations.loose)
         self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
@@ -169,19 +174,24 @@ class Filling:
         """Take the steps."""
         strip, rollouts, step = self._strip, self._rollouts, self._vector._step
         act = policy or (lambda _: self._vector.action_space.sample())
-        pairs = [(a, b) for a, b in zip(strip.actions, rollouts.last_actions()) if a is not None and b is not None]
-        loose_actions = bool(self._lockstep.actions.loose)
+        lockstep, last = self._lockstep, rollouts.last_actions()
+        loose_actions = bool(lockstep.actions.loose)
         same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
         by_the_books = self._vector._pool.policy is not Policy.RAISE
         seen, aim, first = self._noted(self._seen), rollouts.aim, strip.first
         for t in range(steps):
             actions = act(seen)
             aim(first + t)
+            lockstep.mailed = None
             seen, _, terminated, truncated, infos = step(actions)
-            for kept, given in pairs:
-                kept[t] = given
+            if lockstep.mailed is not None:
+                self._make_room(lockstep.mailed)
+            for i, kept in enumerate(self._actions):
+                if kept is not None:
+                    mailed: Mailed = lockstep.mailed or {}
+                    kept[t] = mailed[i] if i in mailed else last[i]
             if loose_actions:
-                self._actions.append(actions)
+                self._loose_actions.append(actions)
             self._infos.append(infos)
             if same_step and infos:
                 for slot, observation in finals_of(infos).items():
@@ -199,7 +209,7 @@ class Filling:
         """What has come of it."""
         strip, layout = self._strip, self._lockstep.observations
         whole = [self._loose_leaves(i) if each is None else each for i, each in enumerate(strip.observations)]
-        actions = self._actions or self._lockstep.actions.unflatten(strip.actions)
+        actions = self._loose_actions or self._lockstep.actions.unflatten(self._actions)
         return Rollout(
             layout.unflatten([leaf[:-1] for leaf in whole]),
             actions,
@@ -215,6 +225,13 @@ class Filling:
         )
 
     # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _make_room(self, mailed: Mailed) -> None:
+        """Widen arrays of float actions that cannot hold what was given instead of their dtype."""
+        for i, given in mailed.items():
+            kept = self._actions[i]
+            if kept is not None and kept.dtype.kind == "f":
+                self._actions[i] = kept.astype(np.result_type(kept.dtype, np.asarray(given).dtype), copy=False)
 
     def _noted(self, seen: Any) -> Any:
         """Keep the leaves without a fixed shape, which have no place in the strip; they are tuples of n values."""
@@ -234,7 +251,7 @@ class Filling:
         layout = self._lockstep.observations
         values = layout.flatten(batch)
         return layout.unflatten(
-            [value[slot, ...].copy() if isinstance(value, np.ndarray) else value[slot] for value in values]
+            [value[slot].copy() if isinstance(value, np.ndarray) else value[slot] for value in values]
         )
 
     def _reset(self, over: np.ndarray, t: int, seen: Any) -> Any:

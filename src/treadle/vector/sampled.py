@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from treadle.task.core import RLStepResult, TaskSampler
+from treadle.task.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
 from treadle.task.sensors import Sensor, SensorSuite
 from treadle.vector import sampled_arguments as arguments
 from treadle.vector.sampled_tasks import SampledTasks
+
+COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
 
 
 class VectorSampledTasks(SampledTasks):
@@ -24,8 +26,9 @@ class VectorSampledTasks(SampledTasks):
         auto_resample_when_done: does a slot move on when its task is done? False: it waits until those of all unpaused
             slots are, and is given None as action meanwhile.
         multiprocessing_start_method: "forkserver", "spawn" or "fork".
-        mp_ctx: a multiprocessing context instead, of which the start method counts.
+        mp_ctx: a multiprocessing context instead, of which the start method counts. Both at once are refused.
         metrics_out_queue: anything with `put_nowait`, which metrics are put into as well. A full one is left alone.
+            None: a `queue.Queue` of this process, which keeps the latest 10,000.
         should_log: tell the "treadle" logger of each sampler's arguments (level INFO).
         max_processes: how many workers at most; None: one a sampler. They have contiguous shares, the first ones one
             sampler more where it does not come out even.
@@ -65,7 +68,7 @@ class VectorSampledTasks(SampledTasks):
         on_failure: str = "raise",
         max_restarts: int = 3,
         worker_output: str = "prefix",
-        preload: Sequence[str] = (),
+        preload: Sequence[str] | None = None,
     ) -> None:
         if positional:
             given = {
@@ -159,4 +162,9 @@ class SingleProcessVectorSampledTasks(SampledTasks):
         return super().next_task_at(index_process)
 
 
-__all__ = ["SingleProcessVectorSampledTasks", "VectorSampledTasks"]
+__all__ = [
+    "COMPLETE_TASK_CALLBACK_KEY",
+    "COMPLETE_TASK_METRICS_KEY",
+    "SingleProcessVectorSampledTasks",
+    "VectorSampledTasks",
+]

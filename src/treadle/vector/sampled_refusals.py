@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from treadle.errors import StartupFailed, UsageError, WorkerDied, WorkerTimeout
+from treadle.pool.carried import CannotTravel, why_not
 
 
 class NoSuchSlot(UsageError, IndexError):
@@ -51,4 +52,22 @@ def start_error(error: StartupFailed) -> StartupFailed:
     return error
 
 
-__all__ = ["FirstTaskFailed", "NoSuchSlot", "NotSupported", "StartDied", "StartTimedOut", "listed", "start_error"]
+def cannot_travel(error: CannotTravel, args: dict[str, Any], start_method: str | None) -> CannotTravel:
+    """The same, naming the argument of the sampler's that is the cause, if it is one."""
+    for name, value in args.items():
+        reason = why_not(value, start_method)
+        if reason is not None:
+            return CannotTravel(error.slot, reason, f"the argument {name!r} of its sampler")
+    return error
+
+
+__all__ = [
+    "FirstTaskFailed",
+    "NoSuchSlot",
+    "NotSupported",
+    "StartDied",
+    "StartTimedOut",
+    "cannot_travel",
+    "listed",
+    "start_error",
+]

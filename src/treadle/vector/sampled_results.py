@@ -11,15 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.batch import Batch
+from treadle.pool.batch import Batch, News
+from treadle.program.own_names import own_names
 from treadle.spaces import Layout
-from treadle.task.core import METRICS_KEY, RLStepResult
+from treadle.task.core import CALLBACK_KEY, METRICS_KEY, RLStepResult
+from treadle.vector.infos import NEWS
 from treadle.vector.task_orders import NOTE, NOTHING, History, Note, Status
 from treadle.vector.task_rows import row_mender, row_splitter
 
 log = logging.getLogger("treadle")
 
-RESTARTED, ABORTED, DROPPED = "restarted", "aborted", "dropped"  # in infos
+RESTARTED, ABORTED, DROPPED = NEWS[News.RESTARTED], NEWS[News.ABORTED], NEWS[News.DROPPED]
+# the vector's own names in infos: a task's own value under one of them is kept as "task_" + name
+OWN = frozenset({"terminated", "truncated", "final_observation", "held", METRICS_KEY, CALLBACK_KEY, *NEWS.values()})
+QUIET = News(0)
 
 
 class Slot(Enum):
@@ -55,7 +60,7 @@ class Results:
     Args:
         layout: of the observations' rows.
         n: number of slots.
-        metrics: where metrics of tasks that are done are put as well; None: nowhere.
+        metrics: where metrics of tasks that are done are put as well.
         remember: keep every slot's last observation, for the end of an episode that a worker's death cuts.
 
     Attributes:
@@ -86,9 +91,9 @@ class Results:
     def of_step(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[RLStepResult | None]:
         """The results of the slots that were stepped, in this order; None for those that are `lost`."""
         rows, rewards = self._split(batch.observations), batch.rewards.tolist()
-        infos, finals = batch.infos, batch.finals
+        infos, finals, news = batch.infos, batch.finals, batch.news
         slots = list(slots)
-        if not (infos or finals or lost or self._restarted):
+        if not (infos or finals or lost or news or self._restarted):
             self.steps[slots] += 1
             if self._last is not None:
                 self._last.update((slot, rows[slot]) for slot in slots)
@@ -98,9 +103,9 @@ class Results:
             ]
         lost = set(lost)
         stepped = set(slots)
-        for slot in infos:
+        for slot in news:
             if slot not in stepped:
-                self._aside(slot, infos[slot])
+                self._aside(slot, news[slot], infos.get(slot))
         terminated, truncated = batch.terminated.tolist(), batch.truncated.tolist()
         return [
             None
@@ -112,24 +117,31 @@ class Results:
                 (terminated[slot], truncated[slot]),
                 infos.get(slot),
                 finals.get(slot),
+                news.get(slot, QUIET),
             )
             for slot in slots
         ]
 
     def _result(
-        self, slot: int, row: Any, reward: Any, ends: tuple[bool, bool], info: dict[str, Any] | None, final: Any
+        self,
+        slot: int,
+        row: Any,
+        reward: Any,
+        ends: tuple[bool, bool],
+        info: dict[str, Any] | None,
+        final: Any,
+        news: News,
     ) -> RLStepResult:
-        info = {} if info is None else info
-        note: Note = info.pop(NOTE, None) or Note()
+        note, info = _parted(info)
         over = ends[0] or ends[1] or note.over
         ends = ends if note.ends is None else note.ends
         observation = row if note.observation is NOTHING else note.observation
         reward = reward if note.reward is NOTHING else note.reward
         info["terminated"], info["truncated"] = ends
-        cut = bool(final is not None and final[1].get(ABORTED)) or bool(info.get(ABORTED))
-        if info.get(DROPPED):
+        cut = News.ABORTED in news
+        if News.DROPPED in news:
             return self._gone(slot, info)
-        if slot in self._restarted:
+        if slot in self._restarted or News.RESTARTED in news:
             self._restarted.discard(slot)
             info[RESTARTED] = True
         if not cut and not note.held:
@@ -144,8 +156,11 @@ class Results:
             self.moved_on(slot, observation, note.handed)
         elif self._last is not None:
             self._last[slot] = observation
-        if METRICS_KEY in info:
-            self._put(info[METRICS_KEY])
+        if note.metrics is not NOTHING:
+            info[METRICS_KEY] = note.metrics
+            self._put(note.metrics)
+        if note.callback is not NOTHING:
+            info[CALLBACK_KEY] = note.callback
         return RLStepResult(observation, reward, bool(over or note.done), info)
 
     def _hold(self, slot: int, observation: Any, info: dict[str, Any], note: Note) -> None:
@@ -167,12 +182,12 @@ class Results:
         info.update({ABORTED: True, DROPPED: True, "truncated": True, "final_observation": self._seen(slot)})
         return RLStepResult(None, 0.0, True, info)
 
-    def _aside(self, slot: int, info: dict[str, Any]) -> None:
+    def _aside(self, slot: int, news: News, info: dict[str, Any] | None) -> None:
         """News of a slot that was not stepped: a death can come at any time."""
-        if info.get(DROPPED):
+        if News.DROPPED in news:
             self._drop(slot)
-        elif info.get(RESTARTED):
-            note: Note = info.get(NOTE) or Note()
+        elif News.RESTARTED in news:
+            note, _ = _parted(info)
             self._restarted.add(slot)
             self.moved_on(slot, note.observation, note.handed)
 
@@ -183,12 +198,11 @@ class Results:
         rows, lost = self._split(batch.observations), set(lost)
         found: list[Any] = []
         for slot in slots:
-            info = batch.infos.get(slot, {})
-            if slot in self.gone or info.get(DROPPED):
+            if slot in self.gone or News.DROPPED in batch.news.get(slot, QUIET):
                 self._drop(slot)
                 found.append(None)
                 continue
-            note: Note = info.get(NOTE) or Note()
+            note, _ = _parted(batch.infos.get(slot))
             observation = rows[slot] if note.observation is NOTHING else note.observation
             if slot in lost:
                 found.append(None)
@@ -202,7 +216,7 @@ class Results:
     def of_stay(self, batch: Batch, slots: Iterable[int]) -> None:
         """Slots that were told to stay as they are: a fresh program could not."""
         for slot in slots:
-            note: Note = batch.infos.get(slot, {}).get(NOTE) or Note()
+            note, _ = _parted(batch.infos.get(slot))
             if note.restarted:
                 self._restarted.add(slot)
                 self.moved_on(slot, note.observation, note.handed)
@@ -265,8 +279,6 @@ class Results:
     # -- metrics -----------------------------------------------------------------------------------------------------
 
     def _put(self, metrics: Any) -> None:
-        if self._metrics is None:
-            return
         try:
             self._metrics.put_nowait(metrics)
         except queue.Full:
@@ -275,4 +287,12 @@ class Results:
             self._full = True
 
 
-__all__ = ["Results", "Slot", "SlotBooks"]
+def _parted(info: dict[Any, Any] | None) -> tuple[Note, dict[str, Any]]:
+    """The slot's note, and the task's own info with the vector's names left free."""
+    if info is None:
+        return Note(), {}
+    own = own_names(info, OWN, "task")
+    return own.pop(NOTE, None) or Note(), own  # type: ignore[call-overload]  # the one key that is no string
+
+
+__all__ = ["OWN", "Results", "Slot", "SlotBooks"]

@@ -24,14 +24,16 @@ import numpy as np
 
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
+from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.seeding import restart_seed
 from treadle.task.core import TaskSampler
 from treadle.task.sensors import SensorSuite
 from treadle.vector import sampled_arguments as arguments
+from treadle.vector.metrics_queue import MetricsQueue
 from treadle.vector.sampled_commands import SampledCommands
-from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, listed, start_error
+from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.sampled_snapshots import SampledSnapshots
 from treadle.vector.sampled_steps import SampledSteps
@@ -39,6 +41,7 @@ from treadle.vector.task_orders import Ask, Fresh, NextTask, ResetSampler, Statu
 from treadle.vector.task_rows import action_writer
 from treadle.vector.task_slot import SamplerRecipe, TaskSlot
 from treadle.vector.tiling import show, tile
+from treadle.vector.turns import Claim, one_at_a_time
 
 log = logging.getLogger("treadle")
 
@@ -65,11 +68,13 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
 
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
-    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread.
+    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
+    that overlap are refused.
 
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (the limit of steps was
-    reached without that, or what the task's own info says); the task's own info is never changed. On the step that
-    ends a task there is more:
+    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
+    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
+    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
+    there is more:
 
     - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
     - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
@@ -77,7 +82,8 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     Attributes:
         observation_space: that all tasks have in common.
         action_spaces: one a slot.
-        metrics_out_queue, should_log, max_processes, read_timeout: as given.
+        metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
+        should_log, max_processes, read_timeout: as given.
     """
 
     observation_space: Any
@@ -97,8 +103,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         read_timeout: float | None,
         **options: Any,
     ) -> None:
+        self._turns = Claim()
         arguments.check_make(make_sampler_fn)
-        self.metrics_out_queue, self.should_log = metrics_out_queue, should_log
+        self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
+        self.should_log = should_log
         self.max_processes, self.read_timeout = max_processes, read_timeout
         self._start, self._resample, n = start, resample, len(args)
         workers = arguments.worker_count(max_processes, n)
@@ -110,7 +118,10 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             recipe = SamplerRecipe.of(make_sampler_fn, each, None if start is None else start.method)
             return lambda: TaskSlot(recipe, callbacks, resample)
 
-        self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        try:
+            self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+        except CannotTravel as error:
+            raise cannot_travel(error, args[error.slot], options.get("start_method")) from error.__cause__
         try:
             spaces = [about.metadata["observation_space"] for about in self._pool.descriptions]
             for slot, space in enumerate(spaces):
@@ -121,7 +132,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             self._lockstep = SlotwiseLockstep(self._pool, action_writer, self._fresh)
             self._lockstep.waive_reset()  # the first tasks are there already
             remember = options.get("on_failure", "raise") != "raise"
-            self._results = Results(self._lockstep.observations, n, metrics_out_queue, remember=remember)
+            self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
         except BaseException:
             self._pool.close(0.0)
             raise
@@ -148,6 +159,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         """The multiprocessing context that stands for how workers are started; None where there are no processes."""
         return None if self._start is None else self._start.context
 
+    @one_at_a_time
     def stats(self) -> TaskVectorStats:
         """What it has done since it was made."""
         self._begin("stats")
@@ -159,17 +171,20 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def next_task(self, **kwargs: Any) -> list[Any]:
         """Move every unpaused slot on to its next task, whether the present one is done or not (then it has no
         metrics); `kwargs` are given to every sampler. Returns the first observations, None where there is no task."""
         self._begin("next_task")
         return self._observe({slot: NextTask(dict(kwargs)) for slot in self._live})
 
+    @one_at_a_time
     def next_task_at(self, sampler_index: int) -> list[Any]:
         """The same for one slot; returns a list of its first observation."""
         self._begin("next_task_at")
         return self._observe({self._slot(sampler_index): NextTask()})
 
+    @one_at_a_time
     def reset_all(self) -> None:
         """Reset every unpaused slot's sampler (its seed stays) and take its first task.
 
@@ -178,6 +193,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         self._begin("reset_all")
         self._observe(dict.fromkeys(self._live, ResetSampler()))
 
+    @one_at_a_time
     def set_seeds(self, seeds: Sequence[int]) -> None:
         """Give every unpaused slot's sampler a seed, for the tasks to come."""
         self._begin("set_seeds")
@@ -209,11 +225,13 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- pausing -----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def pause_at(self, sampler_index: int) -> None:
         """Leave a slot out until `resume_all`: it keeps its task, and the indices above it move down by one."""
         self._begin("pause_at")
         self._live.remove(self._slot(sampler_index))
 
+    @one_at_a_time
     def resume_all(self) -> None:
         """Bring all paused slots back, in the original order."""
         self._begin("resume_all")
@@ -221,6 +239,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
         """Pictures of all unpaused slots' tasks.
 

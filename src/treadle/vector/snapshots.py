@@ -14,7 +14,7 @@ from treadle.pool.lockstep import Lockstep
 from treadle.states import snapshot_file
 from treadle.vector.env_slot import Ask, OwnValue, SlotState
 from treadle.vector.orders import states_by_slot
-from treadle.vector.turns import Turns
+from treadle.vector.turns import Turns, one_at_a_time
 
 FORMAT = "treadle vector snapshot 1"
 
@@ -30,6 +30,7 @@ class SnapshotFace:
     _calls: int
     _resets: np.ndarray
 
+    @one_at_a_time
     def get_states(self) -> tuple[SlotState, ...]:
         """The complete state of every slot: its environment's, with wrappers and generators, and whether its episode
         has just ended. They pickle, and any slot of a vector of the same environments takes them.
@@ -39,6 +40,7 @@ class SnapshotFace:
         self._turns.check_free("call_async")
         return tuple(self._lockstep.call(Ask.GET_STATE))
 
+    @one_at_a_time
     def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
         """Put every slot into a state, or some slots.
 
@@ -55,6 +57,7 @@ class SnapshotFace:
         if self._lockstep._recovery is not None:
             self._lockstep._recovery.placed(given.keys())
 
+    @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
         and the generators of the action spaces. The file is there whole, or not at all."""
@@ -69,6 +72,7 @@ class SnapshotFace:
         }
         snapshot_file.write(path, kept)
 
+    @one_at_a_time
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
 

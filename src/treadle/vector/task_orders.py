@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-NOTE = "treadle: note"  # in a slot's info: a `Note`, which the vector takes out again
+
+class NoteKey(Enum):
+    """Under which a slot's info has its `Note`, which the vector takes out again. No task's key equals it."""
+
+    NOTE = "note"
+
+
+NOTE: Any = NoteKey.NOTE
 
 
 class Nothing(Enum):
@@ -106,7 +113,9 @@ class Note:
         over: is the task over, and is nothing moving on by itself?
         held: was nothing done, because the task was over before?
         restarted: does a fresh program show its first observation?
-    handed: after an order: how many tasks the sampler was asked for since it was built, or reset.
+        metrics: of the task that is done, if it has any.
+        callback: what callback sensors showed then, if there are any.
+        handed: after an order: how many tasks the sampler was asked for since it was built, or reset.
     """
 
     observation: Any = NOTHING
@@ -117,12 +126,14 @@ class Note:
     over: bool = False
     held: bool = False
     restarted: bool = False
+    metrics: Any = NOTHING
+    callback: Any = NOTHING
     handed: int | None = None
 
     @property
     def empty(self) -> bool:
         """Does it say nothing?"""
-        values = self.observation, self.final, self.reward
+        values = self.observation, self.final, self.reward, self.metrics, self.callback
         flags = self.done, self.over, self.held, self.restarted
         return all(value is NOTHING for value in values) and self.ends is None and not any(flags)
 

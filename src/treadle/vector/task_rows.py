@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.spaces import BatchWriter, Layout, Leaf
+from treadle.spaces import BatchWriter, Layout, Leaf, Mailed
 
 WIDEST = 2**60  # plain integers below it, and above its negative, go through the arena
 
@@ -63,7 +63,7 @@ def action_writer(arrays: Sequence[np.ndarray | None]) -> BatchWriter:
     assert codes is not None
     plain = {int, Code}
 
-    def write(actions: list[Any]) -> list[Sequence[Any]] | None:
+    def write(actions: list[Any]) -> Mailed | None:
         if plain.issuperset(map(type, actions)) and min(actions) >= Code.IDLE and max(actions) < WIDEST:
             codes[...] = actions
             return None
@@ -73,7 +73,7 @@ def action_writer(arrays: Sequence[np.ndarray | None]) -> BatchWriter:
                 codes[i] = action
             else:
                 codes[i], mailed[i] = Code.MAILED, action
-        return [mailed]
+        return {1: mailed}
 
     return write
 

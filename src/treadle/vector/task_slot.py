@@ -25,7 +25,7 @@ from treadle.program.base import Description, Program
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import StepResult
 from treadle.spaces import Layout
-from treadle.task.core import CALLBACK_KEY, METRICS_KEY, ends_of
+from treadle.task.core import ends_of
 from treadle.task.sensors import SensorSuite
 from treadle.vector.task_orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
 from treadle.vector.task_rows import Code, action_rows, blank, fitting, observation_rows
@@ -44,6 +44,7 @@ OVER = "this slot's task is done and waits for the others: give None for it, or 
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
 # what a state has: names there, and attributes here
 KEPT = {"sampler": "sampler", "task": "task", "over": "_over", "terminal": "_terminal", "handed": "_handed"}
+OWN_OBJECTS = frozenset({Ask.TASK_ATTR, Ask.TASK_CALL, Ask.SAMPLER_ATTR, Ask.SAMPLER_CALL})
 NUMBERS = (int, float, np.number, np.bool_)
 
 
@@ -104,6 +105,8 @@ class TaskSlot(Program):
         RuntimeError: the sampler has no first task. And whatever building it raises.
     """
 
+    begun = True
+
     def __init__(self, recipe: SamplerRecipe, callbacks: SensorSuite[Any] | None, resample: bool) -> None:
         self._born, self._busy = perf_counter_ns(), 0
         self._handed = 0
@@ -130,6 +133,7 @@ class TaskSlot(Program):
             observation_rows(observation_space),
             action_rows(),
             finals=True,
+            begun=self.begun,
             metadata={"observation_space": observation_space, "action_space": action_space},
         )
 
@@ -163,7 +167,7 @@ class TaskSlot(Program):
         over, fits, note = bool(task.is_done()), self._fits(observation), Note()
         if not isinstance(reward, NUMBERS):
             note.reward, reward = reward, _mean(reward)
-        ends = ends_of(task, info, over or done)
+        ends = ends_of(task, over or done)
         if over and not self._resample:
             return self._hold(observation, reward, ends, info, note)
         if over:
@@ -186,23 +190,21 @@ class TaskSlot(Program):
     ) -> StepResult:
         began = perf_counter_ns()
         note, self._note = self._note, Note()
-        info = {**info, **self._last_words()}
+        self._last_words(note)
         self.task = self._next()
         first = self._first(note)
         if not note.empty:
-            info[NOTE] = note
+            info = {**info, NOTE: note}
         self._busy += perf_counter_ns() - began
         return StepResult(first, reward, terminated, truncated, info, observation, {})
 
-    def _last_words(self) -> dict[str, Any]:
+    def _last_words(self, note: Note) -> None:
         """What is asked of a task that is done."""
-        words = {}
         metrics = self.task.metrics()
         if metrics:
-            words[METRICS_KEY] = metrics
+            note.metrics = metrics
         if self._callbacks is not None:
-            words[CALLBACK_KEY] = self._callbacks.get_observations(env=self.task.env, task=self.task)
-        return words
+            note.callback = self._callbacks.get_observations(env=self.task.env, task=self.task)
 
     def _hold(
         self, observation: Any, reward: Any, ends: tuple[bool, bool], info: dict[str, Any], note: Note
@@ -213,7 +215,8 @@ class TaskSlot(Program):
         self._terminal = observation
         if not self._fits(observation):
             note.observation, observation = observation, self._blank
-        return observation, reward, False, False, {**info, **self._last_words(), NOTE: note}
+        self._last_words(note)
+        return observation, reward, False, False, {**info, NOTE: note}
 
     def _stand(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A slot that waits shows its terminal observation again."""
@@ -317,6 +320,10 @@ class TaskSlot(Program):
         if name == Ask.RENDER:
             return self.task.render(*args, **kwargs)
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+
+    def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
+        """A simulator's handle, say, and what is changed is changed. Observations are the caller's to keep."""
+        return name in OWN_OBJECTS and args[:1] != ("get_observations",)
 
     def _put(self, state: TaskState) -> bool:
         objects = self._keeper.set(state, self.sampler, self.task)

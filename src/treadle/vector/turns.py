@@ -1,8 +1,16 @@
-"""Which call of a vector may follow which: one at a time, begun and waited for, and none after the end."""
+"""Which call of a vector may follow which: one at a time, begun and waited for, and none after the end.
+
+Calls that overlap, from several threads, are refused: rows of different steps would be mixed in one batch. A thread's
+claim is one attribute. Testing and setting it lie side by side, with no call between them, so neither another thread
+nor a signal's handler comes in there; and a `finally` begins with giving it back, so Ctrl-C leaves no claim behind.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from threading import get_ident
+from typing import Any, TypeVar, cast
 
 from gymnasium.vector.async_vector_env import AsyncState
 
@@ -12,15 +20,54 @@ from treadle.pool.pool import Pool
 from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, WaitTimeout
 
 IDLE = AsyncState.DEFAULT
+A_STEP = 0  # no thread's number: nothing may begin within a step, from whatever thread
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Turns:
+class Claim:
+    """Attributes:
+    owner: the thread whose call is under way, or A_STEP; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.owner: int | None = None
+
+    def check(self) -> None:
+        """Raises AlreadyPending unless the call under way is of this thread (a rollout that asks its policy)."""
+        if self.owner != get_ident():
+            raise AlreadyPending(
+                "another call of this vector is under way: calls from several threads must not overlap. Nothing was "
+                "sent; let one thread make them all, or let them take turns (threading.Lock)"
+            )
+
+
+def one_at_a_time(method: Method) -> Method:
+    """A method of an object with a `Claim` as `_turns` that is refused while one of another thread is under way."""
+
+    @wraps(method)
+    def alone(self: Any, *args: Any, **kwargs: Any) -> Any:
+        claim: Claim = self._turns
+        me = get_ident()
+        if claim.owner is not None:
+            claim.check()
+            return method(self, *args, **kwargs)
+        claim.owner = me
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            claim.owner = None
+
+    return cast(Method, alone)
+
+
+class Turns(Claim):
     """Attributes:
     state: what is pending; IDLE when nothing is.
     overdue: did a wait for it run out of time?
     """
 
     def __init__(self, pool: Pool, lockstep: Lockstep, name: str) -> None:
+        super().__init__()
         self._pool, self._lockstep, self._name = pool, lockstep, name
         self.state, self.overdue = IDLE, False
 

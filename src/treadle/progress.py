@@ -1,18 +1,25 @@
-"""What a person sees of a run: a moving line while it goes on, a table at its end. The only file that imports rich."""
+"""What a person sees of a run: a moving line while it goes on, a table at its end. The only file that imports rich.
+
+The same on a terminal (a bar), in a notebook (one line that is written over) and in a pipe or file (a line every ten
+seconds, without codes for colours or cursors). No thread is started for it: a run says how far it is.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-_REDRAW = 0.1
+_REDRAW = 0.1  # at least, on a terminal
+_REWRITE = 0.5  # in a notebook, which keeps what it is sent
 
 
 @dataclass
@@ -24,7 +31,8 @@ class Standing:
         steps: of them.
         made_steps: steps of the episodes that this run made itself.
         return_sum: of the episodes that this run made itself, `made` of them.
-        of_episodes, of_steps: what is wanted; one of them is None.
+        under_way: steps so far of episodes that are not finished, as far as is known.
+        of_episodes, of_steps: what is wanted; one of them is None, or both.
     """
 
     of_episodes: int | None = None
@@ -34,12 +42,18 @@ class Standing:
     made: int = 0
     made_steps: int = 0
     return_sum: float = 0.0
+    under_way: int = 0
 
     @property
     def share(self) -> float:
         """Done, 0 to 1."""
-        done, of = (self.episodes, self.of_episodes) if self.of_episodes else (self.steps, self.of_steps)
+        done, of = (self.episodes, self.of_episodes) if self.of_episodes else (self.all_steps, self.of_steps)
         return min(1.0, done / of) if of else 0.0
+
+    @property
+    def all_steps(self) -> int:
+        """Of finished episodes and of those under way."""
+        return self.steps + self.under_way
 
     @property
     def mean_return(self) -> float:
@@ -49,14 +63,16 @@ class Standing:
 
 def line(now: Standing, seconds: float, share_before: float = 0.0) -> str:
     """One line on how it goes, `seconds` after the start, when `share_before` of the run was there already."""
-    wanted = f"{now.of_episodes:,} episodes" if now.of_episodes else f"{now.of_steps or 0:,} steps"
-    done = (
-        f"{now.episodes:,} of {wanted}" if now.of_episodes else f"{now.steps:,} of {wanted}, {now.episodes:,} episodes"
-    )
-    rate = now.made_steps / seconds if seconds > 0 else 0.0
+    episodes, steps = f"{now.episodes:,} episodes", f"{now.all_steps:,} steps"
+    if now.of_episodes:
+        done = f"{now.episodes:,} of {now.of_episodes:,} episodes, {steps}"
+    else:
+        done = f"{now.all_steps:,} of {now.of_steps:,} steps, {episodes}" if now.of_steps else f"{episodes}, {steps}"
+    rate = (now.made_steps + now.under_way) / seconds if seconds > 0 else 0.0
+    mean = f", mean return {now.mean_return:,.2f}" if now.made else ""
     gained = now.share - share_before
     left = f", {duration(seconds * (1 - now.share) / gained)} left" if gained > 0 else ""
-    return f"{done}, {rate:,.0f} steps/s, mean return {now.mean_return:,.2f}{left}"
+    return f"{done}, {rate:,.0f} steps/s{mean}{left}"
 
 
 def duration(seconds: float) -> str:
@@ -70,25 +86,41 @@ class Progress:
     """Shows a run's standing. A context manager; call it with the `Standing` as often as you like.
 
     Args:
-        show: False: show nothing.
-        stream: where to; None: stderr. On a terminal a bar moves, elsewhere a line is written every `PLAIN_SECONDS`.
+        show: False: show nothing. None: only on a terminal, and where rich is installed.
+        stream: where to; None: stderr. On a terminal a bar moves, in a notebook a line is written over, elsewhere one
+            is written every `PLAIN_SECONDS`.
         clock: seconds.
 
+    Attributes:
+        shows: is there anybody to see it?
+
     Raises:
-        MissingExtra: on a terminal, when rich is not installed.
+        MissingExtra: on a terminal, when `show` is True and rich is not installed.
     """
 
     def __init__(
-        self, show: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, show: bool | None = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._stream, self._clock = stream or sys.stderr, clock
+        given = stream or sys.stderr
+        if given is None:  # a program without a terminal has none at all
+            show = False
+        elif show is None:
+            show = given.isatty() and importlib.util.find_spec("rich") is not None
+        self.shows, self._clock = show, clock
+        self._stream: Any = given
         self._bar: Any = None
         self._task: Any = None
-        self._show = show
         self._start = self._shown = clock()
         self._before: float | None = None
-        if show and self._stream.isatty():
+        self._latest = ""
+        self._width = 0  # of what is written over
+        if show and given.isatty():
             self._bar = self._make_bar()
+
+    @property
+    def tell(self) -> Callable[[Standing], None] | None:
+        """Itself, for whoever asks whether anybody looks; None: nobody."""
+        return self if self.shows else None
 
     def _make_bar(self) -> Any:
         _require()
@@ -97,23 +129,38 @@ class Progress:
         from rich.progress import Progress as Bar
 
         columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn())
-        return Bar(*columns, console=Console(file=self._stream), transient=True)
+        # what is printed meanwhile goes above the bar; but what is not meant for the terminal stays where it belongs
+        return Bar(
+            *columns, console=Console(file=self._stream), transient=True, auto_refresh=False,
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+        )  # fmt: skip
 
     def __call__(self, now: Standing) -> None:
-        if not self._show:
+        if not self.shows:
             return
         if self._before is None:  # counted from the first call: starting the workers is no progress
             self._before, self._start = now.share, self._clock()
             self._shown = self._start
         elapsed = self._clock() - self._start
+        self._latest = line(now, elapsed, self._before)
         if self._bar is not None:
             if self._task is None:
-                self._task = self._bar.add_task("starting", total=1.0)
-            self._bar.update(self._task, completed=now.share, description=line(now, elapsed, self._before))
+                wanted = now.of_episodes or now.of_steps
+                self._task = self._bar.add_task("starting", total=1.0 if wanted else None)
+            self._bar.update(self._task, completed=now.share, description=self._latest, refresh=True)
+        elif in_notebook(self._stream):
+            if self._clock() - self._shown >= _REWRITE:
+                self._write_over()
         elif self._clock() - self._shown >= PLAIN_SECONDS:
             self._shown = self._clock()
-            self._stream.write(line(now, elapsed, self._before) + "\n")
+            self._stream.write(self._latest + "\n")
             self._stream.flush()
+
+    def _write_over(self, end: str = "") -> None:
+        self._shown = self._clock()
+        self._stream.write("\r" + self._latest.ljust(self._width) + end)
+        self._stream.flush()
+        self._width = len(self._latest)
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -123,6 +170,13 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self._width:  # the cell's own output follows on a line of its own
+            self._write_over("\n")
+
+
+def in_notebook(stream: Any) -> bool:
+    """Does it write below a notebook's cell, where a line can be written over but nothing moves?"""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
 def throttled(watch: Callable[[Standing], None]) -> Callable[[Standing], None]:
@@ -162,8 +216,21 @@ def print_table(
         table.add_row(*row)
     # into text first: at a closed pipe rich would end the process
     text = io.StringIO()
-    Console(file=text, width=10_000, highlight=False, markup=False).print(table)
+    plain: Any = {"force_terminal": False, "force_jupyter": False, "color_system": None, "no_color": True}
+    Console(file=text, width=10_000, highlight=False, markup=False, **plain).print(table)
     stream.write("".join(f"{row.rstrip()}\n" for row in text.getvalue().splitlines()))
+
+
+def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str:
+    """The same for a notebook: what is in the cells is escaped."""
+    cells = [("th", header)] if header else []
+    cells += [("td", row) for row in rows]
+    lines = [
+        "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in row) + "</tr>"
+        for tag, row in cells
+    ]
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    return f"<table>{caption}{''.join(lines)}</table>"
 
 
 def _require() -> None:

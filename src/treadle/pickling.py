@@ -1,0 +1,85 @@
+"""Pickling for another process: cloudpickle, with the caller's main module by value wherever that module lives.
+
+Lambdas, local functions and what a script defines itself travel by value, since no other process can import the script.
+cloudpickle knows the script as `__main__`. In a process that multiprocessing has started (spawn, forkserver: a torch
+launcher, a sweep) the same script has been imported as `__mp_main__`, which nobody else can import either.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import partial
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+import cloudpickle
+
+MAIN = b"_main__"  # the end of both names
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """cloudpickle's, for subclasses; `dumps` is enough for anybody else."""
+
+    def __init__(self, file: io.BytesIO, protocol: int | None = None, buffer_callback: Any = None) -> None:
+        main = sys.modules.get("__mp_main__")
+        if getattr(main, "__name__", None) == "__mp_main__":  # else it is multiprocessing's other name for __main__
+            # It stays registered: nobody can want such a reference, and taking it back would need a lock.
+            cloudpickle.register_pickle_by_value(main)
+        spawning = get_spawning_popen()
+        if spawning is not None:  # see `treadle.pool.carried`; before `__init__`, which reads it
+            self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(_of_multiprocessing(spawning))
+        super().__init__(file, protocol, buffer_callback)
+
+
+def _of_multiprocessing(spawning: Any) -> dict[type, Any]:
+    """How multiprocessing pickles its own objects for a process that it starts. What others have registered there
+    (torch: tensors as handles of shared memory) is left out."""
+    from multiprocessing import reduction
+
+    theirs = reduction.ForkingPickler._extra_reducers.items()  # type: ignore[attr-defined]
+    own = {  # each registered by the module that defines it; what `reduction` itself adds are methods and the like
+        kind: reduce
+        for kind, reduce in theirs
+        if reduce.__module__.startswith("multiprocessing.") and reduce.__module__ != reduction.__name__
+    }
+    locks = sys.modules.get("multiprocessing.synchronize")
+    if locks is not None:
+        for kind in (locks.Lock, locks.RLock, locks.Semaphore, locks.BoundedSemaphore):
+            own[kind] = partial(_reduce_lock, spawning)
+    return own
+
+
+def _reduce_lock(spawning: Any, lock: Any) -> Any:
+    inner = lock._semlock
+    if inner.name is not None:  # of a spawn or forkserver context: it is found by name
+        return lock.__reduce_ex__(2)
+    if spawning.start_method != "fork":
+        raise TypeError(
+            f"a multiprocessing {type(lock).__name__} of a fork context (the default one of this Python, perhaps) is "
+            f"known to forked processes only, and workers are started by {spawning.start_method!r}: make it, or the "
+            f"queue or value that it belongs to, by multiprocessing.get_context({spawning.start_method!r})"
+        )
+    return _inherited_lock, (type(lock), inner.handle, inner.kind, inner.maxvalue)
+
+
+def _inherited_lock(kind: Any, *state: Any) -> Any:
+    lock = kind.__new__(kind)
+    lock.__setstate__((*state, None))
+    lock._is_fork_ctx = True
+    return lock
+
+
+def dumps(value: Any, protocol: int | None = None, buffer_callback: Any = None) -> bytes:
+    """As `cloudpickle.dumps`. Raises whatever pickling raises."""
+    with io.BytesIO() as file:
+        Pickler(file, protocol, buffer_callback).dump(value)
+        return file.getvalue()
+
+
+def names_main(data: bytes) -> bool:
+    """May what `pickle` itself has made refer to the caller's script by name, so that it is of use only here?"""
+    return MAIN in data
+
+
+__all__ = ["Pickler", "dumps", "names_main"]

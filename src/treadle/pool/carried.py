@@ -1,0 +1,117 @@
+"""Objects of multiprocessing among what a worker's programs are made of: queues, pipes, values, locks, events.
+
+They pickle only while multiprocessing starts a process of its own, which then inherits their descriptors. So a
+`Carrier` stands where that process would: it takes duplicates of the descriptors, which go along with every worker that
+is started from the pickle, a restarted one too, and are found again there by their number.
+
+Semaphores are found by name, except those of a fork context, which have none any more: a forked worker has them in its
+memory, and any other cannot get them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from multiprocessing import context
+from typing import Any, Self, TypeVar
+
+from treadle.errors import UsageError
+
+AT_ONCE = 12  # descriptors in one message
+
+Pickled = TypeVar("Pickled")
+
+
+class CannotTravel(UsageError, TypeError):
+    """What a slot's program is made of cannot be sent to its worker.
+
+    Attributes:
+        slot: which.
+        reason: why.
+    """
+
+    def __init__(self, slot: int, reason: str, what: str = "what it is made of") -> None:
+        super().__init__(f"slot {slot}: {what} cannot be sent to a worker process: {reason}")
+        self.slot, self.reason = slot, reason
+
+
+class Carrier:
+    """While it is entered, objects of multiprocessing can be pickled in this thread.
+
+    Attributes:
+        start_method: of the process that they are pickled for.
+        files: descriptors that go along; to be closed when no worker is going to be started any more.
+    """
+
+    def __init__(self, start_method: str | None) -> None:
+        self.start_method, self.files = start_method, list[io.FileIO]()
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = context.get_spawning_popen()
+        context.set_spawning_popen(self)  # type: ignore[arg-type]  # as much of one as pickling asks for
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        context.set_spawning_popen(self._before)
+        if kind is not None:
+            self.close()
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """Multiprocessing's word for taking a descriptor along; returns its number here."""
+        self.files.append(io.FileIO(os.dup(fd)))
+        return len(self.files) - 1
+
+    def DupFd(self, number: int) -> Arrived:
+        """Multiprocessing's word for a descriptor that was taken along."""
+        return Arrived(number)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+class Arrived:
+    """A descriptor, found again in the worker."""
+
+    held: tuple[int, ...] = ()  # in a worker: what came along
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def detach(self) -> int:
+        return self.held[self.number]
+
+
+def packed(
+    pickle: Callable[[list[Any]], Pickled], factories: list[Any], slots: Sequence[int], start_method: str | None
+) -> tuple[Pickled, Carrier]:
+    """What `pickle` makes of a worker's factories, one a slot, and the descriptors that go along.
+
+    Raises CannotTravel.
+    """
+    try:
+        with Carrier(start_method) as carrier:
+            return pickle(factories), carrier
+    except Exception as error:
+        for slot, factory in zip(slots, factories):
+            if (reason := why_not(factory, start_method)) is not None:
+                raise CannotTravel(slot, reason) from error
+        raise
+
+
+def why_not(value: Any, start_method: str | None) -> str | None:
+    """Why a value cannot be sent to a worker; None when it can be."""
+    from treadle import pickling
+
+    try:
+        with contextlib.closing(Carrier(start_method)) as carrier, carrier:
+            pickling.dumps(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs foreign code
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+__all__ = ["AT_ONCE", "Arrived", "CannotTravel", "Carrier", "packed", "why_not"]

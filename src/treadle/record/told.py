@@ -1,0 +1,81 @@
+"""What a person is told of a stored run: the same rows below a command, in a notebook and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treadle.progress import duration
+from treadle.record.summary import Summary
+
+EACH = 8  # workers up to which each is named
+NAMED = 5  # episodes that are left out and named
+
+
+def rows_of(
+    summary: Summary, *, before: int = 0, wanted: int | None = None, dataset: bool = True
+) -> list[tuple[str, str]]:
+    """(what, value) of a run.
+
+    Args:
+        summary: of it.
+        before: how many of its episodes were there already when it was resumed.
+        wanted: steps that were asked for; None: it was asked for episodes.
+        dataset: is it a dataset that is to make its environment again?
+    """
+    n, lengths, returns = summary.episodes, summary.lengths, summary.returns
+    mean = sum(returns) / n
+    std = (sum((value - mean) ** 2 for value in returns) / n) ** 0.5
+    over = f" ({summary.steps - wanted:,} more than asked: whole episodes)" if wanted else ""
+    rows = [
+        ("episodes", f"{n:,}{_besides(before, len(summary.skipped))}"),
+        ("steps", f"{summary.steps:,}{over}"),
+        ("return", f"mean {mean:,.2f}  std {std:,.2f}  min {min(returns):,.2f}  max {max(returns):,.2f}"),
+        ("length", f"mean {summary.steps / n:,.1f}  min {min(lengths):,}  max {max(lengths):,}"),
+        ("ended", f"{summary.terminated:,} terminated, {summary.truncated:,} truncated"),
+        ("time", f"{duration(summary.seconds)}, {summary.steps_per_second:,.0f} steps/s"),
+        ("on disk", f"{size(summary.disk_bytes)} ({size(summary.raw_bytes)} before compression)"),
+        ("busy", busy(summary.worker_shares)),
+        ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
+    ]
+    rows = [row for row in rows if row[1]]
+    if summary.restarts or summary.speculative:
+        workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
+        episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
+        rows.append(("besides", f"{workers}, {episodes}"))
+    rows += [("" if i else "left out", line) for i, line in enumerate(left_out(summary))]
+    if dataset and not summary.recoverable:
+        rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
+    rows.append(("hash", summary.hash))
+    return rows
+
+
+def _besides(before: int, missing: int) -> str:
+    """What else there is to say of the number of episodes."""
+    said = [f"{before:,} from before"] * bool(before) + [f"{missing:,} left out"] * bool(missing)
+    return f" ({', '.join(said)})" if said else ""
+
+
+def left_out(summary: Summary) -> list[str]:
+    """A line for each of the first episodes that are missing."""
+    lines = [f"episode {each['index']} (seed {each['seed']}): {each['cause']}" for each in summary.skipped[:NAMED]]
+    more = len(summary.skipped) - len(lines)
+    return [*lines, f"and {more:,} more; all are in summary.json"] if more else lines
+
+
+def busy(shares: Sequence[float]) -> str:
+    """Shares of the time, by worker; of many workers what they have in common."""
+    if not shares:
+        return ""
+    if len(shares) <= EACH:
+        return "  ".join(f"{share:.0%}" for share in shares) + "  of the time, by worker"
+    mean = sum(shares) / len(shares)
+    return f"mean {mean:.0%}  min {min(shares):.0%}  max {max(shares):.0%}  of the time, {len(shares)} workers"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: "12.3 MB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,82 @@
+"""Observations at the door: what an environment returns must be what its observation space says.
+
+One observation of another shape or type would change what all others are in a batch, or turn them into objects, and a
+learner would never know. So each one is looked at when it comes, before the agent has it, as in the vectors.
+
+A `gymnasium.Env` is taken by its word: shapes, dtypes and keys must be exactly its space's. Environments with the
+sampler's own interface were never held to their dtypes (garage's own return float64 for a float32 space): theirs may
+be floats, or integers, of another width, and are cast to the space's, agent and record alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium import spaces as gs
+
+from treadle.spaces import Layout, Leaf, Mismatch
+
+
+class Fit:
+    """Called with an observation, returns it as it is to be used. Raises `spaces.Mismatch`.
+
+    Args:
+        space: Gymnasium's, or one that has `spaces`, `n`, or `shape` and `dtype`, as those of gym and akro. What
+            nobody can tell from these is not looked at.
+        exact: are dtypes to be the space's own? Otherwise other widths are cast, where the values fit.
+    """
+
+    def __init__(self, space: Any, *, exact: bool) -> None:
+        self._layout, self._exact = Layout.of(_known(space)), exact
+
+    def __call__(self, observation: Any) -> Any:
+        problem = self._layout.problem(observation)
+        if problem is None:
+            return observation
+        if self._exact:
+            raise problem
+        values = self._layout.flatten(observation)
+        return self._layout.unflatten([_cast(leaf, value) for leaf, value in zip(self._layout.leaves, values)])
+
+
+def _cast(leaf: Leaf, value: Any) -> Any:
+    wrong = leaf.mismatch(value)
+    if wrong is None:
+        return value
+    if leaf.dtype is not None and isinstance(value, np.ndarray | np.generic | float | int | list):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # a ragged list
+            raise Mismatch(leaf.path, *wrong) from None
+        alike = any(leaf.dtype.kind in kinds and array.dtype.kind in kinds for kinds in ("f", "iu"))
+        if alike and array.shape == leaf.shape and not isinstance(leaf.space, gs.Discrete):
+            with np.errstate(over="ignore"):
+                cast = array.astype(leaf.dtype)
+            fits = np.isfinite(cast) == np.isfinite(array) if leaf.dtype.kind == "f" else cast == array
+            if fits.all():
+                return cast
+    raise Mismatch(leaf.path, *wrong)
+
+
+def _known(space: Any) -> Space[Any]:
+    """The space, as one of Gymnasium's with the same shapes and dtypes."""
+    if isinstance(space, Space):
+        return space
+    inner, shape = getattr(space, "spaces", None), getattr(space, "shape", None)
+    if isinstance(inner, Mapping):
+        return gs.Dict({key: _known(each) for key, each in inner.items()})
+    if isinstance(inner, tuple | list):
+        return gs.Tuple([_known(each) for each in inner])
+    if isinstance(getattr(space, "n", None), int | np.integer) and shape == ():
+        return gs.Discrete(int(space.n))
+    try:
+        dtype = np.dtype(getattr(space, "dtype", None) or object)
+    except TypeError:
+        dtype = np.dtype(object)
+    if isinstance(shape, tuple) and dtype.kind in "fiu":
+        low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return gs.Box(low, high, shape, dtype.type)
+    return Space()

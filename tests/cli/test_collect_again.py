@@ -1,0 +1,224 @@
+"""`treadle collect` on a run that is there: what was left out, a dataset that is damaged, a run that grows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import ZOO, one_line, run_hash, summary, treadle
+
+from treadle import seeding
+
+
+def fragile(gate: Path, *arguments: object) -> tuple[object, ...]:
+    kwargs = json.dumps({"mended": str(gate)})
+    return "collect", f"{ZOO}:Fragile", "--env-kwargs", kwargs, "--max-skipped", "50%", "--on-error", "skip", *arguments
+
+
+def bad_among(episodes: int) -> list[int]:
+    return [i for i in range(episodes) if seeding.episode_env_seed(0, i) % 4 == 0]
+
+
+def test_episodes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    gate, bad = tmp_path / "gate", bad_among(30)
+    assert 5 < len(bad) < 15
+    files, hashes = set(), set()
+    for workers in (1, 3):
+        out = tmp_path / str(workers)
+        done = treadle(*fragile(gate, "--episodes", 30, "--workers", workers, "--out", out))
+        assert done.returncode == 0, done.stderr
+        told = summary(out)
+        causes = {each["cause"].split(" (zoo.py:")[0] for each in told["skipped"]}
+        assert [each["index"] for each in told["skipped"]] == bad
+        assert [each["seed"] for each in told["skipped"]] == [seeding.episode_env_seed(0, i) for i in bad]
+        assert causes == {"ValueError: the arm is off"}
+        assert told["episodes"] == 30 - len(bad)
+        assert f"episodes  {30 - len(bad)} ({len(bad)} left out)" in done.stdout
+        assert (
+            f"left out  episode {bad[0]} (seed {told['skipped'][0]['seed']}): ValueError: the arm is off" in done.stdout
+        )
+        assert f"and {len(bad) - 5} more; all are in summary.json" in done.stdout
+        assert len(done.stderr.splitlines()) == len(bad)
+        assert all(line.endswith("; it is left out") for line in done.stderr.splitlines())
+        (data,) = out.glob("treadle/*/data/main_data.hdf5")
+        files.add(data.read_bytes())
+        hashes.add(told["hash"])
+    assert len(files) == len(hashes) == 1
+    with h5py.File(data) as file:
+        groups = [file[f"episode_{i}"].attrs for i in range(30 - len(bad))]
+        assert [attrs["id"] for attrs in groups] == list(range(len(groups)))
+        assert [attrs["episode_index"] for attrs in groups] == [i for i in range(30) if i not in bad]
+    assert treadle(*fragile(gate, "--episodes", 5), "--format", "npz", "--out", tmp_path / "npz").returncode == 0
+    (npz,) = (tmp_path / "npz").glob("*.npz")
+    with np.load(npz) as arrays:
+        assert arrays["episode_indices"].tolist() == [i for i in range(5) if i not in bad]
+
+
+def test_what_was_left_out_stays_so_until_it_is_to_be_tried_again(tmp_path: Path) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "o"
+    play = (*fragile(gate, "--steps", 150), "--out", out, "--workers", 2)
+    stopped = treadle(*(each for each in play if each not in ("--on-error", "skip", "--max-skipped", "50%")))
+    assert stopped.returncode == 1
+    assert '; on_error="skip" (--on-error skip) leaves such an episode out' in stopped.stderr
+    few = treadle(*(each if each != "50%" else "2" for each in play), "--resume")
+    bad = bad_among(60)
+    assert few.returncode == 1
+    assert "episodes have failed, more than the 2 of max_skipped (--max-skipped); the last: episode" in few.stderr
+    refused = treadle(*(each if each != "50%" else "2" for each in play), "--resume")
+    assert refused.returncode == 2
+    assert "allow more, or try them again with retry_skipped (--retry-skipped)" in one_line(refused.stderr)
+    gate.touch()
+    done = treadle(*play, "--resume")  # it would succeed now, but was left out
+    told = summary(out)
+    left = {each["index"] for each in told["skipped"]}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(left) >= 3
+    assert left < set(bad)
+    again = treadle(*play, "--resume")
+    assert "nothing to do" in again.stdout
+
+
+@pytest.mark.parametrize("format", ["hdf5", "npz"])
+def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(format: str, tmp_path: Path) -> None:
+    from treadle.record.merge import load
+
+    out = tmp_path / "o"
+    play = (f"{ZOO}:Walk", "--episodes", 9, "--format", format)
+    before = run_hash(out, *play)
+    (data,) = out.rglob("main_data.hdf5" if format == "hdf5" else "*.npz")
+    size = data.stat().st_size
+    for kept in (out / f"{data.name}.damaged", out / f"{data.name}.2.damaged"):
+        os.truncate(data, size // 2)
+        done = treadle("collect", *play, "--out", out, "--resume")
+        line = one_line(done.stderr)
+        assert done.returncode == 0, line
+        assert line.startswith(f"treadle: damaged: {data} has {size // 2:,} bytes and was written with {size:,}; made")
+        assert line.endswith(f"made again, the damaged file is kept as {kept}")
+        assert kept.stat().st_size == size // 2
+        assert "nothing to do" not in done.stdout
+        assert summary(out)["hash"] == before
+        assert data.stat().st_size == size
+    assert len(load(out)) > 0
+    again = treadle("collect", *play, "--out", out, "--resume")
+    assert "nothing to do" in again.stdout
+
+
+# -- a run that grows --------------------------------------------------------------------------------------------------
+
+GROWING = {
+    "episodes": ((f"{ZOO}:Walk",), "--episodes", 9, 30),
+    "steps": ((f"{ZOO}:Walk",), "--steps", 40, 200),
+    "npz": ((f"{ZOO}:Walk", "--format", "npz"), "--episodes", 9, 30),
+    "compressed": ((f"{ZOO}:Heavy",), "--episodes", 4, 7),
+    "compressed npz": ((f"{ZOO}:Heavy", "--format", "npz"), "--episodes", 4, 7),
+    "infos that differ": ((f"{ZOO}:Odd",), "--episodes", 9, 30),
+    "infos that differ, npz": ((f"{ZOO}:Odd", "--format", "npz"), "--episodes", 9, 30),
+    "texts": (("MiniGrid-DoorKey-5x5-v0", "--max-episode-steps", 20), "--episodes", 3, 8),
+}
+
+
+def files(out: Path) -> dict[str, bytes]:
+    """Of the dataset."""
+    found = [path for path in out.rglob("*") if path.suffix in (".hdf5", ".npz") or path.name == "metadata.json"]
+    assert found
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize("case", GROWING)
+def test_a_complete_run_grows_and_ends_with_the_same_bytes(case: str, tmp_path: Path) -> None:
+    play, amount, less, more = GROWING[case]
+    out = tmp_path / "o"
+    run_hash(out, *play, amount, less, "--workers", 2)
+    before = summary(out)["episodes"]
+    done = treadle("collect", *play, amount, more, "--out", out, "--resume", "--verify", 0)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"({before} from before)" in done.stdout
+    run_hash(tmp_path / "r", *play, amount, more)
+    assert summary(out)["digests"] == summary(tmp_path / "r")["digests"]
+    assert files(out) == files(tmp_path / "r")
+    assert not [path.name for path in out.iterdir() if path.name in (".parts", ".reopened", ".replaced")]
+    again = treadle("collect", *play, amount, more, "--out", out, "--resume")
+    assert "nothing to do" in again.stdout
+    smaller = treadle("collect", *play, amount, less, "--out", out, "--resume")
+    assert smaller.returncode == 2
+    assert f"{amount[2:]} was {more} and is {less}" in one_line(smaller.stderr)
+    assert "only more episodes or steps may be asked for" in smaller.stderr
+
+
+def test_episodes_that_are_there_are_not_played_again(tmp_path: Path) -> None:
+    out, played = tmp_path / "o", tmp_path / "played"
+    kwargs = json.dumps({"played": str(played)})
+    play = ("collect", f"{ZOO}:Counted", "--env-kwargs", kwargs, "--out", out, "--verify", 0)
+    assert treadle(*play, "--episodes", 9).returncode == 0
+    assert treadle(*play, "--episodes", 12, "--resume").returncode == 0
+    seeds = played.read_text().split()
+    assert sorted(map(int, seeds)) == sorted(seeding.episode_env_seed(0, i) for i in range(12))
+
+
+def test_an_unfinished_run_grows_too(tmp_path: Path) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "o"
+    kwargs = json.dumps({"mended": str(gate)})
+    play = ("collect", f"{ZOO}:Fragile", "--env-kwargs", kwargs, "--workers", 1, "--out", out)
+    assert treadle(*play, "--episodes", 9).returncode == 1
+    gate.touch()
+    done = treadle(*play, "--episodes", 12, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert summary(out)["episodes"] == 12
+    assert "nothing to do" in treadle(*play, "--episodes", 12, "--resume").stdout
+
+
+@pytest.mark.parametrize("format", ["hdf5", "npz"])
+def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_path: Path) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "o"
+    play = (*fragile(gate, "--episodes", 20), "--out", out, "--format", format, "--verify", 0)
+    done = treadle(*play)
+    left = [each["index"] for each in summary(out)["skipped"]]
+    assert (done.returncode, left) == (0, bad_among(20))
+    more = treadle(*(30 if each == 20 else each for each in play), "--resume")
+    assert [each["index"] for each in summary(out)["skipped"]] == bad_among(30)
+    assert f"({20 - len(left)} from before, {len(bad_among(30))} left out)" in more.stdout
+    assert not [line for line in more.stderr.splitlines() if int(line.split()[2]) < 20], "they stay left out"
+    gate.touch()
+    play = tuple(30 if each == 20 else each for each in play)
+    done = treadle(*play, "--resume", "--retry-skipped")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert summary(out)["skipped"] == []
+    assert f"({30 - len(bad_among(30))} from before)" in done.stdout
+    assert treadle(*(tmp_path / "r" if each == out else each for each in play)).returncode == 0
+    assert summary(out)["hash"] == summary(tmp_path / "r")["hash"]
+    assert files(out) == files(tmp_path / "r")
+    assert "nothing to do" in treadle(*play, "--resume", "--retry-skipped").stdout
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "foreign"])
+def test_a_run_that_cannot_be_taken_apart_is_made_again(damage: str, tmp_path: Path) -> None:
+    out, other = tmp_path / "o", tmp_path / "other"
+    play = (f"{ZOO}:Walk", "--out", out)
+    run_hash(out, f"{ZOO}:Walk", "--episodes", 9)
+    kept = out / ".episodes"
+    if damage == "gone":
+        kept.unlink()
+    elif damage == "short":
+        os.truncate(kept, kept.stat().st_size - 1)
+    else:
+        run_hash(other, f"{ZOO}:Walk", "--episodes", 9, "--seed", 1)
+        kept.write_bytes((other / ".episodes").read_bytes())
+    done = treadle("collect", *play, "--episodes", 12, "--resume")
+    assert done.returncode == 0
+    assert "the episodes of the complete run are made again: " in one_line(done.stderr)
+    assert summary(out)["hash"] == run_hash(tmp_path / "r", f"{ZOO}:Walk", "--episodes", 12)
+
+
+def test_a_run_that_cannot_begin_to_grow_is_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    run_hash(out, f"{ZOO}:Walk", "--episodes", 9)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    done = treadle(
+        "collect", f"{ZOO}:Walk", "--episodes", 12, "--out", out, "--resume", env={**os.environ, "WALK": "0"}
+    )
+    assert (done.returncode, "no legs" in one_line(done.stderr)) == (1, True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

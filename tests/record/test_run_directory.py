@@ -1,0 +1,112 @@
+"""A run's directory that somebody else made: nothing outside it is touched, whatever its files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.errors import UsageError
+from treadle.record.run_directory import RunDirectory
+
+ARGUMENTS = {"env": "CartPole-v1", "policy": "random", "wrappers": []}
+
+# names, and what leads outside: DIR/link is a link to the folder beside DIR
+OUTSIDE = ["../victim", "inner/../../victim", "link/tree", "link", "", ".", "{victim}", 5, None]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, Path]:
+    """DIR, and a folder beside it that must stay as it is."""
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    (victim / "tree").mkdir(parents=True)
+    (victim / "tree" / "precious").write_text("do not lose me")
+    run.mkdir()
+    (run / "link").symlink_to(victim)
+    return run, victim
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def named(name: Any, victim: Path) -> Any:
+    return name.format(victim=victim) if isinstance(name, str) else name
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_is_to_be_given_back_stays_below_the_directory(name: Any, place: tuple[Path, Path]) -> None:
+    run, victim = place
+    before = tree(victim)
+    (run / ".replaced" / "was" / "link").mkdir(parents=True)
+    (run / ".replaced" / "was" / "link" / "tree").write_text("in its place")
+    (run / ".replaced" / "paths.json").write_text(json.dumps([named(name, victim)]))
+    kept = tree(run / ".replaced")
+    with pytest.raises(UsageError, match=r"paths\.json is damaged .*nothing was moved"):
+        RunDirectory(run)
+    assert tree(victim) == before
+    assert tree(run / ".replaced") == kept
+
+
+def test_what_was_replaced_does_not_come_from_outside(place: tuple[Path, Path]) -> None:
+    run, victim = place
+    before = tree(victim)
+    (run / ".replaced").mkdir()
+    (run / ".replaced" / "was").symlink_to(victim)
+    (run / ".replaced" / "paths.json").write_text('["tree"]')
+    with pytest.raises(UsageError, match=r"paths\.json is damaged"):
+        RunDirectory(run)
+    assert tree(victim) == before
+
+
+@pytest.mark.parametrize("content", ["{", '"text"', '{"a": 1}', "3"])
+def test_a_list_of_what_was_replaced_that_is_none_is_damaged(content: str, place: tuple[Path, Path]) -> None:
+    run, _ = place
+    (run / ".replaced").mkdir()
+    (run / ".replaced" / "paths.json").write_text(content)
+    with pytest.raises(UsageError, match=r"paths\.json is damaged"):
+        RunDirectory(run)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_an_earlier_run_made_stays_below_the_directory(
+    name: Any, place: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, victim = place
+    before = tree(victim)
+    content = {"arguments": ARGUMENTS, "files": {}, "objects": {}, "output": named(name, victim)}
+    (run / "run.json").write_text(json.dumps(content))
+    output = run / "new.npz"
+    with RunDirectory(run) as directory:
+        with pytest.raises(UsageError, match=r"run\.json is damaged"):
+            directory.check(ARGUMENTS, output, force=False, resume=True)
+        directory.check(ARGUMENTS, output, force=True, resume=False)
+        directory.begin(ARGUMENTS, output)
+        directory.settle()
+    assert tree(victim) == before
+    assert "run.json is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("name", [".parts", ".replaced", "treadle"])
+def test_a_folder_that_is_a_link_to_another_place_is_not_entered(name: str, place: tuple[Path, Path]) -> None:
+    run, victim = place
+    before = tree(victim)
+    (run / name).symlink_to(victim)
+    with (
+        pytest.raises(UsageError, match=rf"{run / name}.* leads outside {run}"),
+        RunDirectory(run) as directory,
+    ):
+        directory.check(ARGUMENTS, run / "treadle" / "tree", force=True, resume=False)
+    assert tree(victim) == before
+
+
+def test_a_link_in_the_place_of_a_temporary_file_is_not_written_through(place: tuple[Path, Path]) -> None:
+    run, victim = place
+    before = tree(victim)
+    (run / ".run.json.tmp").symlink_to(victim / "tree" / "precious")
+    with RunDirectory(run) as directory:
+        directory.begin(ARGUMENTS, run / "new.npz")
+    assert tree(victim) == before
+    assert json.loads((run / "run.json").read_text())["arguments"] == ARGUMENTS

@@ -1,0 +1,171 @@
+"""Workers that are late: what they failed of is told when it is known, and they get no orders meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sampler_kit import Coin, Fixed, Walk
+
+from treadle import EnvUpdate, LocalSampler, MultiprocessingSampler, TaskRaised, WorkersLost, WorkerTimeout
+
+BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
+FOR_EVER = range(10**6)  # the test's own time limit ends it
+
+
+class Gated(Walk):
+    """Waits for a file: in its first reset, or in every first step, after which it may raise."""
+
+    def __init__(self, file: Path, where: str, way: Exception | None = None) -> None:
+        self.file, self.where, self.way, self.level = file, where, way, 0
+
+    def _wait(self, where: str) -> None:
+        while where == self.where and not self.file.exists():
+            time.sleep(0.001)
+
+    def reset(self, **arguments: Any) -> Any:
+        self._wait("reset")
+        return super().reset(**arguments)
+
+    def step(self, action: int) -> Any:
+        self._wait("step")
+        if self.way is not None:
+            raise self.way
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated, {**info, "level": self.level}
+
+
+class Level(EnvUpdate):
+    """One more; every one of them counts."""
+
+    def __call__(self, old_env: Any = None) -> Any:
+        old_env.unwrapped.level += 1
+        return old_env
+
+
+class Steady(Gated):
+    """Never waits."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/"), "nowhere")
+
+
+def sampler(envs: Any, agent: Any = None, **more: Any) -> MultiprocessingSampler:
+    agent = Coin() if agent is None else agent
+    return MultiprocessingSampler(agent, envs, max_episode_length=16, n_workers=2, seed=1, **more)
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_a_failure_that_comes_late_is_raised_by_the_next_sampling(where: str, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    with sampler([Walk(), Gated(gate, where, ValueError("always"))], on_failure="raise") as late:
+        for i in range(30):
+            assert len(late.obtain_samples(i, 20, None)) >= 20
+        gate.touch()
+        with pytest.raises(ValueError, match="always") as caught:
+            for i in FOR_EVER:
+                late.obtain_samples(i, 20, None)
+        error: Any = caught.value
+        assert isinstance(error, TaskRaised)
+        assert (error.where.slot, error.where.step) == (1, 1)
+        assert error.where.episode == (where == "reset")  # the first one was given up in its reset
+        batch = late.obtain_exact_episodes(3, None, env_update=Walk())  # it lives, and nothing is told twice
+        assert len(batch.lengths) == 6
+
+
+def test_a_worker_that_fails_late_is_dropped_where_that_is_wanted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = tmp_path / "open"
+    with caplog.at_level(logging.WARNING, "treadle"), sampler([Walk(), Gated(gate, "step", ValueError("a"))]) as late:
+        late.obtain_samples(0, 20, None)
+        gate.touch()
+        while "worker 1 is dropped, 1 of 2 are left: ValueError: a" not in caplog.text:
+            late.obtain_samples(0, 20, None)
+        assert len(late.obtain_samples(0, 20, None)) >= 20
+        with pytest.raises(WorkersLost, match="worker 1: ValueError"):
+            late.obtain_exact_episodes(1, None)
+
+
+def test_the_caller_is_told_once_of_a_sampling_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate = tmp_path / "open"
+    envs = [Gated(Path("/"), "nowhere", ValueError("first")), Gated(gate, "step", ValueError("second"))]
+    with caplog.at_level(logging.WARNING, "treadle"), sampler(envs, on_failure="raise") as late:
+        with pytest.raises(ValueError, match="first"):
+            late.obtain_samples(0, 20, None)
+        gate.touch()
+        while "worker 1 has failed, too, in a sampling that failed: ValueError: second" not in caplog.text:
+            late.obtain_samples(0, 20, None, env_update=Walk())
+        assert len(late.obtain_exact_episodes(2, None).lengths) == 4
+
+
+@pytest.mark.parametrize("allow_stale", [False, True])
+def test_a_slow_worker_gets_no_orders_and_then_hears_all_of_them(allow_stale: bool, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    agent = Fixed([0])
+    with sampler([Steady(), Gated(gate, "reset")], agent, allow_stale=allow_stale) as late:
+        for i in range(1, 41):
+            assert len(late.obtain_samples(i, 20, {"gain": np.full(1, float(i))}, env_update=Level())) >= 20
+            assert late._crew.owes(1) <= 1 + allow_stale
+        gate.touch()
+        batch = late.obtain_exact_episodes(4, None)
+        assert set(batch.env_infos["level"]) == {40}, "every update counts, also those that came while it was slow"
+        assert set(batch.agent_infos["gain"]) == {40.0}
+        assert len(set(batch.agent_infos["pid"])) == 2
+
+
+class Picky(Coin):
+    """Does not take a negative gain."""
+
+    def set_param_values(self, values: Any) -> None:
+        if values["gain"] < 0:
+            raise ValueError("no such gain")
+
+
+def test_an_update_that_was_refused_does_not_come_back_with_a_slow_worker(tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    with sampler([Steady(), Gated(gate, "reset")], Picky(), on_failure="raise") as late:
+        late.obtain_samples(0, 20, None)
+        late.obtain_samples(1, 20, {"gain": 1.0}, env_update=Level())
+        with pytest.raises(ValueError, match="no such gain"):
+            late.obtain_samples(2, 20, {"gain": -1.0}, env_update=Level())
+        gate.touch()
+        levels = late.obtain_exact_episodes(2, None).env_infos["level"]
+    assert set(levels) == {1}
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "drop", "restart"])
+def test_a_worker_that_hangs_over_samplings_misses_its_deadline(
+    on_failure: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    envs = [Walk(), Gated(tmp_path / "never", "reset")]
+    with (
+        caplog.at_level(logging.WARNING, "treadle"),
+        sampler(envs, on_failure=on_failure, step_timeout=0.3) as late,
+    ):
+        if on_failure == "raise":
+            with pytest.raises(WorkerTimeout, match="worker 1, pid"):
+                for i in FOR_EVER:
+                    late.obtain_samples(i, 20, None)
+            return
+        said = "worker 1 is dropped" if on_failure == "drop" else "worker 1 is replaced"
+        while said not in caplog.text:
+            late.obtain_samples(0, 20, None)
+        assert "0.3 s)" in caplog.text  # the limit
+
+
+@BOTH
+def test_a_wrong_update_is_told_once(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "treadle"),
+        kind(Picky(), Walk(), max_episode_length=9, n_workers=3, seed=1, on_failure="raise") as both,
+    ):
+        with pytest.raises(ValueError, match="no such gain"):
+            both.obtain_samples(0, 20, {"gain": -1.0})
+        for i in range(5):
+            assert len(both.obtain_exact_episodes(1 + i, None).lengths) == 3 * (1 + i)
+    assert not caplog.records

@@ -1,0 +1,368 @@
+"""Episodes that fail and are left out: which, how often they are tried first, and what never is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from treadle import seeding
+from treadle.errors import UsageError
+from treadle.sample.collect import collect
+from treadle.sample.episode import Episode
+from treadle.sample.failed import CollectionFailed
+from treadle.sample.skipping import Skipping
+
+BAD = (3, 11, 29)  # of 30
+BAD_SEEDS = [seeding.episode_env_seed(0, index) for index in BAD]
+SKIP: dict[str, Any] = {"episodes": 30, "on_error": "skip"}
+
+
+class Walk(gym.Env):
+    """Episodes of 3 to 8 steps; `strike` is called in step 2 (or the reset) of bad ones."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
+    action_space = gym.spaces.Discrete(3)
+    in_reset = False
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder, self.begun = folder, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.begun += 1
+        self.t, self.end, self.seed, self.bad = 0, int(self.np_random.integers(3, 9)), seed, seed in BAD_SEEDS
+        if self.bad and self.in_reset:
+            self.note()
+        return self.look(), {}
+
+    def look(self) -> np.ndarray:
+        return np.array([self.t, self.np_random.random()])
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        if self.bad and self.t == 2:
+            self.note()
+        return self.look(), 1.0, self.t >= self.end, False, {}
+
+    def note(self) -> None:
+        if self.folder is not None:
+            with open(self.folder / str(BAD_SEEDS.index(self.seed)), "a") as file:
+                file.write(f"{os.getpid()}\n")
+        self.strike()
+
+    def strike(self) -> None:
+        return
+
+
+class Raises(Walk):
+    def strike(self) -> None:
+        raise ValueError("boom")
+
+
+class RaisesInReset(Raises):
+    in_reset = True
+
+
+class Exits(Walk):
+    def strike(self) -> None:
+        raise SystemExit(3)
+
+
+class WrongObservation(Walk):
+    def look(self) -> Any:
+        return "nothing" if self.bad and self.t == 2 else super().look()
+
+
+class WrongReward(Walk):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, "much" if self.bad else reward, *rest
+
+
+class Dies(Walk):
+    def strike(self) -> None:
+        os._exit(3)
+
+
+class Hangs(Walk):
+    def strike(self) -> None:
+        time.sleep(3600)
+
+
+def key(episode: Episode) -> tuple[int, bytes]:
+    return episode.index, episode.observations.tobytes()
+
+
+@pytest.fixture(scope="module")
+def good() -> list[tuple[int, bytes]]:
+    """All episodes but the bad ones."""
+    return [key(episode) for episode in collect(Walk, episodes=30, backend="serial") if episode.index not in BAD]
+
+
+# -- what raises -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", [Raises, RaisesInReset, Exits, WrongObservation, WrongReward])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 1},
+        {"workers": 3},
+        {"workers": 2, "envs_per_worker": 3},
+        {"workers": 2, "ordered": False},
+        {"workers": 1, "fresh_env": True},
+        {"backend": "serial", "envs_per_worker": 2},
+        {"backend": "thread", "workers": 2},
+    ],
+    ids=str,
+)
+def test_what_raises_is_left_out_and_the_others_are_what_they_are(
+    env: type[Walk], options: dict[str, Any], good: list[tuple[int, bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "treadle"):
+        found = [key(episode) for episode in collect(env, **SKIP, **options)]
+    assert sorted(found) == good
+    assert found == good or not options.get("ordered", True)
+    lines = sorted((r.getMessage() for r in caplog.records), key=lambda line: int(line.split()[1]))
+    assert [line.split(" (seed")[0] for line in lines] == [f"episode {index}" for index in BAD]
+    assert all(line.endswith("; it is left out") for line in lines)
+
+
+def test_an_episode_is_tried_again_in_a_new_environment_only_where_the_old_one_was_used(tmp_path: Path) -> None:
+    list(collect(lambda: Raises(tmp_path), workers=1, **SKIP))
+    assert [len((tmp_path / str(i)).read_text().split()) for i in range(3)] == [2, 2, 2]
+    list(collect(lambda: Raises(tmp_path), workers=1, fresh_env=True, **SKIP))
+    assert [len((tmp_path / str(i)).read_text().split()) for i in range(3)] == [3, 3, 3]
+
+
+class WornOut(Walk):
+    """Every fifth episode of one environment fails."""
+
+    def step(self, action: Any) -> Any:
+        if self.begun % 5 == 0:
+            raise OSError("out of handles")
+        return super().step(action)
+
+
+def test_a_worn_environment_is_not_taken_for_a_bad_episode(caplog: pytest.LogCaptureFixture) -> None:
+    found = [key(episode) for episode in collect(WornOut, workers=2, **SKIP)]
+    assert found == [key(episode) for episode in collect(Walk, episodes=30, backend="serial")]
+    assert not caplog.records
+
+
+class CannotBeBuiltAgain(Raises):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        (folder / "built").mkdir()
+
+
+def refuse(observations: np.ndarray) -> np.ndarray:
+    if observations[0, 0] == 2:
+        raise KeyError("weights")
+    return np.zeros(len(observations), np.int64)
+
+
+class RefusesToStart:
+    def reset(self, seed: int) -> None:
+        if seed == seeding.episode_policy_seed(0, BAD[0]):
+            raise KeyError("start")
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return np.zeros(len(observations), np.int64)
+
+
+@pytest.mark.parametrize("fresh_env", [False, True])
+def test_what_a_policy_or_a_constructor_raises_is_never_left_out(fresh_env: bool, tmp_path: Path) -> None:
+    for policy, said in ((refuse, "policy before step 3: KeyError: 'weights'"), (RefusesToStart(), "'start'")):
+        with pytest.raises(CollectionFailed, match=said) as caught:
+            list(collect(Walk, policy, workers=2, fresh_env=fresh_env, **SKIP))
+        assert caught.value.where.phase == "policy"
+        assert "on_error" not in str(caught.value)
+    with pytest.raises(CollectionFailed, match="init: FileExistsError") as caught:
+        list(collect(lambda: CannotBeBuiltAgain(tmp_path), workers=1, fresh_env=fresh_env, **SKIP))
+    assert caught.value.where.phase == "init"
+
+
+@pytest.mark.parametrize("env", [Raises, RaisesInReset])
+def test_the_failure_that_ends_a_run_names_the_option(env: type[Walk]) -> None:
+    with pytest.raises(CollectionFailed, match=r'on_error="skip" \(--on-error skip\) leaves such an episode out'):
+        list(collect(env, episodes=30, workers=1))
+
+
+# -- deaths and hangs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_death_is_tried_three_times_on_fresh_workers(
+    rows: int, good: list[tuple[int, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = collect(lambda: Dies(tmp_path), workers=2, envs_per_worker=rows, **SKIP)
+    assert [key(episode) for episode in found] == good
+    for i in range(3):
+        pids = (tmp_path / str(i)).read_text().split()
+        assert len(pids) == len(set(pids)) >= 3
+    lost = [r.getMessage() for r in caplog.records if r.getMessage().endswith("it is left out")]
+    assert sorted(int(line.split()[1]) for line in lost) == list(BAD)
+    assert all("has cost 3 fresh workers their lives; the last time the worker exited with code 3" in x for x in lost)
+
+
+def test_how_many_workers_an_episode_may_cost_is_an_option(good: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    found = collect(lambda: Dies(tmp_path), workers=1, max_deaths=1, **SKIP)
+    assert [key(episode) for episode in found] == good
+    for i in range(3):
+        assert len((tmp_path / str(i)).read_text().split()) <= 2  # the worn worker's, and a fresh one's
+    with pytest.raises(CollectionFailed, match=r"has cost a fresh worker its life: .*--on-error skip"):
+        list(collect(Dies, episodes=30, workers=1, max_deaths=1))
+
+
+def test_what_hangs_is_left_out(good: list[tuple[int, bytes]], caplog: pytest.LogCaptureFixture) -> None:
+    found = collect(Hangs, workers=2, step_timeout=0.4, max_deaths=1, **SKIP)
+    assert [key(episode) for episode in found] == good
+    assert "its life: no step came to its end for 0." in caplog.text
+
+
+class Old(Walk):
+    """Dies in every k-th episode of a process."""
+
+    begun_here = 0
+    k = 2
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        Old.begun_here += 1
+        if Old.begun_here % self.k == 0:
+            os._exit(7)
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize(("on_error", "rows"), [("stop", 1), ("skip", 1), ("skip", 3)])
+def test_a_simulator_that_wears_out_loses_no_episode(on_error: str, rows: int) -> None:
+    options: dict[str, Any] = {"workers": 2, "on_error": on_error, "envs_per_worker": rows}
+    found = [key(episode) for episode in collect(Old, episodes=12, **options)]
+    assert found == [key(episode) for episode in collect(Walk, episodes=12, backend="serial")]
+
+
+def crash(observations: np.ndarray) -> np.ndarray:
+    import ctypes
+
+    if observations[0, 0] == 2:
+        ctypes.string_at(0)
+    return np.zeros(len(observations), np.int64)
+
+
+def stall(observations: np.ndarray) -> np.ndarray:
+    time.sleep(3600 if observations[0, 0] == 2 else 0)
+    return np.zeros(len(observations), np.int64)
+
+
+@pytest.mark.parametrize("policy", [crash, stall])
+def test_a_policy_that_ends_its_worker_is_never_left_out(policy: Callable[..., Any]) -> None:
+    with pytest.raises(CollectionFailed, match="has cost a fresh worker its life") as caught:
+        list(collect(Walk, policy, workers=1, max_deaths=1, step_timeout=0.5, **SKIP))
+    assert "on_error" not in str(caught.value)
+
+
+# -- how many ----------------------------------------------------------------------------------------------------------
+
+
+def test_more_than_allowed_end_the_run() -> None:
+    with pytest.raises(
+        CollectionFailed, match="3 of 30 episodes have failed, more than the 2 of max_skipped"
+    ) as caught:
+        list(collect(Raises, workers=1, max_skipped=2, **SKIP))
+    assert "the last: episode 29 (seed " in str(caught.value)
+    assert "ValueError: boom" in caught.value.reason
+    assert len(list(collect(Raises, workers=1, max_skipped=3, **SKIP))) == 27
+    with pytest.raises(CollectionFailed, match="the episode has failed"):
+        list(collect(Raises, episodes=1, seed=0, on_error="skip", wrappers=(always_bad,)))
+
+
+class Bad(gym.Wrapper):
+    def reset(self, **options: Any) -> Any:
+        found = self.env.reset(**options)
+        self.env.bad, self.env.seed = True, BAD_SEEDS[0]
+        return found
+
+
+def always_bad(env: gym.Env) -> gym.Env:
+    return Bad(env)
+
+
+@pytest.mark.parametrize(
+    ("most", "skipped", "episodes", "made", "said"),
+    [
+        (0.05, {1, 2, 3}, 30, 0, ""),
+        (0.05, {1, 2, 3, 4}, 30, 0, "4 of 30 episodes have failed, more than the 3"),
+        (0.05, set(range(1, 51)), 1000, 0, ""),
+        (0.05, set(range(1, 52)), 1000, 0, "51 of 1000"),
+        (0.5, {1, 2, 3, 4}, 8, 0, ""),
+        (0, {1}, 1000, 0, "1 of 1000"),
+        (500, set(range(10)), 1000, 0, "all of the first 10 episodes"),
+        (500, set(range(9)), 1000, 0, ""),
+        (500, {0, 1, 2}, 3, 0, "all of the first 3 episodes"),
+        (500, {0}, 1, 0, "the episode has failed"),
+        (0.05, {1, 2, 3, 4}, None, 76, ""),
+        (0.05, {1, 2, 3, 4}, None, 75, "4 of 79"),
+    ],
+)
+def test_how_many_may_be_left_out(
+    most: int | float, skipped: set[int], episodes: int | None, made: int, said: str
+) -> None:
+    found = Skipping(True, most).too_many(skipped, episodes, made)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on_error": "ignore"}, "on_error is 'stop' or 'skip'"),
+        ({"max_skipped": 3}, "max_skipped is for on_error='skip' only"),
+        ({"on_error": "skip", "max_skipped": 1.5}, "max_skipped is a number of episodes, or a share"),
+        ({"on_error": "skip", "max_skipped": -1}, "max_skipped is a number"),
+        ({"on_error": "skip", "max_skipped": True}, "max_skipped is a number"),
+        ({"max_deaths": 0}, "max_deaths must be at least 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_the_call(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        collect(Walk, episodes=3, **given)
+
+
+# -- replacements ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_replaced_as_often_as_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    for most in (0, 2):
+        caplog.clear()
+        with pytest.raises(CollectionFailed, match="the worker exited with code 7"):
+            list(collect(Old, episodes=30, workers=1, max_restarts=most))
+        assert caplog.text.count("worker 0 is replaced") == most
+
+
+def test_without_the_workers_that_died_the_others_go_on(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    def env() -> gym.Env:
+        return DiesOnce(tmp_path)
+
+    found = [key(episode) for episode in collect(env, episodes=30, workers=3, on_failure="drop")]
+    assert found == [key(episode) for episode in collect(Walk, episodes=30, backend="serial")]
+    assert len([r for r in caplog.records if "is dropped: the worker exited with code 3" in r.getMessage()]) == 1
+    assert "is replaced" not in caplog.text
+    with pytest.raises(CollectionFailed, match="the worker exited with code 7"):
+        list(collect(Old, episodes=30, workers=2, on_failure="drop"))
+
+
+class DiesOnce(Dies):
+    def strike(self) -> None:
+        try:
+            (self.folder / "struck").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        super().strike()

@@ -1,0 +1,117 @@
+"""Where a worker's time goes: whatever takes how long, no share is negative and none of the time is counted twice."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.program.gym_env import EnvRecipe
+from treadle.record.summary import time_shares
+from treadle.sample import rollout_slot
+from treadle.sample.rollout_slot import END, Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+
+
+class Clock:
+    """Goes on only when somebody says for how long something took."""
+
+    def __init__(self, *durations: list[float]) -> None:
+        self.now = 0.0
+        self.step, self.act, self.reset, self.pause = map(cycle, durations)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(gym.Env[Any, Any]):
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, clock: Clock, lengths: Any) -> None:
+        self.clock, self.lengths = clock, lengths
+
+    def reset(self, **_: Any) -> Any:
+        self.clock.now += next(self.clock.reset)
+        self.left = next(self.lengths)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.clock.now += next(self.clock.step)
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+class Tickets:
+    """So many episodes; now and then there is none at hand, and waiting for one takes time."""
+
+    def __init__(self, episodes: int, at_hand: list[bool], clock: Clock) -> None:
+        self.left, self.at_hand, self.clock = [*range(episodes), END], cycle([*at_hand, True]), clock
+
+    def claim(self, wait: bool) -> int | None:
+        if not wait and not next(self.at_hand):
+            return None
+        if wait:
+            self.clock.now += next(self.clock.pause)
+        return self.left.pop(0) if len(self.left) > 1 else END
+
+    def stopped(self) -> bool:
+        return False
+
+
+# mostly short, with an outlier now and then: one slow call of a policy stands for many that were not timed
+seconds = st.lists(st.sampled_from([0.0, 1e-6, 1e-3, 0.2, 30.0]), min_size=1, max_size=40)
+
+
+@given(
+    seconds, seconds, seconds, seconds, st.integers(1, 3), st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.lists(st.booleans(), max_size=5),
+)  # fmt: skip
+def test_shares_are_within_0_and_1_and_no_time_counts_twice(
+    step: list[float],
+    act: list[float],
+    reset: list[float],
+    pause: list[float],
+    rows: int,
+    lengths: list[int],
+    at_hand: list[bool],
+) -> None:
+    clock = Clock(step, act, reset, pause)
+
+    def policy(observations: np.ndarray) -> np.ndarray:
+        clock.now += next(clock.act)
+        return np.zeros(len(observations), np.int64)
+
+    endless = cycle(lengths)
+    recipe = RolloutRecipe(EnvRecipe(lambda: Timed(clock, endless)), lambda: policy, rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rollout_slot, "perf_counter", clock)
+        slot = RolloutSlot(recipe, 0, Globals.LEAVE)
+        playing = slot.stream(RolloutOrder(0), Tickets(6, at_hand, clock))
+        made = 0
+        for results in playing:
+            made += len(results)
+            clock.now += next(clock.pause)  # the caller takes its time
+        slot.close()
+    spent = slot.shares
+    assert made == 6
+    assert min(spent.step, spent.policy, spent.encode, spent.reset) >= 0
+    assert spent.busy <= clock.now + 1e-6
+    shares = time_shares([spent], 0.25)
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_a_slow_call_that_was_timed_by_chance_takes_nothing_from_the_steps() -> None:
+    spent = Shares(step=3.0)
+    spent.played(1.0, policy=16 * 0.5)
+    assert (spent.step, spent.policy) == (3.0, 1.0)
+
+
+def test_a_run_whose_workers_could_not_be_asked_has_no_shares() -> None:
+    assert time_shares([], 2.0) == {}
+    assert time_shares([Shares()], 0.0) == {}
