@@ -423,7 +423,7 @@ def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_
         lambda: collect_dataset(Closes, out=tmp_path, episodes=30, workers=1),
     ]
     for face in faces:
-        said = r"^episode \d+ \(seed \d+, slot 0\), stream: the environment or the policy has closed descriptors"
+        said = r"^episode \d+ \(seed \d+, slot 0\), at its end: the environment or the policy has closed descriptors"
         with pytest.raises(CollectionFailed, match=said) as caught:
             face()
         assert caught.value.where.episode in (2, 3)
