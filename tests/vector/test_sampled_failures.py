@@ -456,6 +456,22 @@ def test_a_context_alone_is_enough() -> None:
         VectorSampledTasks(plain_sampler, samplers(1), multiprocessing_start_method=None)
 
 
+@pytest.mark.parametrize("how", ["single", "thread-2", "forkserver-2"])
+def test_failures_tell_which_task_it_was(how: str) -> None:
+    for done in (0, 1):
+        with vector(how, samplers(2, steps=3)) as vec:
+            for _ in range(3 * done + 1):
+                vec.step([1, 1])
+            with pytest.raises(KeyError, match=rf"slot 1 .* in step 2 of episode {done}"):
+                vec.step([1, RAISE])
+        if how == "forkserver-2":
+            with vector(how, samplers(2, steps=3)) as vec:
+                for _ in range(3 * done + 1):
+                    vec.step([1, 1])
+                with pytest.raises(WorkerDied, match=rf"slot 1 .* in step 2 of episode {done}"):
+                    vec.step([1, DIE])
+
+
 @pytest.mark.parametrize("kind", [VectorSampledTasks, SingleProcessVectorSampledTasks])
 def test_one_dict_is_no_list_of_dicts(kind: Any) -> None:
     with pytest.raises(UsageError, match=r"one dict for each sampler, got one dict with 'slot': put it into a list"):

@@ -49,7 +49,7 @@ class Server:
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
-        self._episode: Any = [-1] * k
+        self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
         self._rows: Rows | None = None
