@@ -97,3 +97,11 @@ class Program:
 
     def close(self) -> None:
         """Give back what the slot holds. Called once."""
+
+
+def noted(error: BaseException) -> dict[str, Any]:
+    """The attributes of an exception, to read and to write, whatever its class does when one is asked for or set.
+
+    A program that streams says with `treadle_phase` and `treadle_where` (fields of `errors.Where`) where it happened.
+    """
+    return vars(BaseException)["__dict__"].__get__(error)  # type: ignore[no-any-return]

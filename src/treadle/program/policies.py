@@ -33,6 +33,7 @@ from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError, Where
 from treadle.program import saved
+from treadle.program.base import noted
 from treadle.spaces import Layout, Mismatch
 
 DRAWN = 256  # actions drawn at once by the random policy
@@ -360,7 +361,7 @@ class SeparateActors(Actor):
             try:
                 (actions[row],), about = self._actors[row].act([observation])
             except BaseException as error:
-                error.treadle_row = row  # type: ignore[attr-defined]  # the caller could not know it
+                noted(error)["treadle_row"] = row  # the caller could not know it
                 raise
             if about is not None:
                 infos[row], said = about[0], True

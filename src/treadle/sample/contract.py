@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import TreadleError
+from treadle.program.base import noted
 
 _PLAIN = (int, float, np.bool_, np.integer, np.floating)
 _MOST = int(np.finfo(np.float64).max)
@@ -25,11 +25,9 @@ def in_step(error: BaseException, step: int | None, episode: int | None = None) 
     reports it. The first word stands: it is that of who was nearest."""
     if isinstance(error, BadStep) and error.step is not None:
         step = error.step
-    with suppress(AttributeError, TypeError):  # of a class that takes no attributes
-        if not hasattr(error, "treadle_step"):
-            error.treadle_step = step  # type: ignore[attr-defined]
-        if episode is not None and not hasattr(error, "treadle_episode"):
-            error.treadle_episode = episode  # type: ignore[attr-defined]
+    noted(error).setdefault("treadle_step", step)
+    if episode is not None:
+        noted(error).setdefault("treadle_episode", episode)
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

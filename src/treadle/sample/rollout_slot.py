@@ -24,7 +24,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Raised
-from treadle.program.base import Description, Program
+from treadle.program.base import Description, Program, noted
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
@@ -381,10 +381,10 @@ class RolloutSlot(Program):
     def _lost(self, row: int, error: BaseException, order: RolloutOrder) -> Lost | None:
         """An episode whose failure may be skipped has failed; the row has a new environment now. None: the one that
         failed had played others before, so the episode is to be tried again. Raises what may not be skipped."""
-        phase = error.treadle_phase  # type: ignore[attr-defined]
+        phase = noted(error)["treadle_phase"]
         if not order.skip or phase not in SKIPPED or not isinstance(error, Exception | SystemExit):
             raise error from None
-        raised = Raised.of(error, phase, **error.treadle_where)  # type: ignore[union-attr]
+        raised = Raised.of(error, phase, **noted(error)["treadle_where"])
         again = self._begun[row] > 1
         with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
             close_env(self._envs[row])
@@ -408,13 +408,15 @@ class RolloutSlot(Program):
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
                 raise self._closed_by_others(error, self._buffers[self._latest]) from None
-            error.treadle_phase = "write"  # type: ignore[attr-defined]
-            error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
+            where = {"episode": episode.index, "seed": episode.seed}
+            noted(error).update(treadle_phase="write", treadle_where=where)
             raise
 
     def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
         """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
-        row = getattr(error, "treadle_row", getattr(error.__context__, "row", None))  # the latter: a spaces.Mismatch's
+        row = noted(error).get("treadle_row")
+        if row is None and isinstance(error, BadAction):
+            row = getattr(error.__context__, "row", None)  # a spaces.Mismatch's
         if row is None or now[row] is None:
             row = next(row for row, observation in enumerate(now) if observation is not None)
         if isinstance(error, BadAction):  # as plain text: its path is the action's, not an observation's
@@ -445,7 +447,6 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
     """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
     from treadle.pool.serve import portable
 
-    error.treadle_phase = phase  # type: ignore[attr-defined]
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1
@@ -453,7 +454,7 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
         where["step"] = error.step
     elif phase == "step":
         where["last_action"] = portable(action)
-    error.treadle_where = where  # type: ignore[attr-defined]
+    noted(error).update(treadle_phase=phase, treadle_where=where)
     return error
 
 

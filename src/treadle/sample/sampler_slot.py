@@ -17,7 +17,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.loan import Lender
 from treadle.pool.parcel import Parcel
-from treadle.program.base import Program, StreamControl
+from treadle.program.base import Program, StreamControl, noted
 from treadle.program.registered import register_missing
 from treadle.sample import cores
 from treadle.sample.bench import BATCH, Bench
@@ -218,7 +218,7 @@ class SamplerSlot(Program):
                 worker.update_env(parcel.open())
             self._env = order.env or self._env
         except BaseException as error:
-            error.treadle_phase = "update"  # type: ignore[attr-defined]
+            noted(error)["treadle_phase"] = "update"
             raise
 
     def _rebuild(self) -> None:
@@ -262,8 +262,8 @@ def _placed(error: BaseException, order: Order, index: int | None) -> BaseExcept
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
     if isinstance(error, BadStep):
         in_step(error, None)
-    step = getattr(error, "treadle_step", None)
-    episode = getattr(error, "treadle_episode", None) if index is None else index
-    error.treadle_phase = "reset" if step == 0 else "rollout"  # type: ignore[attr-defined]
-    error.treadle_where = {"episode": episode, "seed": seed, "step": step or None}  # type: ignore[attr-defined]
+    said = noted(error)
+    step = said.get("treadle_step")
+    where = {"episode": said.get("treadle_episode") if index is None else index, "seed": seed, "step": step or None}
+    said.update(treadle_phase="reset" if step == 0 else "rollout", treadle_where=where)
     return error
