@@ -320,9 +320,8 @@ class Line:
                 break
             if self.taken - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
-        getting_on = not self.stopped(
-            id
-        )  # before it is not starved any more: the time that it has waited does not count
+        # before it is not starved any more: the time that it has waited does not count
+        getting_on = not self.stopped(id)
         words[STARVED] = 0
         return getting_on
 

@@ -438,23 +438,23 @@ def collect(
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
     check_options(pool_options)
-    pool_options["skipping"] = Skipping.of(on_error, max_skipped, max_deaths)
-    count = None if workers == "auto" else int(workers)
-    return _collect(
-        recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, progress, pool_options
-    )
+    options = {
+        "root": seed,
+        "workers": None if workers == "auto" else int(workers),
+        "backend": backend,
+        "skipping": Skipping.of(on_error, max_skipped, max_deaths),
+        **pool_options,
+    }
+    return _collect(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
 
 
 def _collect(
     recipe: RolloutRecipe,
     schedule: Schedule,
-    seed: int,
-    workers: int | None,
     ordered: bool,
     max_buffered: int,
-    backend: str,
     progress: bool | None,
-    pool_options: dict[str, Any],
+    options: dict[str, Any],
 ) -> Iterator[Episode]:
     if schedule.complete:
         return
@@ -465,8 +465,7 @@ def _collect(
         return held + largest * outstanding <= max_buffered
 
     shown = Progress(progress)
-    options = {"workers": workers, "backend": backend, "room": room, "tell": shown.tell, **pool_options}
-    with Collection(recipe, schedule, root=seed, **options) as run, shown:
+    with Collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:
