@@ -11,6 +11,8 @@ from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, Work
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
+# what a function of one observation raises when it is given a batch of them
+_OF_SHAPE = ("IndexError", "ValueError", "TypeError", "AxisError")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -33,7 +35,15 @@ class CollectionFailed(WorkerError):
 def raised(error: WorkerError, finished: int) -> CollectionFailed:
     """The end of a run because an environment, a policy or the disk raised."""
     reason = reason_of(error)
-    return _made(error, f"{_place(error.where)}: {reason}", error.where, reason, finished)
+    return _made(error, f"{_place(error.where)}: {reason}{_of_batches(error)}", error.where, reason, finished)
+
+
+def _of_batches(error: WorkerError) -> str:
+    """What a policy is given, for code of the caller's own that fails at the first observations it sees."""
+    first = error.where.phase == "policy" and error.where.step == 1
+    if not (first and getattr(error, "error_type", "") in _OF_SHAPE and user_frame(error.remote_traceback)):
+        return ""
+    return "; a policy gets a batch of observations, [rows, ...], and returns an action a row (get_action: one)"
 
 
 def died(
