@@ -189,6 +189,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plan":  # the one room that programs ask by its own name; `import treadle` alone does not load it
+        return importlib.import_module("treadle.plan")
     home = _HOME.get(name)
     if home is None:
         from treadle.elsewhere import not_here
