@@ -67,3 +67,18 @@ def test_a_complete_run_may_be_made_larger(tmp_path: Path) -> None:
     told = one_line(treadle(*command, 3, cwd=tmp_path).stderr)
     assert "ask for more with --resume, or --force to start again" in told
     assert treadle(*command, 3, "--resume", cwd=tmp_path).returncode == 0
+
+
+def test_an_observation_of_another_dtype_is_told_what_casts_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from gymnasium.envs.classic_control import CartPoleEnv
+class Wide(CartPoleEnv):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation.astype(float), *rest
+"""
+    )
+    told = one_line(treadle("eval", "mine.py:Wide", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "expected float32[4], got float64[4]" in told
+    assert "gymnasium.wrappers.DtypeObservation can cast" in told

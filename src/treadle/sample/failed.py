@@ -108,7 +108,8 @@ def reason_of(error: WorkerError) -> str:
         text = lines[-1] if lines else str(error)
     else:
         if isinstance(error, BadObservation):
-            return f"{said}: the environment's observation does not fit its own observation_space"
+            casts = "a wrapper such as gymnasium.wrappers.DtypeObservation can cast"
+            return f"{said}: the environment's observation does not fit its own observation_space; {casts}"
         if isinstance(error.__cause__, TreadleError) and said:  # our own words need no type before them
             return said
         text = f"{kind}: {said}" if said else kind
