@@ -178,7 +178,8 @@ def unsendable(value: Any, name: str) -> TypeError | None:
     return None if found is None else TypeError(f"{found[0]} cannot be sent to the caller: {found[1].message}")
 
 
-def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
+def _unpicklable(value: Any, path: str, around: tuple[Any, ...] = ()) -> tuple[str, Raised] | None:
+    """`around`: what holds the value; a dict may hold itself."""
     try:
         pickling.dumps(value)
     except Exception as error:  # noqa: BLE001 - whatever a foreign __reduce__ raises
@@ -190,7 +191,9 @@ def _unpicklable(value: Any, path: str) -> tuple[str, Raised] | None:
         elif is_dataclass(value):
             items = [(f"{path}.{name}", item) for name, item in vars(value).items()]
         for inner, item in items:
-            if (found := _unpicklable(item, inner)) is not None:
+            if any(item is outer for outer in (*around, value)):
+                continue
+            if (found := _unpicklable(item, inner, (*around, value))) is not None:
                 return found
         return path, Raised.of(error, "")
     return None

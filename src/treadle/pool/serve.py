@@ -344,7 +344,8 @@ class Server:
                 infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
             except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
                 good, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
-                infos, loose = snapshot(dict(good)), {i: self._keep(values) for i, values in loose.items()}
+                infos, loose, lost = _as_sent(dict(good), loose, self._catch)
+                raised = {**raised, **lost}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
@@ -363,6 +364,23 @@ class Server:
         elif phase == "step":
             where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
         return Raised.of(error, phase, catch=self._catch, **where)
+
+
+def _as_sent(
+    infos: dict[int, Any], loose: dict[int, list[Any]], catch: Any
+) -> tuple[dict[int, Any], dict[int, list[Any]], dict[int, Raised]]:
+    """What would arrive in another process of what can be pickled; and of slots where nothing would, why."""
+    lost: dict[int, Raised] = {}
+    arrived: list[dict[int, Any]] = []
+    for table in (infos, loose):
+        arrived.append({})
+        for i, value in table.items():
+            try:
+                arrived[-1][i] = pickle.loads(pickling.dumps(value))
+            except catch as error:
+                lost[i] = Raised.of(error, "unpickle", catch=catch)
+    infos, loose = ({i: value for i, value in table.items() if i not in lost} for table in arrived)
+    return infos, loose, lost
 
 
 def caught(in_caller: bool) -> Any:
