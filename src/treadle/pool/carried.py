@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import context
 from typing import Any, Self, TypeVar
 
+from treadle import pickling
 from treadle.errors import UsageError
 
 AT_ONCE = 12  # descriptors in one message
@@ -104,8 +105,6 @@ def packed(
 
 def why_not(value: Any, start_method: str | None) -> str | None:
     """Why a value cannot be sent to a worker; None when it can be."""
-    from treadle import pickling
-
     try:
         with contextlib.closing(Carrier(start_method)) as carrier, carrier:
             pickling.dumps(value)
