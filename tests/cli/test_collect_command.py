@@ -112,7 +112,10 @@ def test_json_is_alone_on_stdout_even_when_environments_print(tmp_path: Path) ->
     done = treadle("collect", f"{ZOO}:Talks", "--episodes", 5, "--out", tmp_path / "o", "--json", "--workers", 2)
     assert done.returncode == 0
     assert json.loads(done.stdout) == summary(tmp_path / "o")
-    assert "hello from the environment" in done.stderr
+    assert done.stderr.count("] hello from the environment\n") == 5, "and not again from --verify"
+    shown = treadle("collect", f"{ZOO}:Talks", "--episodes", 5, "--out", tmp_path / "t", "--workers", 2)
+    assert "hello" not in shown.stdout
+    assert shown.stderr.count("] hello from the environment\n") == 5
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -427,3 +428,29 @@ def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_
             face()
         assert caught.value.where.episode in (2, 3)
         assert "Errno 9" in caught.value.reason
+
+
+class Prints(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        print("begun", seed)
+        print("to stderr", seed, file=sys.stderr)
+        ctypes.CDLL(None).printf(b"from C %llu\n", ctypes.c_uint64(seed or 0))
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_environments_print_appears_once_and_labelled(
+    start_method: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    faces: list[Callable[[], Any]] = [
+        lambda: list(collect(Prints, episodes=3, workers=1, start_method=start_method)),
+        lambda: evaluate(Prints, None, episodes=3, workers=1, start_method=start_method),
+        lambda: collect_dataset(Prints, out=tmp_path, episodes=3, workers=1, verify=3, start_method=start_method),
+    ]
+    seeds = [seeding.episode_env_seed(0, index) for index in range(3)]
+    expected = {f"[slot 0] {what} {seed}" for what in ("begun", "to stderr", "from C") for seed in seeds}
+    for face in faces:
+        face()
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert sorted(err.splitlines()) == sorted(expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -70,6 +72,30 @@ def test_the_limit_of_steps() -> None:
     assert ends_of(task, False) == (False, False)
     task.is_truncated = lambda: False  # type: ignore[method-assign]  # over in a way of its own
     assert ends_of(task, True) == (False, False)
+
+
+def test_spaces_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts of AllenAct's have the older gym, whose spaces are no Gymnasium spaces: so is their Dict."""
+    (tmp_path / "oldgym").mkdir()
+    (tmp_path / "oldgym" / "__init__.py").touch()
+    (tmp_path / "oldgym" / "spaces.py").write_text(
+        "class Space: pass\nclass Box(Space): pass\n"
+        "class Dict(Space):\n    def __init__(self, spaces): self.spaces = spaces\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spaces = importlib.import_module("oldgym.spaces")
+
+    class Own(spaces.Box):  # type: ignore[misc, name-defined]
+        """Of a class of one's own."""
+
+    ours, theirs = Sensor("ours", gym.spaces.Discrete(2)), Sensor("theirs", Own())
+    suite: SensorSuite[Any] = SensorSuite([theirs])
+    assert type(suite.observation_spaces) is spaces.Dict
+    assert suite.observation_spaces.spaces == {"theirs": theirs.observation_space}
+    with pytest.raises(UsageError, match="'theirs' has a space of oldgym"):
+        SensorSuite([ours, theirs])
+    with pytest.raises(UsageError, match="'nothing' has no observation space"):
+        SensorSuite([Sensor("nothing", None)])  # type: ignore[arg-type]
 
 
 def test_many_agents() -> None:

@@ -449,8 +449,50 @@ def test_a_context_alone_is_enough() -> None:
     context = __import__("multiprocessing").get_context("spawn")
     with VectorSampledTasks(plain_sampler, samplers(1), mp_ctx=context, should_log=False) as vec:
         assert vec.mp_ctx is context
-    with pytest.raises(UsageError, match="starts processes by 'spawn'"):
-        VectorSampledTasks(plain_sampler, samplers(1), mp_ctx=context, multiprocessing_start_method="fork")
+    for method in ("fork", "forkserver", "spawn"):  # as AllenAct: also where they agree
+        with pytest.raises(UsageError, match=r"Exactly one of .* \(mp_ctx starts by 'spawn'"):
+            VectorSampledTasks(plain_sampler, samplers(1), mp_ctx=context, multiprocessing_start_method=method)
+    with pytest.raises(UsageError, match="Exactly one of"):
+        VectorSampledTasks(plain_sampler, samplers(1), multiprocessing_start_method=None)
+
+
+@pytest.mark.parametrize("how", ["single", "thread-2", "forkserver-2"])
+def test_failures_tell_which_task_it_was(how: str) -> None:
+    for done in (0, 1):
+        with vector(how, samplers(2, steps=3)) as vec:
+            for _ in range(3 * done + 1):
+                vec.step([1, 1])
+            with pytest.raises(KeyError, match=rf"slot 1 .* in step 2 of episode {done}"):
+                vec.step([1, RAISE])
+        if how == "forkserver-2":
+            with vector(how, samplers(2, steps=3)) as vec:
+                for _ in range(3 * done + 1):
+                    vec.step([1, 1])
+                with pytest.raises(WorkerDied, match=rf"slot 1 .* in step 2 of episode {done}"):
+                    vec.step([1, DIE])
+
+
+@pytest.mark.parametrize("kind", [VectorSampledTasks, SingleProcessVectorSampledTasks])
+def test_one_dict_is_no_list_of_dicts(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"one dict for each sampler, got one dict with 'slot': put it into a list"):
+        kind(CountSampler, {"slot": 0})
+
+
+@pytest.mark.parametrize("how", ["thread-1", "thread-2", "forkserver-1"])
+def test_an_interrupt_in_a_constructor_is_its_slots_own(how: str) -> None:
+    """No death, and not the first slot's."""
+    with pytest.raises(StartupFailed, match=r"^slot 1 \(worker 0.*KeyboardInterrupt: now") as caught:
+        vector(how, samplers(n=3), make=Interrupts)
+    assert not isinstance(caught.value, EOFError)
+
+
+class Interrupts(CountSampler):
+    """Its second one raises what Ctrl-C does."""
+
+    def __init__(self, slot: int, **kwargs: Any) -> None:
+        if slot == 1:
+            raise KeyboardInterrupt("now")
+        super().__init__(slot, **kwargs)
 
 
 def test_an_interrupt_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ end of the channel. Everything else arrives there: the start message, then (afte
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import gc
+import io
 import os
 import random
 import select
@@ -205,6 +207,8 @@ def _redirect(out: int, err: int) -> None:
     for fd, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(fd, target)
         os.close(fd)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what is printed is not kept back until there is enough of it
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _become_server(channel: Channel, preload: forking.Preload, out: int, err: int) -> None:
@@ -285,6 +289,8 @@ def _leave(code: int, run_atexit: bool) -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # nobody reads it any more
+    if run_atexit:
+        ctypes.CDLL(None).fflush(None)  # what C has printed to a pipe; a fork has its caller's lines, too
     os._exit(code)
 
 

@@ -425,8 +425,8 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
     if on_failure not in {p.value for p in Policy}:
         raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
-    if worker_output not in ("prefix", "raw"):
-        raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
+    if worker_output not in ("prefix", "label", "keep", "raw"):
+        raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {worker_output!r}")
 
 
 def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:

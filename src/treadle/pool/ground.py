@@ -165,6 +165,7 @@ class Grounding:
         line = member.worker.line
         later = sum(each.request.op is Op.STEP for each in member.owed) - 1
         began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
+        episode = max(0, episode)  # -1: it was stepped before its first reset
         step = line.posted - member.asides - max(0, later) - began if line is not None else None
         return Where(
             slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(member, slot, request)

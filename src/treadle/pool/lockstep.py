@@ -49,7 +49,8 @@ class Lockstep:
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
         assert ground.arena is not None
-        ground.arena.array(ground.fields.episode)[:] = -1  # workers say so too, but perhaps after it is asked for
+        # workers say so too, but perhaps after it is asked for
+        ground.arena.array(ground.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not Policy.RAISE
         self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
         self._recovery = Recovery(pool, self._batches) if goes_on else None

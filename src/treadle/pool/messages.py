@@ -46,13 +46,14 @@ class Extras(NamedTuple):
     Attributes:
         infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
-        finals: (final_info, loose leaves of the final observation) of slots that moved on within this step.
+        finals: (final_info, leaves of the final observation that its row does not tell, by index) of slots that moved
+            on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
 
     infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
-    finals: dict[int, tuple[dict[str, Any], list[Any] | None]]
+    finals: dict[int, tuple[dict[str, Any], dict[int, Any] | None]]
     raised: dict[int, Raised]
 
 

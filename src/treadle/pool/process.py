@@ -59,8 +59,12 @@ class ProcessWorker(Lined):
         start_method: str,
         preload: Modules,
         reader: StderrReader | None,
+        *,
+        stdout_too: bool = False,
     ) -> None:
+        """`reader`: of what it writes to its stderr, and with `stdout_too` to its stdout."""
         self.spec = spec
+        self._stdout_too = stdout_too
         self.line: Line | None = None
         self.report = ExitReport()
         self._forced = False
@@ -88,13 +92,18 @@ class ProcessWorker(Lined):
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
         start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
-        theirs = [forkserver.usable(1)]
+        theirs: list[int] = []
         try:
             if self._reader is not None:
+                if not self._stdout_too:
+                    theirs.append(forkserver.usable(1))
                 read, err = os.pipe()
                 theirs.append(err)
                 self._tail = self._reader.add(read, _prefix(self.spec.slots))
+                if self._stdout_too:
+                    theirs.append(os.dup(err))
             else:
+                theirs.append(forkserver.usable(1))
                 theirs.append(forkserver.usable(2))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
                 self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))

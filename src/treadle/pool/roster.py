@@ -50,6 +50,7 @@ class Roster:
         self._added: list[Member] = []
         self._grounding, self._tries = grounding, worker_tries
         self._reader: StderrReader | None = None
+        self._stdout_too = False
         self._carriers: list[carried.Carrier] = []
         self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
@@ -63,8 +64,9 @@ class Roster:
 
         def make() -> None:
             self.tickets = PipeTickets()
-            if worker_output == "prefix":
-                self._reader = StderrReader()
+            self._stdout_too = worker_output in ("label", "keep")
+            if worker_output != "raw":
+                self._reader = StderrReader(shown=worker_output != "keep")
 
         if self._backend == "process":
             undisturbed(make, lambda _: self._put_away())
@@ -125,7 +127,14 @@ class Roster:
 
         assert self._start_method is not None
         assert member.carrier is not None
-        return ProcessWorker(spec, member.carrier.files, self._start_method, self._preload, self._reader)
+        return ProcessWorker(
+            spec,
+            member.carrier.files,
+            self._start_method,
+            self._preload,
+            self._reader,
+            stdout_too=self._stdout_too,
+        )
 
     def start(self) -> list[Any]:
         """Wait for every hello, then lay the ground; returns one description a slot.

@@ -49,7 +49,7 @@ class Server:
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
-        self._episode: Any = [-1] * k
+        self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
         self._rows: Rows | None = None
@@ -168,11 +168,11 @@ class Server:
         view.terminated[i] = terminated = bool(terminated)
         view.truncated[i] = truncated = bool(truncated)
         program = self.programs[i]
-        loose = None
+        untold = None
         if view.write_finals:  # before the program moves on: an env may use its arrays and its info again
-            loose = view.write_finals[i](observation)
-            if loose is not None:
-                loose = self._keep(loose)
+            loose, layout = view.write_finals[i](observation), self._rows.layout  # type: ignore[union-attr]
+            if loose is not None or layout.scalars:
+                untold = snapshot(layout.untold(observation, loose))
             if info:
                 try:
                     info = snapshot(info)
@@ -182,8 +182,8 @@ class Server:
         record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
         if record.final_info is not None:
-            if record.final_info or loose is not None:  # the row itself is in the arena: most ends need no words
-                finals[i] = (record.final_info, loose)
+            if record.final_info or untold is not None:  # the row itself is in the arena: most ends need no words
+                finals[i] = (record.final_info, untold)
             self._episode[i] += 1
             self._began[i] = self._ticks + self._own[i]
         self._steps[i] = partial(self._begin_row, i) if record.begins_next else program.step

@@ -20,6 +20,7 @@ class Description:
             are needed?
         begins_next: does the step after an episode's end begin the next one, where the slot has not moved on already?
             False: the slot waits for a reset.
+        begun: has its first episode begun with its being built? Then the program says so in `begun`, too.
         metadata: anything picklable that a face wants to know.
     """
 
@@ -27,6 +28,7 @@ class Description:
     action_space: gym.Space | None = None
     finals: bool = False
     begins_next: bool = True
+    begun: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,6 +69,7 @@ class Program:
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]
+    begun = False  # has its first episode begun with its being built?
 
     def describe(self) -> Description:
         return Description()

@@ -115,6 +115,7 @@ class Collection:
         globals = {"process": Globals.SEED, "serial": Globals.SWAP, "thread": Globals.LEAVE}.get(backend, Globals.SEED)
         factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(count)]
         pool_options.setdefault("on_failure", "restart")
+        pool_options.setdefault("worker_output", "label")
         self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
         self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -58,7 +59,8 @@ class SensorSuite(Generic[EnvType]):
 
     Attributes:
         sensors: uuid -> sensor.
-        observation_spaces: a Dict space with one entry a sensor, in the same order.
+        observation_spaces: a Dict space with one entry a sensor, in the same order; of the older `gym` where the
+            sensors' spaces are.
 
     Raises:
         UsageError: two sensors have the same uuid.
@@ -75,7 +77,7 @@ class SensorSuite(Generic[EnvType]):
                 raise UsageError(f"two sensors have the uuid {sensor.uuid!r}")
             self.sensors[sensor.uuid] = sensor
             spaces[sensor.uuid] = sensor.observation_space
-        self.observation_spaces = gym.spaces.Dict(spaces)
+        self.observation_spaces = dict_space(spaces)
 
     def __iter__(self) -> Iterator[Sensor[EnvType]]:
         return iter(self.sensors.values())
@@ -90,6 +92,21 @@ class SensorSuite(Generic[EnvType]):
     def get_observations(self, env: EnvType, task: Task[EnvType] | None, **kwargs: Any) -> dict[str, Any]:
         """uuid -> what that sensor shows now. `kwargs` are given to every sensor."""
         return {uuid: sensor.get_observation(env=env, task=task, **kwargs) for uuid, sensor in self.sensors.items()}
+
+
+def dict_space(spaces: OrderedDict[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """A Dict space of these, of the library that they are of. Raises UsageError for what is no space."""
+    foreign = {name: space for name, space in spaces.items() if not isinstance(space, gym.Space)}
+    for name, space in foreign.items():
+        base = next((kind for kind in type(space).__mro__ if kind.__name__ == "Space"), None)
+        if base is None:
+            raise UsageError(f"the sensor {name!r} has no observation space, but {space!r}")
+        package = base.__module__.partition(".")[0]
+        if len(foreign) < len(spaces):
+            raise UsageError(f"the sensor {name!r} has a space of {package}, others have Gymnasium's: use one library")
+        kind: type[gym.spaces.Dict] = importlib.import_module(f"{package}.spaces").Dict
+        return kind(spaces)
+    return gym.spaces.Dict(spaces)
 
 
 __all__ = ["EnvType", "Sensor", "SensorSuite", "SubTaskType"]

@@ -21,6 +21,7 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
+from treadle.pool.batch import final_observation
 from treadle.pool.failure import bad_action
 from treadle.pool.line import BUSY_NS, OneSlot
 from treadle.pool.lockstep import Lockstep
@@ -220,10 +221,8 @@ class PartialBatches:
         infos = {row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos}
         finals = {}
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
-            info, loose = self._told.pop(slots[row], ({}, None))
-            rest = iter(loose or ())
-            leaves = [next(rest) if array is None else array[slots[row]].copy() for array in self._finals]
-            finals[row] = (layout.unflatten(leaves), info)
+            info, untold = self._told.pop(slots[row], ({}, None))
+            finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
         observations = layout.unflatten(values)
         return index, observations, self._rewards[index], terminated, truncated, infos, finals, self._valid[index]
 

@@ -26,7 +26,7 @@ class VectorSampledTasks(SampledTasks):
         auto_resample_when_done: does a slot move on when its task is done? False: it waits until those of all unpaused
             slots are, and is given None as action meanwhile.
         multiprocessing_start_method: "forkserver", "spawn" or "fork".
-        mp_ctx: a multiprocessing context instead, of which the start method counts.
+        mp_ctx: a multiprocessing context instead, of which the start method counts. Both at once are refused.
         metrics_out_queue: anything with `put_nowait`, which metrics are put into as well. A full one is left alone.
             None: a `queue.Queue` of this process, which keeps the latest 10,000.
         should_log: tell the "treadle" logger of each sampler's arguments (level INFO).

@@ -15,7 +15,13 @@ from treadle.errors import UsageError
 from treadle.task.sensors import SensorSuite
 
 START_METHODS = ("forkserver", "spawn", "fork")
-DEFAULT_METHOD = "forkserver"
+
+
+class Default(str):
+    """An argument's default, by which an argument that was given can be told from one that was not."""
+
+
+DEFAULT_METHOD = Default("forkserver")
 
 OLDER = (
     "auto_resample_when_done",
@@ -56,6 +62,12 @@ class TooManyArguments(UsageError, TypeError):
 
 def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
     """One dict of keyword arguments a sampler, the caller's own left alone. Raises UsageError for none at all."""
+    if isinstance(args, dict):
+        keys = ", ".join(map(repr, args))
+        raise UsageError(
+            f"the samplers' arguments are a list with one dict for each sampler, got one dict with {keys}: put it into "
+            "a list for one sampler, or [dict(...) for slot in range(n)] for n"
+        )
     if args is None or len(args) == 0:
         raise UsageError("number of processes to be created should be greater than 0: give one dict for each sampler")
     for i, each in enumerate(args):
@@ -78,17 +90,19 @@ class Starting:
 
 
 def starting(method: str | None, context: Any) -> Starting:
-    """From the two arguments that say it. Raises UsageError where they contradict each other, or say nothing."""
-    if context is None and method is None:
-        raise UsageError("Exactly one of `multiprocessing_start_method`, and `mp_ctx` must be not None.")
-    if context is not None:
-        own = context.get_start_method()
-        if method not in (None, DEFAULT_METHOD, own):
-            raise UsageError(f"mp_ctx starts processes by {own!r}, multiprocessing_start_method says {method!r}")
-        return Starting(context, own)
+    """From the two arguments that say it. Raises UsageError where both were given, or none."""
+    if context is not None and method is DEFAULT_METHOD:
+        method = None
+    if (context is None) == (method is None):
+        told = (
+            "" if context is None else f" (mp_ctx starts by {context.get_start_method()!r}, and {method!r} was given)"
+        )
+        raise UsageError(f"Exactly one of `multiprocessing_start_method`, and `mp_ctx` must be not None{told}.")
+    if method is None:
+        return Starting(context, context.get_start_method())
     if method not in START_METHODS:
         raise UsageError(f"multiprocessing_start_method must be one of {set(START_METHODS)}. Got '{method}'")
-    return Starting(multiprocessing.get_context(method), method)
+    return Starting(multiprocessing.get_context(method), str(method))
 
 
 def worker_count(max_processes: int | None, n: int) -> int:

@@ -105,6 +105,8 @@ class TaskSlot(Program):
         RuntimeError: the sampler has no first task. And whatever building it raises.
     """
 
+    begun = True
+
     def __init__(self, recipe: SamplerRecipe, callbacks: SensorSuite[Any] | None, resample: bool) -> None:
         self._born, self._busy = perf_counter_ns(), 0
         self._handed = 0
@@ -131,6 +133,7 @@ class TaskSlot(Program):
             observation_rows(observation_space),
             action_rows(),
             finals=True,
+            begun=self.begun,
             metadata={"observation_space": observation_space, "action_space": action_space},
         )
 
