@@ -18,6 +18,7 @@ from functools import partial
 from multiprocessing import context
 from typing import Any, Self, TypeVar
 
+from treadle import pickling
 from treadle.errors import UsageError
 from treadle.pool.interrupts import owned
 
@@ -106,8 +107,6 @@ def packed(
 
 def why_not(value: Any, start_method: str | None) -> str | None:
     """Why a value cannot be sent to a worker; None when it can be."""
-    from treadle import pickling
-
     try:
         with contextlib.closing(Carrier(start_method)) as carrier, carrier:
             pickling.dumps(value)

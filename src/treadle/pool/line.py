@@ -42,6 +42,10 @@ STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
 ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
+EPISODE = 7  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
+BEGAN = 8  # word: BEAT before that episode's first step; RESETS or OVER
+WORDS = 9
+RESETS, OVER = -1, -2
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,19 @@ class LineFields:
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
-            plan.add("i8", (8,)),
+            plan.add("i8", (WORDS,)),
             plan.add("i8", (PLACES,)),
             depth,
             fenced,
         )
+
+
+class Unsendable(Exception):
+    """An answer cannot be packed; `error` says why."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} while packing")
+        self.error = error
 
 
 class OneSlot(tuple[list[int], None]):
@@ -241,6 +253,14 @@ class Line:
         waiting = self.words[STARVED] or self.words[UNTICKETED]
         return None if waiting else self.words[BEAT]
 
+    def making(self) -> tuple[int | None, int | None]:
+        """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
+        is being reset."""
+        episode, began, beat = self.words[EPISODE], self.words[BEGAN], self.words[BEAT]
+        if not episode or began == OVER:
+            return None, None
+        return episode - 1, beat - began + 1 if began >= 0 else None
+
     def looks(self) -> int:
         """How often the worker's streams have looked whether to stop; one of small steps looks at every step."""
         return self.words[BEAT]
@@ -286,6 +306,23 @@ class Line:
         words[BEAT] += 1
         return words[STOP] >= id
 
+    def resets(self, episode: int) -> None:
+        """The stream makes an episode, alone, and begins with its reset."""
+        self.words[EPISODE], self.words[BEGAN] = episode + 1, RESETS
+
+    def begins(self) -> None:
+        """The episode's first step is next. From now on `stopped` counts them."""
+        self.words[BEGAN] = self.words[BEAT]
+
+    def ends(self) -> None:
+        """The episode is made."""
+        self.words[BEGAN] = OVER
+
+    @property
+    def latest_episode(self) -> int | None:
+        """The episode that the stream makes, or has made last; None: none, or several at once."""
+        return self.words[EPISODE] - 1 if self.words[EPISODE] else None
+
     def unticketed(self, waits: bool) -> None:
         """A stream begins or ends to wait for a ticket."""
         self.words[BEAT] += 1  # before the other word: the time that it has waited does not count
@@ -300,14 +337,13 @@ class Line:
                 break
             if self.taken - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
-        getting_on = not self.stopped(
-            id
-        )  # before it is not starved any more: the time that it has waited does not count
+        # before it is not starved any more: the time that it has waited does not count
+        getting_on = not self.stopped(id)
         words[STARVED] = 0
         return getting_on
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
-        """Answer request `id` and ring. Raises what pickling raises, with nothing sent.
+        """Answer request `id` and ring. Raises Unsendable, with nothing sent.
 
         `ended`: an episode ended in this step, so that the caller looks at the flags.
         """
@@ -316,13 +352,17 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
-        raw = None if extras is None else self._raw(extras)
+        try:
+            raw = None if extras is None else self._raw(extras)
+            if extras is not None and raw is None:
+                packed = self.channel.pack(extras)
+        except BaseException as error:  # pickling runs foreign code
+            raise Unsendable(error) from error
         if raw is not None:
             size, start = len(raw), self.taken % self.depth * BOX
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
-        elif extras is not None:
-            packed = self.channel.pack(extras)
+        elif packed is not None:
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX

@@ -19,6 +19,7 @@ A fork of the caller shares its mappings but not its references: what is out at 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -61,7 +62,8 @@ class LoanFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(OSError):  # an environment has closed it: told where it is missed
+            self.close()
 
 
 class Lender:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerError
+from treadle.errors import TooManyFiles, UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
@@ -320,7 +320,7 @@ class Lockstep:
         self._plain, self._flight = False, flight
         try:
             flight.launch(self.pool, orders, op)
-        except UsageError:
+        except (UsageError, TooManyFiles):
             self._flight = None
             raise
         flight.posted = posted

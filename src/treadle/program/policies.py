@@ -32,6 +32,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError, Where
+from treadle.pool.original import attributes_of
 from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
 
@@ -360,7 +361,7 @@ class SeparateActors(Actor):
             try:
                 (actions[row],), about = self._actors[row].act([observation])
             except BaseException as error:
-                error.treadle_row = row  # type: ignore[attr-defined]  # the caller could not know it
+                attributes_of(error)["treadle_row"] = row  # the caller could not know it
                 raise
             if about is not None:
                 infos[row], said = about[0], True

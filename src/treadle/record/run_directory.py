@@ -38,7 +38,7 @@ from treadle.errors import UsageError
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
-from treadle.record.summary import Summary, read_summary, skipped_of
+from treadle.record.summary import Summary, read_summary, skipped_of, write_text
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
@@ -415,17 +415,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        try:
-            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
