@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -360,7 +361,7 @@ class FailsLater(Walk):
             self.path.touch()
             raise ValueError("a later one")
         while not self.path.exists():
-            os.sched_yield()
+            time.sleep(0.002)
         raise ValueError("the first one")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

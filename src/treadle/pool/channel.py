@@ -23,10 +23,12 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from treadle import pickling
 from treadle.pool.arena import anonymous_file, map_file, too_many_files
+from treadle.pool.interrupts import owned
 from treadle.pool.loan import Borrower, Lender, counted, crowded
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
@@ -54,7 +56,7 @@ class Packed:
         """Have duplicates of descriptors go with it. Raises OSError when there are no more, and is discarded then."""
         try:
             for fd in fds:
-                self.files.append(io.FileIO(os.dup(fd)))
+                self.files.append(owned(partial(os.dup, fd)))
         except OSError:
             self.discard()
             raise
@@ -334,7 +336,7 @@ def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
     """A file in memory that holds the parts."""
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
-    file = io.FileIO(anonymous_file(), "r+")
+    file = owned(anonymous_file, "r+")
     try:
         file.truncate(total)
         offset = 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import LayoutsDiffer, Where
-from treadle.pool import bell
+from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.flight import share_of
@@ -43,6 +43,7 @@ class Grounding:
         self._bells: dict[int, Bell] = {}
         self._withheld: dict[int, int] = {}
         self._finals = False
+        self.fenced = shared and fences.FENCED  # threads are kept in order by the interpreter's lock
 
     def lay(self, descriptions: list[Any], members: list[Any], tickets: Any) -> None:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
@@ -50,7 +51,7 @@ class Grounding:
         plan = arena.plan()
         pool_bell, turnstile = plan.add("u1", (CELL,)), plan.add("u1", (CELL,))
         for member in members:
-            self._line_fields[member.index] = LineFields.plan(plan, len(member.slots))
+            self._line_fields[member.index] = LineFields.plan(plan, len(member.slots), self.fenced)
         self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
         tickets.owners = arena.array(self._owners_field)
@@ -118,7 +119,7 @@ class Grounding:
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
         line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots)
         line.clear()
-        member.worker.channel.borrower = Borrower(line.loans)
+        member.worker.channel.borrower = Borrower(line.loans, self.fenced)
         ground = Ground(
             self.arena.segments,
             fields,

@@ -1,7 +1,8 @@
 """The line between the caller and one worker: two rings of words in the arena, a bell, and a channel for payloads.
 
 An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
-is there exactly when it bears the number that the reader expects. Both sides are led to a ring by a bell or by a
+is there exactly when it bears the number that the reader expects (with fences around it on processors that do not keep
+the order of writes, see `fences.py`). Both sides are led to a ring by a bell or by a
 death, never act on half an entry, and keep the order. Small payloads and answers (infos) lie pickled in the entry's
 box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
 announces it, an answer after it.
@@ -19,6 +20,7 @@ import numpy as np
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import Undecodable
+from treadle.pool.fences import fence
 from treadle.pool.info_rows import InfoRows, Schema
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
@@ -48,7 +50,8 @@ RESETS, OVER = -1, -2
 
 @dataclass(frozen=True)
 class LineFields:
-    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers."""
+    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers. `fenced`: for both
+    sides, see `fences.py`."""
 
     bell: Field
     requests: Field
@@ -58,9 +61,10 @@ class LineFields:
     words: Field
     loans: Field
     depth: int
+    fenced: bool
 
     @classmethod
-    def plan(cls, plan: Plan, slots: int) -> LineFields:
+    def plan(cls, plan: Plan, slots: int, fenced: bool = False) -> LineFields:
         """Room for one request a slot and a few for the pool itself; at least 16 for streams to run ahead."""
         depth = max(16, slots + 4)
         return cls(
@@ -72,6 +76,7 @@ class LineFields:
             plan.add("i8", (WORDS,)),
             plan.add("i8", (PLACES,)),
             depth,
+            fenced,
         )
 
 
@@ -112,6 +117,7 @@ class Line:
     ) -> None:
         self.slots = slots
         self.turnstile = turnstile
+        self.fenced = fields.fenced
         self._together = False
         self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
@@ -166,6 +172,8 @@ class Line:
         words[at + 1] = id
         words[at + 2] = op
         words[at + 3] = block
+        if self.fenced:
+            fence()
         words[at] = self.posted
         self.bell.release()
 
@@ -181,6 +189,8 @@ class Line:
             self.post(id, op, block)
             return
         words[at + 1], words[at + 2], words[at + 3] = id, op, block
+        if self.fenced:
+            fence()
         words[at] = self.posted
         self.bell.release()
 
@@ -193,6 +203,9 @@ class Line:
         number, id, flags, nbytes = self.answers[at : at + 4]
         if number != self.taken + 1:
             return None
+        if self.fenced:
+            fence()
+            number, id, flags, nbytes = self.answers[at : at + 4]
         if not flags & FLAG_CHANNEL:
             return self._take(number, id, flags, nbytes, timeout)
         with Later():
@@ -228,6 +241,8 @@ class Line:
         self.taken = number
         if flags & WITH_EXTRAS:
             self.channel.settle()
+        if self.fenced:
+            fence()  # the entry is read before it may be written again
         self.words[CREDIT] = number
         if self.words[STARVED]:
             self.bell.release()
@@ -264,6 +279,8 @@ class Line:
         words = self.requests
         while words[at] != self.posted + 1:
             await_bell(self.bell, tries, 3600.0)
+        if self.fenced:
+            fence()
         self.posted, id, op, block = words[at : at + 4]
         payload: Any = None
         try:
@@ -365,7 +382,11 @@ class Line:
         words[at + 1] = id
         words[at + 2] = flags
         words[at + 3] = size
+        if self.fenced:
+            fence()
         words[at] = self.taken
+        if self.fenced and self._together:
+            fence()  # who does not pass the turnstile rings for those that have: their numbers are to be seen
         passed = self._together and self.turnstile is not None and self.turnstile.acquire(False)
         if not passed:
             self.pool_bell.release()
