@@ -250,3 +250,24 @@ class LeavesPid(Walk):
 
     def __init__(self, pids: str) -> None:
         (Path(pids) / str(os.getpid())).touch()
+
+
+class Unseeded(Walk):
+    """Draws from a generator that no seed reaches."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=None, options=options)
+
+    def look(self) -> np.ndarray:
+        return np.array([self.t, np.random.default_rng().random()], np.float64)
+
+
+class NeedsLevel(Walk):
+    """Cannot be built of nothing."""
+
+    def __init__(self, level: int, size: int, name: str = "") -> None:
+        self.level = level
+
+
+def needs_less(level: int) -> NeedsLevel:
+    return NeedsLevel(level)  # type: ignore[call-arg]  # that is what is wrong with it

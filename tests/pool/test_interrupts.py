@@ -110,10 +110,10 @@ def test_interrupts_at_random_moments(inline: int) -> None:
 def test_interrupts_at_every_moment_of_a_pools_life(setup: dict[str, Any], tries: int) -> None:
     """No descriptor, thread or process is left behind (the fixture looks as well)."""
 
-    injector = Injector()
+    injector, slots = Injector(), with_fault(Sound)  # their making pickles all that Gymnasium has registered
 
     def live() -> None:
-        pool = Pool(with_fault(Sound), workers=2, close_timeout=2.0, **setup)
+        pool = Pool(slots, workers=2, close_timeout=2.0, **setup)
         pool.reset()
         pool.step(ACTIONS)
         injector.stop()

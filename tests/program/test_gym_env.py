@@ -155,3 +155,22 @@ def test_a_bare_program_says_what_it_is_not() -> None:
         program.stream(1, None)  # type: ignore[arg-type]
     assert program.call("describe", (), {}) == program.describe()
     program.close()
+
+
+def test_arguments_that_are_missing_are_named_for_ids_specs_and_callables() -> None:
+    class Needs(gym.Env):
+        def __init__(self, level: int, size: int = 1) -> None: ...
+
+    for name in ("NeedsByClass-v0", "NeedsByFunction-v0"):
+        gym.register(name, entry_point=Needs if "Class" in name else lambda level: Needs(level))
+        try:
+            for env in (name, gym.spec(name)):
+                with pytest.raises(UsageError, match=f"^{name} needs the argument 'level': --env-kwargs"):
+                    EnvRecipe(env).build()
+        finally:
+            del gym.registry[name]
+    with pytest.raises(UsageError, match=r"^Needs needs the argument 'level'") as caught:
+        EnvRecipe(Needs, {"size": 2}).build()
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        EnvRecipe(Needs, {"level": 1, "colour": 2}).build()

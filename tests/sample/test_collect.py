@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,16 @@ class Walk(gym.Env):
 
 class Fails(Walk):
     fails_at = 7
+
+
+class HandsOff(Exception):
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError("this error takes no attributes")
+
+
+class FailsWithHandsOff(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise HandsOff("boom")
 
 
 class Endless(Walk):
@@ -126,6 +138,14 @@ def test_an_environment_that_raises_is_placed() -> None:
     assert error.where.seed == seeding.episode_env_seed(0, error.where.episode)
     assert error.reason.startswith("ValueError: too hot (test_collect.py:")
     assert "too hot" in error.remote_traceback
+
+
+def test_an_error_that_takes_no_attributes_is_placed_like_any_other() -> None:
+    with pytest.raises(CollectionFailed, match="HandsOff: boom") as caught:
+        list(collect(FailsWithHandsOff, episodes=1, workers=1))
+    where = caught.value.where
+    assert (where.phase, where.episode, where.step) == ("step", 0, 1)
+    assert where.seed == seeding.episode_env_seed(0, 0)
 
 
 def test_an_endless_environment_is_warned_about_once_a_run(
@@ -341,7 +361,7 @@ class FailsLater(Walk):
             self.path.touch()
             raise ValueError("a later one")
         while not self.path.exists():
-            os.sched_yield()
+            time.sleep(0.002)
         raise ValueError("the first one")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -422,8 +442,34 @@ def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_
         lambda: collect_dataset(Closes, out=tmp_path, episodes=30, workers=1),
     ]
     for face in faces:
-        said = r"^episode \d+ \(seed \d+, slot 0\), stream: the environment or the policy has closed descriptors"
+        said = r"^episode \d+ \(seed \d+, slot 0\), at its end: the environment or the policy has closed descriptors"
         with pytest.raises(CollectionFailed, match=said) as caught:
             face()
         assert caught.value.where.episode in (2, 3)
         assert "Errno 9" in caught.value.reason
+
+
+class Prints(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        print("begun", seed)
+        print("to stderr", seed, file=sys.stderr)
+        ctypes.CDLL(None).printf(b"from C %llu\n", ctypes.c_uint64(seed or 0))
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_environments_print_appears_once_and_labelled(
+    start_method: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    faces: list[Callable[[], Any]] = [
+        lambda: list(collect(Prints, episodes=3, workers=1, start_method=start_method)),
+        lambda: evaluate(Prints, None, episodes=3, workers=1, start_method=start_method),
+        lambda: collect_dataset(Prints, out=tmp_path, episodes=3, workers=1, verify=3, start_method=start_method),
+    ]
+    seeds = [seeding.episode_env_seed(0, index) for index in range(3)]
+    expected = {f"[slot 0] {what} {seed}" for what in ("begun", "to stderr", "from C") for seed in seeds}
+    for face in faces:
+        face()
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert sorted(err.splitlines()) == sorted(expected)

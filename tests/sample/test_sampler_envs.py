@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +21,7 @@ from treadle import (
     DefaultWorker,
     EnvSpec,
     EnvUpdate,
+    EpisodeBatch,
     FragmentWorker,
     GymEnv,
     LocalSampler,
@@ -199,3 +204,25 @@ def test_a_gym_env_shows_what_it_was_made_to_show() -> None:
 def test_what_is_no_gym_env(arguments: Any, kind: Any, message: str) -> None:
     with pytest.raises(kind, match=message):
         GymEnv(*arguments)
+
+
+# -- the guide --------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "compat-garage.md").read_text()
+    (script,) = re.findall("```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^\d AverageReturn \d+\.\d+$", done.stdout, re.MULTILINE)) == 5
+
+
+def test_what_the_guide_gives_for_what_is_not_here() -> None:
+    env, policy = GymEnv("CartPole-v1", max_episode_length=20), Coin(2)
+    episodes = [rollout(env, policy, deterministic=True) for _ in range(3)]
+    batch = EpisodeBatch.from_list(env.spec, episodes)
+    assert batch.padded_rewards.sum(1).tolist() == batch.lengths.tolist()
+    assert batch.terminals.sum() / len(batch.lengths) == np.mean([path["dones"].any() for path in episodes])
+    with sampler(LocalSampler, env) as local:
+        assert len(local.evaluate(4, policy).returns) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,11 @@ class Person(io.StringIO):
 
 
 @pytest.fixture(name="person")
-def person_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
+def person_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
     monkeypatch.setattr("treadle.progress.PLAIN_SECONDS", -1.0)
-    return Person(tmp_path / "seen")
+    person = Person(tmp_path / "seen")
+    yield person
+    assert (tmp_path / "seen").exists(), "its steps were seen while the episode was played"
 
 
 class Zero:
@@ -73,7 +76,7 @@ def env(tmp_path: Path) -> Any:
 def test_collect(backend: str, person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
         (episode,) = treadle.collect(**env(tmp_path), episodes=1, backend=backend, progress=True)
-        assert len(episode) > 1
+        assert len(episode) >= 1
         assert "1 of 1 episodes" not in person.getvalue().splitlines()[0]
 
 
@@ -86,7 +89,7 @@ def test_collect_of_steps(person: Person, tmp_path: Path) -> None:
 
 def test_evaluate(person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
-        assert treadle.evaluate(policy=None, episodes=1, **env(tmp_path), progress=True).mean > 1
+        assert treadle.evaluate(policy=None, episodes=1, **env(tmp_path), progress=True).mean >= 1
 
 
 def test_collect_dataset(person: Person, tmp_path: Path) -> None:
@@ -106,7 +109,7 @@ def test_a_sampler(sampler: Any, person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
         patient = Patient(str(tmp_path / "seen"))
         with sampler(Zero(), patient, max_episode_length=10**9, n_workers=1, progress=True) as sampling:
-            assert len(sampling.obtain_samples(0, 1, None)) > 1
+            assert len(sampling.obtain_samples(0, 1, None)) >= 1
 
 
 def test_nothing_is_shown_unasked(person: Person, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, assert_same, of
 
 from treadle.vector.gymnasium import VectorEnv
@@ -70,38 +71,78 @@ def test_the_space_settles_what_a_tuple_is() -> None:
     assert next_obs(observations, infos, gs.Tuple([gs.Text(1), gs.Text(1)])) == ((1, 8), (2, 9))
 
 
-SCALARS = gs.Dict(n=gs.Discrete(9), x=gs.Box(-1, 1, ()), v=gs.Box(-1, 1, (2,)))
+class Ends(gym.Env[Any, Any]):
+    """Every step ends an episode, with the same observation."""
+
+    action_space = gs.Discrete(2)
+
+    def __init__(self, space: gs.Space[Any], last: Any) -> None:
+        self.observation_space, self._last = space, last
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._last, {}
+
+    def step(self, action: Any) -> Any:
+        return self._last, 0.0, True, False, {}
 
 
-@pytest.mark.parametrize("space", [gs.Discrete(9), gs.Box(-1, 1, ()), SCALARS], ids=lambda space: type(space).__name__)
+PAIR = gs.Dict(n=gs.Discrete(9), x=gs.Box(-1, 1, ()), v=gs.Box(-1, 1, (2,)))
+LAST: dict[str, tuple[gs.Space[Any], Any]] = {
+    "int": (gs.Discrete(9), 4),
+    "int64": (gs.Discrete(9), np.int64(4)),
+    "int32": (gs.Discrete(9), np.int32(4)),
+    "0-d integer": (gs.Discrete(9), np.array(4)),
+    "float32": (gs.Box(-1, 1, ()), np.float32(0.5)),
+    "0-d float": (gs.Box(-1, 1, ()), np.array(0.5, np.float32)),
+    "nested": (PAIR, {"n": 3, "x": np.float32(0.1), "v": np.ones(2, np.float32)}),
+    "vector": (gs.Box(-1, 1, (2,)), np.ones(2, np.float32)),
+    "text": (gs.Tuple((gs.Text(3), gs.Discrete(3))), ("abc", 1)),
+}
+SETUPS: list[dict[str, Any]] = [{"backend": "serial"}, {"workers": 1, "inline": 1}, {"backend": "thread"}]
+
+
+def kinds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: kinds(part) for key, part in value.items()}
+    return tuple(map(kinds, value)) if isinstance(value, tuple) else type(value)
+
+
+@pytest.mark.parametrize("name", LAST)
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
 @pytest.mark.parametrize("how", ["step", "recv", "rollout"])
-def test_final_observations_of_shape_nothing_are_scalars(space: gs.Space[Any], how: str) -> None:
-    """As environments return them: they can be hashed, as keys of a table are."""
-    vector = VectorEnv([of(Echo, space)] * 2, workers=1, inline=1, autoreset_mode="SameStep")
-    rollout, infos = None, None
+def test_final_observations_are_of_the_types_that_environments_gave(name: str, setup: dict[str, Any], how: str) -> None:
+    space, last = LAST[name]
+    vector = VectorEnv([of(Ends, space, last)] * 2, autoreset_mode="SameStep", **setup)
     if how == "rollout":
-        rollout = vector.rollout(steps=3)
-        finals = list(rollout.terminal_observations.values())
+        finals = list(vector.rollout(steps=1).terminal_observations.values())
     elif how == "recv":
         vector.async_reset(seed=1)
-        for _ in range(3):
-            vector.recv(min=2)
-            vector.send([0, 0])
-        *_, infos = vector.recv(min=2)
-        finals = list(infos["final_obs"])
+        vector.recv(min=2)
+        vector.send([0, 0])
+        finals = list(vector.recv(min=2)[4]["final_obs"])
     else:
         vector.reset(seed=1)
-        for _ in range(3):
-            *_, infos = vector.step([0, 0])
-        finals = list(infos["final_obs"])
+        finals = list(vector.step([0, 0])[4]["final_obs"])
     vector.close()
-    assert len(finals) == 2
-    for final in finals:
-        scalars = [final["n"], final["x"]] if isinstance(final, dict) else [final]
-        assert all(isinstance(scalar, np.generic) for scalar in scalars)
-        assert len({*scalars}) == len(scalars)
-        if isinstance(final, dict):
-            assert isinstance(final["v"], np.ndarray)
+    sync = SyncVectorEnv([of(Ends, space, last)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    sync.reset()
+    theirs = list(sync.step([0, 0])[4]["final_obs"])
+    sync.close()
+    assert_same(finals, theirs)
+    assert kinds(tuple(finals)) == kinds(tuple(theirs))
+    assert kinds(finals[0]) == kinds(last)
+    if "0-d" not in name and np.shape(last) == () and not isinstance(last, dict):
+        assert {*finals} == {last}  # they can be hashed
+
+
+def test_a_final_observation_is_not_the_array_that_the_environment_goes_on_with() -> None:
+    last = np.array(0.5, np.float32)
+    vector = VectorEnv(lambda: Ends(gs.Box(-1, 1, ()), last), 1, backend="serial", autoreset_mode="SameStep")
+    vector.reset()
+    final = vector.step([0])[4]["final_obs"][0]
+    vector.close()
+    last[...] = 0.25
+    assert final == 0.5
 
 
 def test_terminal_observations_of_a_discrete_space_are_scalars_in_every_mode() -> None:

@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces as gs
 from gymnasium.error import AlreadyPendingCallError
 
-from injector import EVERYWHERE_IT_MAY_COME, Injector
+import treadle
+from injector import Injector
 from treadle.errors import UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.refusals import AlreadyPending
@@ -187,7 +188,6 @@ def test_an_interrupt_leaves_no_claim_behind() -> None:
     envs.close()
 
 
-@EVERYWHERE_IT_MAY_COME
 @pytest.mark.parametrize("name", ["step", "get_attr", "reset_at"])
 def test_an_interrupt_at_whatever_moment_leaves_no_claim_behind(name: str) -> None:
     envs = VectorEnv(lambda: Door(None, None), N, workers=1, inline=1)
@@ -202,3 +202,49 @@ def test_an_interrupt_at_whatever_moment_leaves_no_claim_behind(name: str) -> No
         assert envs._turns.owner is None, injector.moment
         envs.reset()
     envs.close()
+
+
+TASK_CALLS: dict[str, Callable[[Any], Any]] = {
+    "step": lambda tasks: tasks.step([0, 0]),
+    "step_at": lambda tasks: tasks.step_at(0, 0),
+    "async_step": lambda tasks: tasks.async_step([0, 0]),
+    "wait_step": lambda tasks: tasks.wait_step(),
+    "next_task": lambda tasks: tasks.next_task(),
+    "reset_all": lambda tasks: tasks.reset_all(),
+    "set_seeds": lambda tasks: tasks.set_seeds([1, 2]),
+    "call": lambda tasks: tasks.call("num_steps_taken"),
+    "attr": lambda tasks: tasks.attr("max_steps"),
+    "command": lambda tasks: tasks.command("sampler_attr", ["length"] * 2),
+    "pause_at": lambda tasks: tasks.pause_at(0),
+    "resume_all": lambda tasks: tasks.resume_all(),
+    "render": lambda tasks: tasks.render("rgb_array"),
+    "stats": lambda tasks: tasks.stats(),
+    "get_states": lambda tasks: tasks.get_states(),
+}
+
+
+def test_calls_of_a_vector_of_tasks_that_overlap_are_refused() -> None:
+    knocked, opened = threading.Event(), threading.Event()
+    opened.set()
+    came: list[Any] = []
+
+    def make(first: bool, **_: Any) -> treadle.TaskSampler:
+        return treadle.GymTaskSampler(lambda: Door(knocked, opened) if first else Door(None, None))
+
+    args = [{"first": True}, {"first": False}]
+    with treadle.VectorSampledTasks(make, args, max_processes=1, backend="thread") as tasks:
+        knocked.clear()
+        opened.clear()
+        thread = threading.Thread(target=lambda: came.append(tasks.step([0, 0])))
+        thread.start()
+        assert knocked.wait(30)
+        try:
+            for call in TASK_CALLS.values():
+                with pytest.raises(AlreadyPending, match="another call of this vector is under way"):
+                    call(tasks)
+        finally:
+            opened.set()
+            thread.join(30)
+        assert [result.observation["observation"].tolist() for result in came[0]] == [[1.0], [1.0]]
+        assert [result.observation["observation"].tolist() for result in tasks.step([0, 0])] == [[2.0], [2.0]]
+        assert tasks.num_unpaused_tasks == 2

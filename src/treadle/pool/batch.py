@@ -148,10 +148,8 @@ class Batches:
             return {}
         found = {}
         for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
-            info, loose = told.get(slot, (None, None))
-            rest = iter(loose or ())
-            values = [next(rest) if view is None else view[slot].copy() for view in views]
-            found[slot] = (self.observations.unflatten(values), {} if info is None else info)
+            info, untold = told.get(slot, (None, None))
+            found[slot] = (final_observation(self.observations, views, slot, untold), {} if info is None else info)
         return found
 
     def ends(self, block: int) -> np.ndarray:
@@ -163,10 +161,11 @@ class Batches:
         """Show a slot's row of the last batch again, as the caller has left it."""
         self._copy_last(self._fields.blocks[block].observations, slot)
 
-    def keep_final(self, block: int, slot: int) -> list[Any] | None:
+    def keep_final(self, block: int, slot: int) -> dict[int, Any] | None:
         """Make a slot's row of the last batch its terminal observation; returns the leaves without a fixed shape."""
         self._copy_last(self._fields.blocks[block].finals, slot)
-        return list(self._last_loose.get(slot, [None] * len(self.observations.loose))) or None
+        loose = self.observations.loose
+        return dict(zip(loose, self._last_loose.get(slot, [None] * len(loose)))) or None
 
     def mark_cut(self, block: int, slot: int) -> None:
         """A row that is no transition and ends its episode: reward 0, truncated."""
@@ -198,4 +197,14 @@ class Batches:
             arena.array(field)[keep] = 0
 
 
-__all__ = ["NO_NEWS", "Batch", "Batches", "News"]
+def final_observation(
+    layout: Layout, rows: Sequence[np.ndarray | None], slot: int, untold: dict[int, Any] | None
+) -> Any:
+    """A slot's terminal observation, from arrays [n, ...] of its leaves and what they do not tell."""
+    values = [None if array is None else array[slot].copy() for array in rows]
+    for index, value in (untold or {}).items():
+        values[index] = value
+    return layout.unflatten(values)
+
+
+__all__ = ["NO_NEWS", "Batch", "Batches", "News", "final_observation"]

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import bell, failure, life, open_pools
+from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -98,11 +99,13 @@ class Dispatch:
                 self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
             self.roster.launch()
             self.descriptions = self.roster.start()
-        except BaseException:
+        except BaseException as error:
             try:
                 self.roster.end_building()
             finally:
                 self.close(min(self.close_timeout, FAREWELL))
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
             raise
 
     # -- sending and receiving ---------------------------------------------------------------------------------------
@@ -425,8 +428,8 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
     if on_failure not in {p.value for p in Policy}:
         raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {on_failure!r}")
-    if worker_output not in ("prefix", "raw"):
-        raise UsageError(f"worker_output must be 'prefix' or 'raw', got {worker_output!r}")
+    if worker_output not in ("prefix", "label", "keep", "raw"):
+        raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {worker_output!r}")
 
 
 def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:

@@ -13,8 +13,9 @@ server that is itself a fork of the base server, made for one list of modules in
 make a difference that a user could see:
 - a server is used only as long as the caller's import path, working directory and environment are what they were, and
   as the files of the modules that it has imported, those outside site-packages, are unchanged;
-- a module that leaves a thread running or a GPU open when it is imported cannot be forked with. The server that tried
-  is thrown away, and so is one in which an import failed: the worker that needs the module will say what is wrong.
+- a module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
+  that tried is thrown away, and so is one in which an import failed: the worker that needs the module will say what is
+  wrong.
 """
 
 from __future__ import annotations
@@ -89,8 +90,10 @@ def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> t
                     made.stop()
                     raise _late(made.importing, limit)
                 undisturbed(made.hear, lambda _: None)
-            if made is None or isinstance(made.report, Imported):
-                return modules
+            if made is None:
+                return ()
+            if isinstance(made.report, Imported):
+                return made.modules
             spoilt = made.report
             assert isinstance(spoilt, Spoilt)
             undisturbed(made.stop, lambda _: None)
@@ -174,9 +177,10 @@ def _for(modules: tuple[str, ...]) -> ForkServer | None:
 def _from(base: ForkServer, modules: tuple[str, ...]) -> ForkServer | None:
     if base.has is None:
         base.has = base.ask("modules")
-    if base.has.issuperset(modules):
+    missing = tuple(name for name in modules if name not in base.has)
+    if not missing:
         return None
-    world = World.now(modules)
+    world = World.now(missing)
     found = _good(world)
     if found is None:
         found = _preloaded[world] = _start_preloaded(base, world)
@@ -251,17 +255,17 @@ class ForkServer:
     Attributes:
         workers: pids of those that it has forked and that nobody has buried yet.
         has: what the base server had imported when it was asked.
-        importing: the module that a server with users' modules is at.
+        modules: of users', that it is for, and `importing` the one that it is at.
         report: what has become of its imports; None: nothing yet.
     """
 
-    def __init__(self, channel: Channel, process: Process) -> None:
+    def __init__(self, channel: Channel, process: Process, modules: tuple[str, ...] = ()) -> None:
         self._lock = threading.Lock()
         self.channel, self._process = channel, process
         self.pid = process.pid
         self.workers: set[int] = set()
         self.has: frozenset[str] | None = None
-        self.importing = ""
+        self.modules, self.importing = modules, "".join(modules[:1])
         self.report: Imported | Spoilt | None = None
         self._statuses: dict[int, int] = {}
 
@@ -391,9 +395,8 @@ def _start_base() -> ForkServer:
 def _start_preloaded(base: ForkServer, world: World) -> ForkServer:
     channel, theirs = Channel.pair()
     with theirs:
-        made = ForkServer(channel, Grandchild(base, *base.fork(theirs)))
+        made = ForkServer(channel, Grandchild(base, *base.fork(theirs)), world.modules)
     base.workers.discard(made.pid)
-    made.importing = world.modules[0]
     ends = [usable(1), usable(2)]  # what modules say when they are imported
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hear` will find out

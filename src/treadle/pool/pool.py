@@ -36,7 +36,9 @@ class Pool(Dispatch):
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes.
-        worker_output: "prefix": stderr of workers goes through the caller, "[slot 3]" before each line; "raw": as is.
+        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
+            "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
+            errors; "raw": as is.
         rows: does this pool step in lockstep (and so need rows in the arena)? False for pools that only stream.
         copy: False: every step's batch lies in the same memory.
         blocks: batches that the caller may hold before they are copied.

@@ -1,4 +1,5 @@
-"""What workers write to their stderr: passed on with a prefix that names the slots, the last lines kept for errors.
+"""What workers write to their stderr (and stdout, where that is asked for): passed on with a prefix that names the
+slots, the last lines kept for errors.
 
 One thread of the caller reads all of a pool's pipes, so that a worker can never block on a full one.
 """
@@ -24,7 +25,10 @@ def plain(text: str) -> str:
 
 
 class StderrReader:
-    def __init__(self) -> None:
+    """`shown`: are lines passed on? Else they are only kept."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._shown = shown
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
@@ -34,7 +38,7 @@ class StderrReader:
 
     def add(self, fd: int, prefix: str) -> Tail:
         """Read `fd` (taken over) until its end; every line goes to this process's stderr behind `prefix`."""
-        tail = Tail(fd, prefix)
+        tail = Tail(fd, prefix, shown=self._shown)
         os.set_blocking(fd, False)
         with self._lock:
             self._selector.register(fd, selectors.EVENT_READ, tail)
@@ -104,8 +108,8 @@ class StderrReader:
 class Tail:
     """One worker's stderr: complete lines are passed on, the last ones kept."""
 
-    def __init__(self, fd: int, prefix: str) -> None:
-        self.fd, self.prefix = fd, prefix
+    def __init__(self, fd: int, prefix: str, *, shown: bool = True) -> None:
+        self.fd, self.prefix, self._shown = fd, prefix, shown
         self._kept: deque[str] = deque(maxlen=KEPT)
         self._open = b""
 
@@ -128,7 +132,7 @@ class Tail:
         texts = [line.decode("utf-8", "replace") for line in lines]
         bare = [plain(text) for text in texts]  # errors go to files and pages
         self._kept.extend(text for text in bare if text.strip())
-        if texts and sys.stderr is not None:
+        if texts and self._shown and sys.stderr is not None:
             try:
                 if not sys.stderr.isatty():
                     texts = bare

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
 from treadle.program.base import Description, Program
@@ -54,13 +56,14 @@ class EnvRecipe:
             importlib.import_module(name)
         if isinstance(self.env, str):
             import_package(self.env)
-            with registered(self.env):
+            with registered(self.env), complete(partial(_creator, self.env), self.env, self.kwargs):
                 env: Any = gym.make(self.env, **self.kwargs)
         elif isinstance(self.env, EnvSpec):
             import_package(self.env.id)
-            env = gym.make(self.env, **self.kwargs)
+            with complete(partial(_creator, self.env), self.env.id, self.kwargs):
+                env = gym.make(self.env, **self.kwargs)
         else:
-            env = self.env(**self.kwargs)
+            env = construct(self.env, self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)
         made = f"{self.env!r} made a {type(env).__name__}"
@@ -70,6 +73,52 @@ class EnvRecipe:
             if not hasattr(env, name):
                 raise UsageError(f"{made} without an {name}: its class or its constructor must set self.{name}")
         return env
+
+
+def construct(builder: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Call it. Raises UsageError where it wants more arguments than it is given, else what it raises."""
+    with complete(lambda: (builder, {}), getattr(builder, "__name__", repr(builder)), kwargs):
+        return builder(**kwargs)
+
+
+@contextmanager
+def complete(find: Callable[[], tuple[Any, Mapping[str, Any]]], name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """In the block an environment is built of `kwargs`: where the builder wants more of them, UsageError says how.
+
+    `find`: gives the builder, and what it is given besides.
+    """
+    try:
+        yield
+    except TypeError as error:
+        builder, besides = find()
+        lacking = _lacking(builder, {**besides, **kwargs})
+        if not lacking:
+            raise
+        names = " and ".join(map(repr, lacking))
+        example = json.dumps(dict.fromkeys(lacking, "...")).replace('"..."', "...")
+        besides_that = f" ({error})" if "unexpected keyword" in str(error) else ""
+        raise UsageError(
+            f"{name} needs the argument{'s' if len(lacking) > 1 else ''} {names}: --env-kwargs '{example}' on the "
+            "command line, env_kwargs= in Python (by name for make_vec)" + besides_that
+        ) from error
+
+
+def _creator(env: str | EnvSpec) -> tuple[Any, Mapping[str, Any]]:
+    """What `gymnasium.make` calls for an environment, and the arguments of its registration."""
+    spec = env if isinstance(env, EnvSpec) else gym.spec(env.rpartition(":")[2])
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    return creator, spec.kwargs
+
+
+def _lacking(builder: Any, given: Mapping[str, Any]) -> list[str]:
+    """The arguments without a default that it is not given."""
+    try:
+        parameters = inspect.signature(builder).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    wanted = [p.name for p in parameters if p.default is p.empty and p.kind not in many]
+    return [name for name in wanted if name not in given]
 
 
 class GymEnv(Program):

@@ -382,7 +382,7 @@ class _Run:
             try:
                 warnings += verify_episodes(
                     self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
-                    workers=min(verify, collection.workers), **pool_options,
+                    workers=min(verify, collection.workers), **{**pool_options, "worker_output": "keep"},
                 )  # fmt: skip
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")

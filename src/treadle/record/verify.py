@@ -63,30 +63,55 @@ def verify(
     Returns:
         One line for each episode that came out differently, naming the first step that differs; none is good.
     """
-    wanted = {note.index: note for note in notes}
     chosen = choose(root, notes, count)
     if not chosen:
         return []
-    schedule = Schedule(chosen[-1] + 1, have={i: 0 for i in range(chosen[-1] + 1) if i not in set(chosen)})
-    again = replace(recipe, sink=None, fresh_env=True)
-    digest, said = digester(), list[str]()
+    digests = {note.index: note.digest for note in notes}
+    unlike: dict[int, tuple[Episode, str, tuple[int, str] | None]] = {}
+    said: list[str] = []
     try:
-        with Collection(again, schedule, root=root, workers=workers, **pool_options) as run:
-            for index, _, episode in run:
-                columns, _ = columns_of(episode, infos=recipe.infos)
-                if digest(columns).hex() != wanted[index].digest:
-                    spaces = run.pool.descriptions[0].observation_space, run.pool.descriptions[0].action_space
-                    said.append(_told(episode, _difference(episode, spaces, recipe, parts, format, merge), recipe))
+        for episode, digest, spaces in _made(recipe, root, chosen, workers, pool_options):
+            if digest != digests[episode.index]:
+                difference = _difference(episode, spaces, recipe, parts, format, merge)
+                unlike[episode.index] = episode, digest, difference
+        # once more, in the same way: what now differs again is not decided by the seed, wherever it is made
+        once_more = {e.index: digest for e, digest, _ in _made(recipe, root, list(unlike), workers, pool_options)}
     except CollectionFailed as error:
+        once_more = {}
         said.append(f"an episode could not be made again in a fresh environment: {error}")
+    for index, (episode, digest, difference) in sorted(unlike.items()):
+        said.append(_told(episode, difference, recipe, once_more.get(index, digest) == digest))
     return said
 
 
-def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe) -> str:
+def _made(
+    recipe: RolloutRecipe, root: int, chosen: Sequence[int], workers: int | None, pool_options: dict[str, Any]
+) -> Iterator[tuple[Episode, str, tuple[Any, Any]]]:
+    """Episodes in fresh environments, with their digests and spaces."""
+    if not chosen:
+        return
+    last, digest = max(chosen), digester()
+    schedule = Schedule(last + 1, have={i: 0 for i in range(last + 1) if i not in set(chosen)})
+    again = replace(recipe, sink=None, fresh_env=True)
+    with Collection(again, schedule, root=root, workers=workers, **pool_options) as run:
+        for _, _, episode in run:
+            columns, _ = columns_of(episode, infos=recipe.infos)
+            described = run.pool.descriptions[0]
+            yield episode, digest(columns).hex(), (described.observation_space, described.action_space)
+
+
+def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:
+    """`repeats`: was it the same both times that it was made in a fresh environment?"""
     step, name = difference or (0, "its encoding")
     stateful = recipe.policy not in (None, "random")
     if name.split("/")[0] == "infos":
         advice = "an info may hold the time or an address; --no-infos leaves infos out"
+    elif not repeats:
+        advice = (
+            "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the "
+            "environment draws from (super().reset(seed=seed), then self.np_random)"
+        )
+        advice += ", and a policy of its own must take rng or reset(seed=...)" if stateful else ""
     elif recipe.fresh_env:
         advice = "although every episode had an environment of its own: something besides the seed decides"
         advice += ", perhaps a policy that keeps a state from one episode to the next" if stateful else ""

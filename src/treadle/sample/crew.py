@@ -8,8 +8,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from treadle.errors import TreadleError, UsageError, WorkerError
+from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
+from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import Policy
 from treadle.pool.member import Failed, Member
 from treadle.pool.messages import Op, Raised
@@ -56,11 +57,9 @@ class Crew:
                 max_restarts=max_restarts,
                 **pool_options,
             )
-        except (TreadleError, OSError):
-            raise
-        except Exception as error:  # pickling runs foreign code
+        except CannotTravel as error:
             raise UsageError(
-                f"a worker's factory, agent or environment cannot be sent to it: {type(error).__name__}: {error}"
+                f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
         self.policy = self.pool.policy
         self.lost: dict[int, WorkerError] = {}

@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
+from treadle.program.gym_env import construct
 from treadle.program.policies import load_object, names_in
 
 
@@ -27,7 +28,9 @@ class Named:
         found = load_object(self.reference)
         if not callable(found):
             raise UsageError(f"{self.reference} is a {type(found).__name__}, which cannot be called")
-        return found(*args, **kwargs)
+        if args:  # a wrapper's
+            return found(*args, **kwargs)
+        return construct(found, kwargs)
 
     def __repr__(self) -> str:
         return self.reference

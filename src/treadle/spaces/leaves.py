@@ -204,6 +204,7 @@ class Outline:
         leaves: the leaves, depth first; a Dict's in the order of ``space.spaces``.
         fixed: indices into ``leaves`` of those with one dtype and shape.
         loose: indices of the others, which go by message.
+        scalars: indices of the fixed ones of shape ().
         plan: how the space nests: nested dicts and tuples whose leaves are indices into ``leaves``.
         row_nbytes: bytes of the fixed leaves of one value, without padding.
     """
@@ -215,6 +216,7 @@ class Outline:
         self.leaves: tuple[Leaf, ...] = tuple(leaves)
         self.fixed: tuple[int, ...] = tuple(i for i, leaf in enumerate(leaves) if leaf.fixed)
         self.loose: tuple[int, ...] = tuple(i for i, leaf in enumerate(leaves) if not leaf.fixed)
+        self.scalars: tuple[int, ...] = tuple(i for i, leaf in enumerate(leaves) if leaf.shape == ())
         self.row_nbytes: int = sum(leaf.nbytes for leaf in leaves)
 
     @classmethod
@@ -254,6 +256,17 @@ class Outline:
     def unflatten(self, values: Sequence[Any]) -> Any:
         """The tree (dicts and tuples, as the space nests) of one value per leaf; the inverse of `flatten`."""
         return _unflatten(self.plan, values)
+
+    def untold(self, value: Any, loose: Sequence[Any] | None) -> dict[int, Any] | None:
+        """What of a value a row does not tell, by the index of the leaf: the `loose` leaves' values, and scalars that
+        are of another type than the NumPy scalars of a row (Python's int, an array of shape ())."""
+        told = dict(zip(self.loose, loose or ()))
+        if self.scalars:
+            values = self.flatten(value)
+            for index in self.scalars:
+                if type(values[index]) is not self.leaves[index].dtype.type:  # type: ignore[union-attr]  # it is fixed
+                    told[index] = values[index]
+        return told or None
 
     def problem(self, value: Any) -> Mismatch | None:
         """The first thing wrong with a value, or None: the complete check, see `Leaf.mismatch` for its rules.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import UsageError
 from treadle.vector.sampled_refusals import NotSupported, listed
 from treadle.vector.task_orders import Ask, NextTask, ResetSampler
+from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
     from treadle.pool.slotwise import Order
@@ -77,6 +78,7 @@ class SampledCommands:
 
     # -- calls and attributes ----------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def call(self, function_names: str | list[str], function_args_list: list[Any] | None = None) -> list[Any]:
         """Call a function of every unpaused slot's present task; one result a slot.
 
@@ -94,24 +96,29 @@ class SampledCommands:
             }
         )
 
+    @one_at_a_time
     def call_at(self, sampler_index: int, function_name: str, function_args: list[Any] | None = None) -> Any:
         """Call a function of one slot's present task with positional arguments; returns its result."""
         return self.command_at(sampler_index, "call", (function_name, function_args))
 
+    @one_at_a_time
     def attr(self, attr_names: list[str] | str) -> list[Any]:
         """An attribute of every unpaused slot's present task: one name for all, or one for each."""
         return self.command("attr", list(self._each("attr", attr_names, "attribute names")))
 
+    @one_at_a_time
     def attr_at(self, sampler_index: int, attr_name: str) -> Any:
         """An attribute of one slot's present task."""
         return self.command_at(sampler_index, "attr", attr_name)
 
+    @one_at_a_time
     def get_observations(self) -> list[Any]:
         """What every unpaused slot's present task shows now."""
         return self.call("get_observations")
 
     # -- string commands ---------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def command(self, commands: list[str] | str, data_list: list[Any] | None = None) -> list[Any]:
         """Run AllenAct's commands, the same one in all unpaused slots or one for each; one result a slot.
 
@@ -140,6 +147,7 @@ class SampledCommands:
             return self._same(each[0], dict(zip(self._live, data)))
         return [self._same(name, {slot: given})[0] for slot, name, given in orders]
 
+    @one_at_a_time
     def command_at(self, sampler_index: int, command: str, data: Any | None = None) -> Any:
         """Run a command in one slot; see `command`."""
         self._begin("command_at")

@@ -14,6 +14,7 @@ from treadle.vector.orders import states_by_slot
 from treadle.vector.sampled_results import Results, SlotBooks
 from treadle.vector.task_orders import Ask
 from treadle.vector.task_state import TaskState
+from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
     from treadle.pool.slotwise import Order, SlotwiseLockstep
@@ -50,6 +51,7 @@ class SampledSnapshots:
         def _run(self, request: Callable[..., Any], *args: Any) -> Any: ...
         def _ask(self, orders: dict[int, Order], *, task: bool = True) -> list[Any]: ...
 
+    @one_at_a_time
     def get_states(self) -> tuple[SampledState, ...]:
         """The complete state of every slot, paused ones included, in the order of the slots: its sampler and its task
         with their generators and counters, the environment that they share, and whether the task waits for others or
@@ -73,6 +75,7 @@ class SampledSnapshots:
         _refuse_dropped({slot for slot, each in enumerate(inside) if each is None})
         return tuple(SampledState(each, books.of_slot(slot)) for slot, each in enumerate(inside))
 
+    @one_at_a_time
     def set_states(self, states: Sequence[SampledState], slots: Sequence[int] | None = None) -> None:
         """Put every slot into a state, or some slots; what is paused stays so, and counters of steps go on. The slots
         get new samplers, and those that they had are not closed, since the environment goes on in the new ones.
@@ -105,6 +108,7 @@ class SampledSnapshots:
         if self._lockstep._recovery is not None:
             self._lockstep._recovery.placed(states.keys())
 
+    @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, which are paused, their counters of tasks and steps, and the
         last observations. The file is there whole, or not at all. Raises what `get_states` raises, and UsageError
@@ -122,6 +126,7 @@ class SampledSnapshots:
         }
         snapshot_file.write(path, kept)
 
+    @one_at_a_time
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way;
         backend and number of workers are free.

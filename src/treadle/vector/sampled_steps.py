@@ -13,6 +13,7 @@ from treadle.vector.sampled_refusals import listed
 from treadle.vector.sampled_results import Results, Slot
 from treadle.vector.task_orders import NextTask, Stay
 from treadle.vector.task_rows import Code
+from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
     from treadle.pool.slotwise import SlotwiseLockstep
@@ -37,6 +38,7 @@ class SampledSteps:
         def _run(self, request: Callable[..., Any], *args: Any) -> Any: ...
         def _observe(self, orders: dict[int, Any]) -> list[Any]: ...
 
+    @one_at_a_time
     def step(self, actions: Sequence[Any]) -> list[RLStepResult]:
         """Step every unpaused slot.
 
@@ -59,6 +61,7 @@ class SampledSteps:
         self._begin("step")
         return self._advance(self._paired(actions))
 
+    @one_at_a_time
     def step_at(self, sampler_index: int, action: Any) -> list[RLStepResult]:
         """Step one slot; returns a list of its result."""
         self._begin("step_at")
@@ -67,6 +70,7 @@ class SampledSteps:
             raise UsageError(f"slot {slot}: its task is done and waits for the others. Nothing was sent")
         return self._advance({slot: action})
 
+    @one_at_a_time
     def async_step(self, actions: Sequence[Any]) -> None:
         """Begin a `step`; `wait_step` returns its results. What can be checked is checked now."""
         self._begin("async_step")
@@ -74,6 +78,7 @@ class SampledSteps:
         self._run(self._lockstep.post_step, self._row_of(actions_of))
         self._posted = list(actions_of)
 
+    @one_at_a_time
     def wait_step(self) -> list[RLStepResult]:
         """The results of the earliest `async_step` that was not waited for. Raises UsageError when there is none."""
         self._check_open("wait_step")

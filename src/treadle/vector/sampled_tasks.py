@@ -41,6 +41,7 @@ from treadle.vector.task_orders import Ask, Fresh, NextTask, ResetSampler, Statu
 from treadle.vector.task_rows import action_writer
 from treadle.vector.task_slot import SamplerRecipe, TaskSlot
 from treadle.vector.tiling import show, tile
+from treadle.vector.turns import Claim, one_at_a_time
 
 log = logging.getLogger("treadle")
 
@@ -67,7 +68,8 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
     """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
 
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
-    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread.
+    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
+    that overlap are refused.
 
     Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
     which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
@@ -101,6 +103,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         read_timeout: float | None,
         **options: Any,
     ) -> None:
+        self._turns = Claim()
         arguments.check_make(make_sampler_fn)
         self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
         self.should_log = should_log
@@ -156,6 +159,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         """The multiprocessing context that stands for how workers are started; None where there are no processes."""
         return None if self._start is None else self._start.context
 
+    @one_at_a_time
     def stats(self) -> TaskVectorStats:
         """What it has done since it was made."""
         self._begin("stats")
@@ -167,17 +171,20 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def next_task(self, **kwargs: Any) -> list[Any]:
         """Move every unpaused slot on to its next task, whether the present one is done or not (then it has no
         metrics); `kwargs` are given to every sampler. Returns the first observations, None where there is no task."""
         self._begin("next_task")
         return self._observe({slot: NextTask(dict(kwargs)) for slot in self._live})
 
+    @one_at_a_time
     def next_task_at(self, sampler_index: int) -> list[Any]:
         """The same for one slot; returns a list of its first observation."""
         self._begin("next_task_at")
         return self._observe({self._slot(sampler_index): NextTask()})
 
+    @one_at_a_time
     def reset_all(self) -> None:
         """Reset every unpaused slot's sampler (its seed stays) and take its first task.
 
@@ -186,6 +193,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
         self._begin("reset_all")
         self._observe(dict.fromkeys(self._live, ResetSampler()))
 
+    @one_at_a_time
     def set_seeds(self, seeds: Sequence[int]) -> None:
         """Give every unpaused slot's sampler a seed, for the tasks to come."""
         self._begin("set_seeds")
@@ -217,11 +225,13 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- pausing -----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def pause_at(self, sampler_index: int) -> None:
         """Leave a slot out until `resume_all`: it keeps its task, and the indices above it move down by one."""
         self._begin("pause_at")
         self._live.remove(self._slot(sampler_index))
 
+    @one_at_a_time
     def resume_all(self) -> None:
         """Bring all paused slots back, in the original order."""
         self._begin("resume_all")
@@ -229,6 +239,7 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
         """Pictures of all unpaused slots' tasks.
 

@@ -1,0 +1,143 @@
+"""Every code block of README and docs runs, in the order of its page; see `run_page.py` for what a fence may say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import require
+from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
+MOST_FRAGMENTS = 10
+HEAVY = {"compat-plangym.md": ("plangym",), "conformance.md": ("plangym",)}  # page -> what it imports
+SLOW = ("collect.md", "planning.md")
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    heavy = [pytest.mark.heavy] if page.name in HEAVY else []
+    slow = [pytest.mark.slow] if page.name in SLOW else []
+    return [*heavy, *slow, pytest.mark.timeout(400)]
+
+
+def to_run(page: Path) -> list[Block]:
+    return [block for block in BLOCKS[page] if block.language in CODE and block.fragment is None]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=marks(page), id=page.name) for page in PAGES if to_run(page)]
+)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    for library in HEAVY.get(page.name, ()):
+        require(library)
+    runner = Path(__file__).parent / "run_page.py"
+    done = subprocess.run(
+        [sys.executable, runner, page], cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_fence_says_what_it_holds(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count("\n```") + text.startswith("```") == 2 * len(BLOCKS[page])
+    assert {block.language for block in BLOCKS[page]} <= {*CODE, "text", "mermaid"}
+
+
+def test_few_blocks_are_fragments_and_each_names_what_it_lacks() -> None:
+    reasons = [block.fragment for blocks in BLOCKS.values() for block in blocks if block.fragment is not None]
+    assert len(reasons) <= MOST_FRAGMENTS, reasons
+    assert all(len(reason.split()) >= 3 for reason in reasons), reasons
+
+
+# -- the runner itself -------------------------------------------------------------------------------------------------
+
+SAMPLE = """
+# A page
+
+```python
+x = 2
+
+def double(y): return 2 * y
+print(double(x))
+```
+
+```text prints
+4
+```
+
+```python file=said.py
+print("from a file", 17)
+```
+
+```text resembles
+from a file 99
+```
+
+```pycon
+>>> double(3)
+6
+```
+
+```sh
+echo said > told
+test -s said.py
+```
+
+```console
+$ cat told; echo /a/b/c 1.5 2%
+said
+/data/c 3 4
+$ echo \\
+    again
+...
+```
+
+```python fragment: wants what is not there
+import nothing.at.all
+```
+"""
+
+
+def page(text: str) -> Page:
+    return Page("sample", blocks_of(text))
+
+
+def test_the_runner_runs_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    page(SAMPLE).run()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"),
+    [
+        ("print(double(x))", "print(double(x) / 0)", 8),
+        ("\n4\n", "\n5\n", 12),
+        ("from a file 99", "from two files 99", 20),
+        (">>> double(3)\n6", ">>> double(3)\n7", 24),
+        ("test -s said.py", "test -s gone.py", 29),
+        ("\nsaid\n/data/c", "\nsad\n/data/c", 34),
+    ],
+)
+def test_the_runner_sees_what_is_wrong(
+    right: str, wrong: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert right in SAMPLE
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    with pytest.raises((Different, ZeroDivisionError)) as caught:
+        page(SAMPLE.replace(right, wrong)).run()
+    block = int(caught.value.__notes__[0].rpartition(":")[2])
+    assert block <= line
+    assert not any(block < each.line <= line for each in blocks_of(SAMPLE))
+
+
+def test_consoles_are_taken_apart() -> None:
+    assert sessions("$ a b\nout\nmore\n\n$ c \\\n  d\n") == [("a b\n", "out\nmore\n\n"), ("c   d\n", "")]
+    assert masked("busy  75%  71%\n/data/x/mine: 3,238.5 steps") == "busy # /mine: # steps"
