@@ -265,6 +265,12 @@ def test_importing_treadle_loads_no_library() -> None:
     assert loaded_by("import treadle") == set()
 
 
+def test_planning_is_there_after_import_treadle() -> None:
+    script = "import sys, treadle; assert 'treadle.plan' not in sys.modules; print(treadle.plan.make.__name__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("make\n", "")
+
+
 def test_public_names_are_in_their_rooms_too() -> None:
     homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
     for room in ("plan", "sample", "task", "vector"):

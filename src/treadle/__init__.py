@@ -103,6 +103,7 @@ _HOME = {
     "Replayed": "states.replay",
     "collect_dataset": "record.dataset",
     "load": "record.merge",
+    "plan": "",  # the one room that programs ask by its own name; `import treadle` alone does not load it
 }
 
 __all__ = ["__version__", *_HOME]

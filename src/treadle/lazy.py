@@ -12,7 +12,7 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any],
     """The `__getattr__` and the `__dir__` of a package, whose `__all__` is to be set before either is called.
 
     `home`: name -> the module that it comes from, seen from the package: "m" is one of its own, ".other.m" one of its
-    neighbour `other`'s.
+    neighbour `other`'s; "" is a module of that name itself.
     """
 
     def load(name: str) -> Any:
@@ -20,7 +20,8 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any],
             from treadle.elsewhere import not_here
 
             raise not_here(package, name)
-        found = getattr(importlib.import_module(f".{home[name]}", package), name)
+        module = importlib.import_module(f".{home[name] or name}", package)
+        found = getattr(module, name) if home[name] else module
         setattr(sys.modules[package], name, found)
         return found
 

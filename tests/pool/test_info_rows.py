@@ -148,6 +148,15 @@ def test_keys_without_end_are_not_remembered_without_end() -> None:
     assert len(packer._schemas) == 64
 
 
+def test_deep_infos_go_by_message() -> None:
+    """Their schema needs more of the stack than they do: it could not be packed where they can."""
+    deep: dict[str, Any] = {"x": 1}
+    for _ in range(16):
+        assert structure_of(deep) is not None
+        deep = {"in": deep}
+    assert structure_of(deep) is None
+
+
 class Talkative(gym.Env):
     """Infos whose keys and types change from step to step, and between slots."""
 

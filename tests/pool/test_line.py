@@ -10,6 +10,7 @@ from kit import until, within
 from treadle.pool.arena import Arena
 from treadle.pool.bell import local_bell
 from treadle.pool.channel import SPILL, Channel
+from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot, Undecodable
 from treadle.pool.messages import Extras
 
@@ -219,6 +220,28 @@ class Poison:
 
 def swallow(kind: type, _: bytes) -> None:
     raise kind("poison")
+
+
+class Sealed(int):
+    """A word that cannot be packed."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("sealed")
+
+
+def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> None:
+    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
+    groups[0][0].structure = (("x", Sealed()),)
+    with pytest.raises(TypeError, match="sealed"):
+        line.worker.answer(1, Extras(InfoRows(groups), {}, {}, {}))
+    groups[0][0].structure = (("x", int),)
+    for id in (2, 3):
+        line.worker.answer(id, Extras(InfoRows(groups), {}, {}, {}))
+        reply = line.caller.take(1.0)
+        assert reply is not None
+        assert reply.extras is not None
+        assert dict(reply.extras.infos) == {0: {"x": 1}}
+        assert not reply.extras.raised
 
 
 def test_a_worker_that_dies_within_an_answer(line: Ends) -> None:

@@ -159,6 +159,26 @@ def test_a_module_that_starts_a_thread_is_left_to_the_workers(
     assert "preload=" in line
 
 
+def test_a_module_that_opens_a_socket_is_left_to_the_workers(mine: Written, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection of the server's would be one for all workers."""
+    mine.write(
+        "listening.getsockname()",
+        "import socket\nlistening = socket.socket(); listening.bind(('127.0.0.1', 0)); listening.listen()",
+    )
+    with caplog.at_level(logging.WARNING, "treadle"):
+        one, other = mine.told(2)
+    assert one != other
+    (line,) = caplog.messages
+    assert f"importing {mine.name} opens a socket" in line
+
+
+def test_a_socket_that_is_closed_again_is_no_matter(mine: Written, caplog: pytest.LogCaptureFixture) -> None:
+    mine.write(body="import socket\nsocket.socket().close()")
+    mine.told(2)
+    assert len(mine.imports()) == 1
+    assert caplog.messages == []
+
+
 def test_an_open_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left to the workers for that. There is no GPU on every machine: another device stands for it."""
     monkeypatch.setattr(forking, "DEVICES", ("/dev/full",))
@@ -220,6 +240,23 @@ def test_workers_do_not_draw_the_same(mine: Written) -> None:
     for drawn in own:
         assert len(set(drawn)) == 4
     assert len(set(seeded)) == 1
+    assert len(mine.imports()) == 1
+
+
+def test_objects_of_a_module_are_not_asked_what_they_are(mine: Written) -> None:
+    """Proxies answer for `__class__` with code of their own: that of Flask's `request` raises outside of a request."""
+    mine.write(
+        "ASKED",
+        """
+ASKED = []
+class Proxy:
+    @property
+    def __class__(self):
+        ASKED.append(1)
+        raise RuntimeError("outside of a request")
+PROXY = Proxy()""",
+    )
+    assert mine.told() == [[], []]
     assert len(mine.imports()) == 1
 
 

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 import pickle
+import threading
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 from treadle.testing import faults
-from treadle.testing.faults import MISFITS, RAISING, Sound
+from treadle.testing.faults import MISFITS, RAISING, Outcome, Sound
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
@@ -136,13 +137,9 @@ def test_an_unpicklable_final_info_and_call_result_are_named(setup: dict[str, An
 
 class LockAtTheEnd(Sound):
     def at_step(self, sound: Any) -> Any:
-        import threading
-
         return sound[0], sound[1], True, False, {"lock": threading.Lock()}
 
     def handles(self) -> Any:
-        import threading
-
         return 0, threading.Lock()
 
 
@@ -258,8 +255,6 @@ def test_bad_requests_change_nothing(setup: dict[str, Any]) -> None:
 
 
 def test_a_request_that_cannot_be_pickled_is_refused() -> None:
-    import threading
-
     with Pool(with_fault(Sound), workers=2) as pool:
         warm(pool, 1)
         with pytest.raises(UsageError, match=r"cannot be sent to a worker: .*lock"):
@@ -275,6 +270,46 @@ def test_what_cannot_be_unpickled_on_either_side_is_a_slots_failure() -> None:
         with pytest.raises(TaskRaised, match=r"slot [01] .*only in the worker"):
             pool.lockstep.call("echo", OnlyThere(os.getpid()), slots=[FAULTY])
         assert pool.lockstep.call("echo", 5, slots=[FAULTY]) == [5]
+        pool.reset()
+        assert pool.step(ACTIONS).rewards.tolist() == [1] * 4
+
+
+class Holding(Sound):
+    """Says at its third step what is hard to copy, and may be easy to pickle."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def at_step(self, sound: Outcome) -> Outcome:
+        info = sound[4]
+        if self.what == "no way back":
+            info["x"] = Lost()
+        else:
+            info.update(itself=info, lock=threading.Lock() if self.what == "cycle with a lock" else None)
+        return sound
+
+
+class Lost:
+    def __reduce__(self) -> Any:
+        return lose, ()
+
+
+def lose() -> Any:
+    raise ImportError("cannot be rebuilt")
+
+
+@pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [("no way back", "cannot be rebuilt"), ("cycle with a lock", "hold itself"), ("cycle", "hold itself")],
+)
+def test_infos_that_cannot_be_copied_are_a_slots_failure(what: str, told: str, setup: dict[str, Any]) -> None:
+    """Everywhere alike: without pickling between them, too."""
+    with Pool(with_fault(Holding, what=what), **setup) as pool:
+        warm(pool, 2)
+        with pytest.raises(TaskRaised, match=told):
+            pool.step(ACTIONS)
         pool.reset()
         assert pool.step(ACTIONS).rewards.tolist() == [1] * 4
 

@@ -102,12 +102,12 @@ def serve_base(fd: int, life: int) -> None:
 
 def import_modules(channel: Channel, preload: Preload) -> None:
     """Become a server with users' modules, in a process that is in their world; the caller hears how it goes."""
-    before = set(sys.modules)
+    before, sockets = set(sys.modules), _sockets()
     try:
         with _stamps() as stamps:
             for name in preload.world.modules:
                 channel.send(("import", name), block=True)
-                spoilt = _import(name)
+                spoilt = _import(name, sockets)
                 if spoilt is not None:
                     channel.send(("import", spoilt), block=True)
                     os._exit(0)
@@ -134,7 +134,8 @@ def _stamps() -> Iterator[dict[str, Source]]:
         SourceFileLoader.path_stats = usual  # type: ignore[method-assign]
 
 
-def _import(name: str) -> Spoilt | None:
+def _import(name: str, sockets: frozenset[str]) -> Spoilt | None:
+    """`sockets`: those that were open before."""
     try:
         importlib.import_module(name)
     except BaseException as error:  # noqa: BLE001 - sys.exit included; the worker that needs it tells, with traceback
@@ -147,6 +148,8 @@ def _import(name: str) -> Spoilt | None:
         return Spoilt(name, f"starts a thread ({', '.join(names[:3]) or 'without a name'})", True)
     if device := _open_device():
         return Spoilt(name, f"opens the GPU ({device})", True)
+    if _sockets() - sockets:  # all workers would talk over one connection; an event loop has some, too
+        return Spoilt(name, "opens a socket", True)
     return None
 
 
@@ -155,8 +158,9 @@ def _find_generators() -> None:
     import numpy as np
 
     for each in gc.get_objects():
-        if isinstance(each, np.random.Generator | np.random.RandomState):
-            bits = each.bit_generator if isinstance(each, np.random.Generator) else each._bit_generator
+        kind = type(each)  # not isinstance, which asks a proxy for its __class__: others' code, that may raise or warn
+        if issubclass(kind, np.random.Generator | np.random.RandomState):
+            bits = each.bit_generator if issubclass(kind, np.random.Generator) else each._bit_generator
             entropy = getattr(getattr(bits, "_seed_seq", None), "entropy", None)
             if isinstance(entropy, int) and entropy >= 2**64:  # the system's is of 128 bits
                 _generators.append(bits)
@@ -170,12 +174,18 @@ def reseed() -> None:
 
 def _open_device() -> str | None:
     """Of the GPU. CUDA, for one, has opened it when it is initialised, and does not survive a fork."""
+    return next((target for target in _open_files() if target.startswith(DEVICES)), None)
+
+
+def _sockets() -> frozenset[str]:
+    """The names of those that are open, by their inodes."""
+    return frozenset(target for target in _open_files() if target.startswith("socket:"))
+
+
+def _open_files() -> Iterator[str]:
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{fd}")
-            if target.startswith(DEVICES):
-                return target
-    return None
+            yield os.readlink(f"/proc/self/fd/{fd}")
 
 
 def _sources(names: Iterable[str], stamps: dict[str, Source]) -> tuple[Source, ...]:

@@ -13,8 +13,9 @@ server that is itself a fork of the base server, made for one list of modules in
 make a difference that a user could see:
 - a server is used only as long as the caller's import path, working directory and environment are what they were, and
   as the files of the modules that it has imported, those outside site-packages, are unchanged;
-- a module that leaves a thread running or a GPU open when it is imported cannot be forked with. The server that tried
-  is thrown away, and so is one in which an import failed: the worker that needs the module will say what is wrong.
+- a module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
+  that tried is thrown away, and so is one in which an import failed: the worker that needs the module will say what is
+  wrong.
 """
 
 from __future__ import annotations

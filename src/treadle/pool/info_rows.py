@@ -23,6 +23,7 @@ import numpy as np
 
 SLOT = "="  # no padding: numpy's packed records, byte for byte
 MOST_BYTES = 1024  # of an array: a larger one is better sent as it is
+MOST_DEPTH = 16  # of dicts within dicts: a schema needs more of the stack than the dict that it describes
 MOST_SCHEMAS = 64  # of a worker; an environment that makes up its keys is not worth remembering
 
 # type of a value -> how `struct` writes it
@@ -112,9 +113,9 @@ def _dict_of(structure: Structure, values: Iterator[Any]) -> dict[str, Any]:
     return out
 
 
-def structure_of(info: Any) -> Structure | None:
+def structure_of(info: Any, depth: int = MOST_DEPTH) -> Structure | None:
     """What stands under each key; None where an info must go by message."""
-    if type(info) is not dict:
+    if type(info) is not dict or not depth:
         return None
     found: list[tuple[str, Any]] = []
     for key, value in info.items():
@@ -122,7 +123,7 @@ def structure_of(info: Any) -> Structure | None:
             return None
         kind: Any = type(value)
         if kind is dict:
-            inner = structure_of(value)
+            inner = structure_of(value, depth - 1)
             if inner is None:
                 return None
             kind = list(inner)

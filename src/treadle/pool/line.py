@@ -352,8 +352,9 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
+        rows = None if extras is None else _only_rows(extras)
+        raw = None if rows is None else self._raw(rows)
         try:
-            raw = None if extras is None else self._raw(extras)
             if extras is not None and raw is None:
                 packed = self.channel.pack(extras)
         except BaseException as error:  # pickling runs foreign code
@@ -363,6 +364,9 @@ class Line:
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
         elif packed is not None:
+            if rows is not None and packed.size <= BOX:
+                # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
+                self._schemas.update((schema.number, schema) for schema, _ in rows.groups)
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX
@@ -389,15 +393,17 @@ class Line:
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 
-    def _raw(self, extras: Extras) -> bytes | None:
-        """An answer that says nothing but infos of schemas that the caller knows, without a pickle, if it fits."""
-        infos = extras.infos
-        if type(infos) is not InfoRows or infos.rest or extras.loose or extras.finals or extras.raised:
+    def _raw(self, rows: InfoRows) -> bytes | None:
+        """Rows without a pickle, if the caller knows their schemas and they fit."""
+        if not all(schema.number in self._schemas for schema, _ in rows.groups):
             return None
-        known = True
-        for schema, _ in infos.groups:
-            if schema.number not in self._schemas:
-                known = False
-                self._schemas[schema.number] = schema  # it goes along with this answer, and nothing foreign does
-        raw = infos.raw() if known else None
-        return raw if raw is not None and len(raw) <= BOX else None
+        raw = rows.raw()
+        return raw if len(raw) <= BOX else None
+
+
+def _only_rows(extras: Extras) -> InfoRows | None:
+    """The infos of an answer that says nothing else, and them all as rows."""
+    rows = extras.infos
+    if type(rows) is not InfoRows or rows.rest or extras.loose or extras.finals or extras.raised:
+        return None
+    return rows

@@ -198,8 +198,10 @@ class RunDirectory:
                 raise UsageError(
                     f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed"
                 )
-            advice = "--force to replace it" if self.complete else "--resume to continue it, or --force to start again"
-            raise UsageError(f"{found} is there already: use {advice}, or choose another directory with --out")
+            on = "ask for more with --resume" if self.complete else "use --resume to continue it"
+            raise UsageError(
+                f"{found} is there already: {on}, or --force to start again, or choose another directory with --out"
+            )
         return Checked()
 
     def _files(self) -> tuple[Path, ...]:

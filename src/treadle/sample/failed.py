@@ -12,6 +12,8 @@ from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, Work
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
+# what a function of one observation raises when it is given a batch of them
+_OF_SHAPE = ("IndexError", "ValueError", "TypeError", "AxisError")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -33,8 +35,17 @@ class CollectionFailed(WorkerError):
 
 def raised(error: WorkerError, root: int, finished: int) -> CollectionFailed:
     """The end of a run because an environment, a policy or the disk raised."""
-    where, reason = _seeded(error.where, root), reason_of(error)
-    return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
+    where = _seeded(error.where, root)
+    reason = reason_of(error)
+    return _made(error, f"{_place(where)}: {reason}{_of_batches(error)}", where, reason, finished)
+
+
+def _of_batches(error: WorkerError) -> str:
+    """What a policy is given, for code of the caller's own that fails at the first observations it sees."""
+    first = error.where.phase == "policy" and error.where.step == 1
+    if not (first and getattr(error, "error_type", "") in _OF_SHAPE and user_frame(error.remote_traceback)):
+        return ""
+    return "; a policy gets a batch of observations, [rows, ...], and returns an action a row (get_action: one)"
 
 
 def died(
@@ -124,7 +135,8 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
         text = lines[-1] if lines else str(error)
     else:
         if isinstance(error, BadObservation):
-            return f"{said}: the environment's observation does not fit its own observation_space"
+            casts = "a wrapper such as gymnasium.wrappers.DtypeObservation can cast"
+            return f"{said}: the environment's observation does not fit its own observation_space; {casts}"
         ours = isinstance(error.__cause__, TreadleError) and not isinstance(error.__cause__, WorkerError)
         if ours and said:  # our own words need no type before them; those of a pool within it do
             return said
