@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import TaskRaised, UsageError, Where, WorkerDied
+from treadle.errors import StoreFull, TaskRaised, UsageError, Where, WorkerDied
 from treadle.pool.original import SPEECHLESS
 from treadle.testing.faults import Outcome, Sound
 
@@ -282,6 +282,7 @@ ZOO: dict[str, Case] = {
     "many groups": Case(many, ExceptionGroup, True),
     "our death": Case(lambda: Died(7, "boom"), EOFError, True),
     "our task": Case(lambda: Ours(7, "boom"), Ours, True),
+    "our memory": Case(lambda: StoreFull("boom", rows=7), StoreFull, True),
     "our usage": Case(lambda: UsageError("boom", code=7), UsageError, True),
     "leaves": Case(lambda: SystemExit(3), None, True, "3"),
     "generator": Case(lambda: GeneratorExit("boom"), None, True),
@@ -295,11 +296,12 @@ BEYOND = {  # in the caller's own thread they mean the caller
 
 class Raises(Sound):
     """Raises the exception of that name: in the constructor, in a reset whose options say {"raise": name}, in the third
-    step after one whose options say {"step": name}, and in `ask`."""
+    step after one whose options say {"step": name}, or (`always`) after any, in a step whose action it is, and in
+    `ask`."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", always: str = "") -> None:
         super().__init__(at=3)
-        self.name = ""
+        self.name, self.always = "", always
         if name:
             self.ask(name)
 
@@ -309,9 +311,14 @@ class Raises(Sound):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if options and "raise" in options:
             self.ask(options["raise"])
-        self.name = (options or {}).get("step", "")
+        self.name = (options or {}).get("step", self.always)
         self.steps = 0
         return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Outcome:
+        if isinstance(action, str):
+            self.ask(action)
+        return super().step(action)
 
     def at_step(self, sound: Outcome) -> None:
         if self.name:

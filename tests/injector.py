@@ -10,6 +10,7 @@ which is for all threads at once.
 import dis
 import inspect
 import itertools
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -87,6 +88,14 @@ class Injector:
     def strike(self, frame: FrameType) -> None:
         """What happens at that point."""
         raise Interrupt
+
+
+class Pressed(Injector):
+    """Ctrl-C at chosen moments: not an exception out of nowhere, but what SIGINT's handler makes of it."""
+
+    def strike(self, frame: FrameType) -> None:
+        handler: Any = signal.getsignal(signal.SIGINT)
+        handler(signal.SIGINT, frame)
 
 
 if sys.version_info >= (3, 12):

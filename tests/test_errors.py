@@ -125,7 +125,7 @@ class Guarded(Exception, metaclass=Meta):
     "original",
     [
         *(ValueError, KeyError, OSError, ImportError, UnicodeDecodeError, StopIteration, SyntaxError, ExceptionGroup),
-        *(Plain, TwoArguments, Hidden, errors.UsageError, errors.MissingExtra, OurOwn),
+        *(Plain, TwoArguments, Hidden, errors.UsageError, errors.MissingExtra, errors.StoreFull, OurOwn),
     ],
 )
 def test_task_raised_is_both(original: type[Exception]) -> None:

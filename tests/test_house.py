@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress"}),
-    frozenset({"trees", "seeding", "pickling", "packages", "errors", "rooms"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
     frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
@@ -265,8 +265,14 @@ def test_importing_treadle_loads_no_library() -> None:
     assert loaded_by("import treadle") == set()
 
 
+def test_planning_is_there_after_import_treadle() -> None:
+    script = "import sys, treadle; assert 'treadle.plan' not in sys.modules; print(treadle.plan.make.__name__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("make\n", "")
+
+
 def test_public_names_are_in_their_rooms_too() -> None:
-    homes = {name: home.rpartition(".") for name, home in treadle._HOME.items()}
+    homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
     for room in ("plan", "sample", "task", "vector"):
         package = importlib.import_module(f"treadle.{room}")
         wanted = {n for n, (home, _, module) in homes.items() if home == package.__name__ and n != module}

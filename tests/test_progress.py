@@ -20,8 +20,8 @@ def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
             now.return_sum = 2.0 * second
             progress(now)
     assert stream.getvalue().splitlines() == [
-        "10 of 100 episodes, 10,000 steps, 1,000 steps/s, mean return 2.00, 1:30 left",
-        "20 of 100 episodes, 20,000 steps, 1,000 steps/s, mean return 2.00, 1:20 left",
+        "10 of 100 episodes, 10,000 steps, 1,000 steps/s, 1:30 left, mean return 2.00",
+        "20 of 100 episodes, 20,000 steps, 1,000 steps/s, 1:20 left, mean return 2.00",
     ]
 
 
@@ -35,7 +35,7 @@ def test_quiet_shows_nothing() -> None:
 def test_what_was_there_before_counts_as_done_but_not_as_speed() -> None:
     now = Standing(of_steps=1000, episodes=6, steps=600, made=1, made_steps=100, return_sum=3.0)
     assert line(now, 10.0, share_before=0.5) == (
-        "600 of 1,000 steps, 6 episodes, 10 steps/s, mean return 3.00, 0:40 left"
+        "600 of 1,000 steps, 6 episodes, 10 steps/s, 0:40 left, mean return 3.00"
     )
     assert line(Standing(of_steps=10), 0.0) == "0 of 10 steps, 0 episodes, 0 steps/s"
 
@@ -44,7 +44,7 @@ def test_steps_under_way_count() -> None:
     now = Standing(of_episodes=2, under_way=3000)
     assert line(now, 10.0) == "0 of 2 episodes, 3,000 steps, 300 steps/s"
     now = Standing(of_steps=8000, episodes=1, steps=1000, made=1, made_steps=1000, return_sum=5.0, under_way=3000)
-    assert line(now, 10.0) == "4,000 of 8,000 steps, 1 episodes, 400 steps/s, mean return 5.00, 0:10 left"
+    assert line(now, 10.0) == "4,000 of 8,000 steps, 1 episodes, 400 steps/s, 0:10 left, mean return 5.00"
     assert line(Standing(episodes=2, steps=20, under_way=5), 1.0) == "2 episodes, 25 steps, 5 steps/s"
 
 

@@ -6,12 +6,13 @@ nothing: no NumPy, no Gymnasium, no set-up.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from treadle.lazy import lazily
 
 __version__ = "0.1.0"
 
-# public name -> the module it comes from
+# public name -> the module it comes from, seen from here
 _HOME = {
     **dict.fromkeys(
         (
@@ -32,6 +33,7 @@ _HOME = {
             "StateError",
             "StoreFull",
             "TaskRaised",
+            "TooManyFiles",
             "TreadleError",
             "UsageError",
             "Where",
@@ -39,71 +41,74 @@ _HOME = {
             "WorkerError",
             "WorkerTimeout",
         ),
-        "treadle.errors",
+        "errors",
     ),
-    "VectorEnv": "treadle.vector.gymnasium",
-    "AsyncVectorEnv": "treadle.vector.async_vector",
-    "make_vec": "treadle.vector.make_vec",
-    "vector_entry_point": "treadle.vector.make_vec",
+    "VectorEnv": "vector.gymnasium",
+    "AsyncVectorEnv": "vector.async_vector",
+    "make_vec": "vector.make_vec",
+    "vector_entry_point": "vector.make_vec",
     **dict.fromkeys(
-        ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "treadle.vector.refusals"
+        ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "vector.refusals"
     ),
-    "next_obs": "treadle.vector.next_obs",
-    "VectorStats": "treadle.vector.stats",
-    "Rollout": "treadle.vector.rollout",
-    "OwnedVectors": "treadle.vector.owned",
-    "VectorSampledTasks": "treadle.vector.sampled",
-    "SingleProcessVectorSampledTasks": "treadle.vector.sampled",
-    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "treadle.vector.sampled"),
-    "TaskVectorStats": "treadle.vector.sampled_tasks",
-    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "treadle.task.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "treadle.task.sensors"),
-    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "treadle.task.gym"),
-    "Episode": "treadle.sample.episode",
-    "collect": "treadle.sample.collect",
-    "CollectionFailed": "treadle.sample.collect",
-    "evaluate": "treadle.sample.evaluate",
-    "compare": "treadle.sample.evaluate",
-    "Comparison": "treadle.sample.evaluate",
-    "Evaluation": "treadle.sample.evaluate",
-    "GymEnv": "treadle.sample.adapt",
-    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "treadle.sample.steps"),
-    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "treadle.sample.updates"),
-    "StepType": "treadle.sample.step_type",
-    "TimeStepBatch": "treadle.sample.time_step_batch",
-    "EpisodeBatch": "treadle.sample.episode_batch",
-    "InProgressEpisode": "treadle.sample.in_progress",
-    "Worker": "treadle.sample.worker",
-    "DefaultWorker": "treadle.sample.default_worker",
-    "VecWorker": "treadle.sample.vec_worker",
-    "FragmentWorker": "treadle.sample.fragment_worker",
-    "WorkerFactory": "treadle.sample.worker_factory",
-    "Sampler": "treadle.sample.sampler",
-    "LocalSampler": "treadle.sample.local_sampler",
-    "MultiprocessingSampler": "treadle.sample.multiprocessing_sampler",
-    "run_worker": "treadle.sample.multiprocessing_sampler",
-    "WorkersLost": "treadle.sample.workers_lost",
-    "rollout": "treadle.sample.rollout",
-    "PlanEnv": "treadle.plan.env",
-    "GymPlanEnv": "treadle.plan.gym_plan_env",
-    "ExternalProcess": "treadle.plan.external",
-    "BatchEnv": "treadle.plan.batch_env",
-    "VectorizedEnv": "treadle.plan.vectorized",
-    "ParallelEnv": "treadle.plan.parallel",
-    "StateHandle": "treadle.plan.store",
-    "RolloutBatch": "treadle.plan.rollouts",
-    "RandomShooting": "treadle.plan.random_shooting",
-    "MCTS": "treadle.plan.mcts",
-    "Promise": "treadle.plan.promise",
-    "check_state": "treadle.plan.checking",
-    "EnvState": "treadle.states.state",
-    "Keeper": "treadle.states.keeper",
-    "Replayed": "treadle.states.replay",
-    "collect_dataset": "treadle.record.dataset",
-    "load": "treadle.record.merge",
+    "next_obs": "vector.next_obs",
+    "VectorStats": "vector.stats",
+    "Rollout": "vector.rollout",
+    "OwnedVectors": "vector.owned",
+    "VectorSampledTasks": "vector.sampled",
+    "SingleProcessVectorSampledTasks": "vector.sampled",
+    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "vector.sampled"),
+    "TaskVectorStats": "vector.sampled_tasks",
+    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "task.core"),
+    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "task.sensors"),
+    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "task.gym"),
+    "Episode": "sample.episode",
+    "collect": "sample.collect",
+    "CollectionFailed": "sample.collect",
+    "evaluate": "sample.evaluate",
+    "compare": "sample.evaluate",
+    "Comparison": "sample.evaluate",
+    "Evaluation": "sample.evaluate",
+    "GymEnv": "sample.adapt",
+    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "sample.steps"),
+    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "sample.updates"),
+    "StepType": "sample.step_type",
+    "TimeStepBatch": "sample.time_step_batch",
+    "EpisodeBatch": "sample.episode_batch",
+    "InProgressEpisode": "sample.in_progress",
+    "Worker": "sample.worker",
+    "DefaultWorker": "sample.default_worker",
+    "VecWorker": "sample.vec_worker",
+    "FragmentWorker": "sample.fragment_worker",
+    "WorkerFactory": "sample.worker_factory",
+    "Sampler": "sample.sampler",
+    "LocalSampler": "sample.local_sampler",
+    "MultiprocessingSampler": "sample.multiprocessing_sampler",
+    "run_worker": "sample.multiprocessing_sampler",
+    "WorkersLost": "sample.workers_lost",
+    "rollout": "sample.rollout",
+    "PlanEnv": "plan.env",
+    "GymPlanEnv": "plan.gym_plan_env",
+    "ExternalProcess": "plan.external",
+    "BatchEnv": "plan.batch_env",
+    "VectorizedEnv": "plan.vectorized",
+    "ParallelEnv": "plan.parallel",
+    "StateHandle": "plan.store",
+    "RolloutBatch": "plan.rollouts",
+    "RandomShooting": "plan.random_shooting",
+    "MCTS": "plan.mcts",
+    "Promise": "plan.promise",
+    "check_state": "plan.checking",
+    "EnvState": "states.state",
+    "Keeper": "states.keeper",
+    "Replayed": "states.replay",
+    "collect_dataset": "record.dataset",
+    "load": "record.merge",
+    "plan": "",  # the one room that programs ask by its own name; `import treadle` alone does not load it
 }
 
 __all__ = ["__version__", *_HOME]
+
+__getattr__, __dir__ = lazily(__name__, _HOME)
 
 if TYPE_CHECKING:
     from treadle.errors import (
@@ -124,6 +129,7 @@ if TYPE_CHECKING:
         StateError,
         StoreFull,
         TaskRaised,
+        TooManyFiles,
         TreadleError,
         UsageError,
         Where,
@@ -186,18 +192,3 @@ if TYPE_CHECKING:
     )
     from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        from treadle.elsewhere import not_here
-
-        raise not_here(__name__, name)
-    found = getattr(importlib.import_module(home), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import EMFILE
 from types import GetSetDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "ArenaError",
@@ -30,6 +31,7 @@ __all__ = [
     "StateError",
     "StoreFull",
     "TaskRaised",
+    "TooManyFiles",
     "TreadleError",
     "UsageError",
     "Where",
@@ -176,12 +178,15 @@ class WorkerDied(WorkerError, EOFError):
         signal: the signal's name such as "SIGSEGV", None otherwise.
         stderr: the last lines that the worker wrote to its stderr.
         stack: the Python stack at the moment of death, "" where none could be taken (SIGKILL).
+        out_of_memory: was it killed when the kernel counted a kill for want of memory, its control group's or the
+            machine's? The victim that was counted may have been another.
     """
 
     exit_code: int | None = None
     signal: str | None = None
     stderr: tuple[str, ...] = ()
     stack: str = ""
+    out_of_memory: bool = False
 
 
 class WorkerTimeout(WorkerError, TimeoutError):
@@ -212,6 +217,17 @@ class ArenaError(TreadleError, MemoryError):
 
     asked: int = 0
     available: int | None = None
+
+
+class TooManyFiles(TreadleError, OSError):
+    """This process, or (errno ENFILE) the machine, may have no more files open. Raise the limit, or use fewer workers.
+
+    Attributes:
+        limit: how many this process may have open, sockets, pipes and mapped files included (`ulimit -n`).
+    """
+
+    errno: int = EMFILE  # not that of OSError, which its constructor sets
+    limit: int = 0
 
 
 class StateError(UsageError):
@@ -267,6 +283,7 @@ _UNASKED = frozenset(
 _PICKLED = frozenset(
     ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 )
+T = TypeVar("T", bound=BaseException)
 _joined: dict[type, type[TaskRaised]] = {}
 
 
@@ -291,7 +308,7 @@ def task_raised(
             continue
         try:
             cls = _joined.get(base) or _join(base)
-            error = cls.__new__(cls, message, members) if issubclass(cls, BaseExceptionGroup) else cls.__new__(cls)
+            error = without_init(cls, *((message, members) if issubclass(cls, BaseExceptionGroup) else ()))
         except (TypeError, ValueError):  # they cannot be joined, or its `__new__` wants more: perhaps a base can be
             continue
         _joined[base] = cls
@@ -303,6 +320,15 @@ def task_raised(
 def original_of(cls: type) -> type:
     """The class that `cls` was joined with to be a TaskRaised too; any other class itself."""
     return next((original for original, joined in _joined.items() if joined is cls), cls)
+
+
+def without_init(cls: type[T], *args: Any) -> T:
+    """An instance as the built-in class makes it that it is laid out like. Raises TypeError or ValueError."""
+    base: Any = cls
+    while vars(builtins).get(base.__name__) is not base:
+        base = base.__base__
+    made: T = base.__new__(cls, *args)
+    return made
 
 
 def runs_unasked(cls: type, *, pickled: bool = False) -> bool:

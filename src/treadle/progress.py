@@ -72,7 +72,7 @@ def line(now: Standing, seconds: float, share_before: float = 0.0) -> str:
     mean = f", mean return {now.mean_return:,.2f}" if now.made else ""
     gained = now.share - share_before
     left = f", {duration(seconds * (1 - now.share) / gained)} left" if gained > 0 else ""
-    return f"{done}, {rate:,.0f} steps/s{mean}{left}"
+    return f"{done}, {rate:,.0f} steps/s{left}{mean}"  # a narrow terminal cuts its end
 
 
 def duration(seconds: float) -> str:

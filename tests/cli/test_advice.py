@@ -47,3 +47,38 @@ def test_an_environment_that_no_seed_reaches_is_told_so(fresh: tuple[str, ...], 
         assert "the seed does not decide it. reset(seed=...) must seed all that the environment draws from" in line
         assert "fresh-env" not in line
         assert "policy" not in line
+
+
+def test_a_policy_of_one_observation_is_told_that_it_gets_batches(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def one(observation):\n    return int(observation[2] > 0)\n")
+    told = one_line(treadle("eval", "CartPole-v1", "--policy", "mine.py:one", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "IndexError" in told
+    assert "(mine.py:2); a policy gets a batch of observations" in told
+
+
+def test_what_names_no_policy_is_told_what_would(tmp_path: Path) -> None:
+    told = one_line(treadle("eval", "CartPole-v1", "--policy", "ppo", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "expected random, model.zip, module:attribute or file.py:attribute, got 'ppo'" in told
+
+
+def test_a_complete_run_may_be_made_larger(tmp_path: Path) -> None:
+    command = ("collect", "CartPole-v1", "--out", "out", "--quiet", "--episodes")
+    assert treadle(*command, 2, cwd=tmp_path).returncode == 0
+    told = one_line(treadle(*command, 3, cwd=tmp_path).stderr)
+    assert "ask for more with --resume, or --force to start again" in told
+    assert treadle(*command, 3, "--resume", cwd=tmp_path).returncode == 0
+
+
+def test_an_observation_of_another_dtype_is_told_what_casts_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from gymnasium.envs.classic_control import CartPoleEnv
+class Wide(CartPoleEnv):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation.astype(float), *rest
+"""
+    )
+    told = one_line(treadle("eval", "mine.py:Wide", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "expected float32[4], got float64[4]" in told
+    assert "gymnasium.wrappers.DtypeObservation can cast" in told

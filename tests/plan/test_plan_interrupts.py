@@ -1,22 +1,12 @@
 """Ctrl-C in the middle of planning: whatever moment it comes at, the next batch is right and nothing stays in use."""
 
-import signal
-from types import FrameType
 from typing import Any
 
 import pytest
 from plan_envs import Walk, same
 
-from injector import Injector
+from injector import Pressed
 from treadle.plan import GymPlanEnv, ParallelEnv, scatter
-
-
-class Pressed(Injector):
-    """Ctrl-C at chosen moments: not an exception out of nowhere, but what SIGINT's handler makes of it."""
-
-    def strike(self, frame: FrameType) -> None:
-        handler: Any = signal.getsignal(signal.SIGINT)
-        handler(signal.SIGINT, frame)
 
 
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])

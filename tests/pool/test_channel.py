@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import (
-    within,
-)
+from kit import within
 
+from conftest import open_fds
+from injector import Pressed
 from treadle.pool.channel import SPILL, Channel, Undecodable, decode, encode
 from treadle.pool.local_channel import LocalChannel
 
@@ -214,3 +214,40 @@ def test_within_a_process_objects_pass_as_they_are() -> None:
     assert b.recv() == (thing, [])
     assert b.recv() is None
     assert a.recv_wait(0.0) is None
+
+
+class TakesAlong:
+    """A message with a large array, and two descriptors that go along."""
+
+    def __init__(self, files: tuple[int, ...]) -> None:
+        self.files, self.array = files, np.zeros(SPILL)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the file of a message that nobody has closes itself
+def test_ctrl_c_at_every_moment_of_packing_and_sending_loses_no_descriptor(ends: Any) -> None:
+    ours, theirs = ends
+    message, pressed = TakesAlong((0, 1)), Pressed()
+
+    def act() -> None:
+        packed = ours.pack(message)
+        try:
+            ours.send_packed(packed)
+        except BaseException:
+            pressed.stop()
+            packed.discard()
+            raise
+
+    def arrived() -> None:
+        while (received := theirs.recv()) is not None:
+            for fd in received[1]:
+                os.close(fd)
+
+    points = pressed.count(act)
+    arrived()
+    before = set(open_fds())
+    for point in range(1, points + 1):
+        pressed.run(act, point)
+        ours.pump()
+        arrived()
+        assert set(open_fds()) <= before, pressed.moment
+    assert points > 50

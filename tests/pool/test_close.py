@@ -1,5 +1,6 @@
 """close: twice, from two threads, in the middle of a step, with whatever hangs; and what limits there are."""
 
+import errno
 import gc
 import os
 import resource
@@ -238,7 +239,7 @@ def test_an_interrupt_while_constructing_leaves_nothing() -> None:
 
 
 def test_few_descriptors() -> None:
-    """64 are enough for four workers; 20 are not, and what is said then is an OSError, with nothing left."""
+    """64 are enough for four workers; 20 are not, and what is said then names that limit, with nothing left."""
     script = Script("""
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -251,15 +252,66 @@ def test_few_descriptors() -> None:
             Pool([gym_env(Sound)] * 4, workers=4)
         except OSError as error:
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            say(error=str(error), left=len(os.listdir("/proc/self/fd")) - before)
+            kind, left = type(error).__name__, len(os.listdir("/proc/self/fd")) - before
+            say(kind=kind, error=str(error), limit=error.limit, errno=error.errno, left=left)
     """)
     said = script.hear()
     assert said["rewards"] == [1] * 4
     assert said["used"] <= 40
     said = script.hear()
-    assert "Too many open files" in said["error"]
+    assert (said["kind"], said["limit"], said["errno"]) == ("TooManyFiles", 20, errno.EMFILE)
+    assert "Too many open files: this process may have 20 (ulimit -n)" in said["error"]
     assert said["left"] == 0
     assert script.end() == (0, "")
+
+
+def test_no_more_descriptors_while_it_runs() -> None:
+    """A request, an answer and a fresh worker that would need some are refused or told so, and all goes on after."""
+    script = Script("""
+        import resource
+        import numpy as np
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        class Mine(Sound):
+            def give(self, given=0):
+                return np.zeros(100_000)
+            def die(self):
+                os._exit(3)
+        def told(ask):
+            held = []
+            try:
+                while True:
+                    held.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            try:
+                ask()
+            except Exception as error:
+                where = getattr(error, "where", None)
+                say(kind=[kind.__name__ for kind in type(error).__mro__], slot=where and where.slot, error=str(error))
+            else:
+                say(error=None)
+            finally:
+                for fd in held:
+                    os.close(fd)
+        with Pool([gym_env(Mine)] * 2, workers=2, on_failure="restart") as pool:
+            pool.reset()
+            told(lambda: pool.lockstep.call("give"))
+            told(lambda: pool.lockstep.call("give", np.zeros(100_000)))
+            say(rewards=pool.step([0] * 2).rewards.tolist())
+            told(lambda: pool.lockstep.call("die", slots=[1]))
+            pool.reset()
+            say(rewards=pool.step([0] * 2).rewards.tolist(), restarts=pool.restarts)
+    """)
+    answer, request = script.hear(), script.hear()
+    assert answer["slot"] in (0, 1)
+    assert {"TaskRaised", "TooManyFiles", "OSError"} <= set(answer["kind"])
+    assert request["kind"][0] == "TooManyFiles"
+    assert script.hear() == {"rewards": [1, 1]}
+    fresh = script.hear()
+    assert fresh["kind"][0] == "TooManyFiles"
+    assert all("may have 200" in said["error"] for said in (answer, request, fresh))
+    assert script.hear() == {"rewards": [1, 1], "restarts": [0, 1]}
+    assert script.end()[0] == 0
 
 
 class Huge(gym.Env):

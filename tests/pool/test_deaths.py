@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_slots_that_differ_are_refused() -> None:
 HOW = {
     faults.OsExits: (3, None, "exited with code 3"),
     faults.Segfaults: (None, "SIGSEGV", "was ended by SIGSEGV"),
-    faults.KillsItself: (None, "SIGKILL", "ran out of memory"),
+    faults.KillsItself: (None, "SIGKILL", "ended by SIGKILL"),
 }
 
 
@@ -157,6 +158,122 @@ def test_a_worker_dies_in_reset() -> None:
         assert (caught.value.where.slot, caught.value.where.seed) == (FAULTY, 8)
         assert pool.lockstep.valid.tolist() == [False] * 4
         assert caught.value.partial.observations[2:].tobytes() == sound_rows([2, 3], [0, 0]).tobytes()
+
+
+class Exits(Sound):
+    """Ends its process where and in the slot that it is told."""
+
+    def __init__(self, slot: int = 0, at: str = "") -> None:
+        super().__init__()
+        self.slot = slot
+        if at == f"init {slot}":
+            os._exit(8)
+
+    def leave(self, slots: list[int]) -> int:
+        if self.slot in slots:
+            os._exit(8)
+        return self.slot
+
+    def give(self) -> Any:
+        return Bomb() if self.slot == 2 else 0
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        os._exit(8)
+
+
+def exits(at: str = "") -> list[Any]:
+    return [gym_env(Exits, kwargs={"slot": slot, "at": at}) for slot in range(4)]
+
+
+@pytest.mark.parametrize("guilty", [0, 2, 3])
+def test_a_death_in_a_call_names_the_slot_that_was_at_work(guilty: int) -> None:
+    with Pool(exits(), workers=1) as pool:
+        pool.reset()
+        assert pool.lockstep.call("leave", []) == [0, 1, 2, 3]
+        with pytest.raises(WorkerDied, match=rf"slot {guilty} .*in call: .*code 8") as caught:
+            pool.lockstep.call("leave", [guilty, 3])
+        assert (caught.value.where.slot, caught.value.where.phase) == (guilty, "call")
+
+
+def test_a_death_in_a_call_of_some_slots() -> None:
+    with Pool(exits(), workers=1) as pool:
+        pool.reset()
+        with pytest.raises(WorkerDied, match="slot 3 "):
+            pool.lockstep.call("leave", [0, 3], slots=[1, 3])
+
+
+def test_a_death_when_all_slots_are_done_blames_none() -> None:
+    """It came while their results were packed."""
+    with Pool(exits(), workers=1) as pool:
+        pool.reset()
+        with pytest.raises(WorkerDied, match=r"^worker 0, pid \d+ in call: ") as caught:
+            pool.lockstep.call("give")
+        assert caught.value.where.slot is None
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_death_in_a_constructor_names_its_slot(start_method: str) -> None:
+    with pytest.raises(StartupFailed, match=r"slot 2 .* in init: .*code 8") as caught:
+        Pool(exits("init 2"), workers=2, start_method=start_method)
+    assert [error.where.slot for error in caught.value.failures] == [2]
+
+
+@pytest.mark.parametrize("setup", [{"backend": "thread"}, {"backend": "process"}], ids=show)
+def test_a_constructor_that_hangs_is_named(setup: dict[str, Any]) -> None:
+    factories = [gym_env(Sound), gym_env(faults.HangsInInit if setup["backend"] == "process" else Slow)]
+    with pytest.raises(StartupFailed) as caught:
+        Pool(factories, workers=1, start_timeout=1.0, **setup)
+    (late,) = caught.value.failures
+    assert isinstance(late, WorkerTimeout)
+    assert late.where.slot == 1
+    LET_GO.set()
+
+
+LET_GO = threading.Event()
+
+
+class Slow(Sound):
+    def __init__(self) -> None:
+        super().__init__()
+        LET_GO.wait()
+
+
+@pytest.mark.parametrize("setup", [LOCAL[1], PROCESS[0]], ids=show)
+def test_an_interrupt_in_a_constructor_is_its_own(setup: dict[str, Any]) -> None:
+    """In a worker there is no keyboard: it is what the constructor raised, and no death."""
+    with pytest.raises(StartupFailed, match=r"slot 1 .* in init: KeyboardInterrupt") as caught:
+        Pool([gym_env(Sound), gym_env(Interrupts), gym_env(Sound)], **setup)
+    assert isinstance(caught.value.failures[0], TaskRaised)
+
+
+class Interrupts(Sound):
+    def __init__(self) -> None:
+        super().__init__()
+        raise KeyboardInterrupt
+
+
+class Early(Sound):
+    """Fails in its first step, and takes one before the first reset."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def step(self, action: Any) -> Any:
+        if self.how == "exit":
+            os._exit(8)
+        raise ValueError("too early")
+
+
+@pytest.mark.parametrize("how", ["exit", "raise"])
+def test_before_the_first_episode_there_is_no_number_of_one(how: str) -> None:
+    with Pool([gym_env(Early, kwargs={"how": how})], workers=1) as pool:
+        pool.lockstep.waive_reset()
+        with pytest.raises((WorkerDied, TaskRaised), match=r"slot 0 \(worker 0, pid \d+\) in step 1: ") as caught:
+            pool.step([0])
+        assert (caught.value.where.step, caught.value.where.episode) == (1, None)
 
 
 def test_a_worker_dies_while_nobody_asks_anything() -> None:

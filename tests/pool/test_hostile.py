@@ -96,7 +96,7 @@ def test_the_rows_of_the_others_stand(setup: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setup", [LOCAL[0], LOCAL[1], PROCESS[0]], ids=show)
 def test_constructors_may_raise_them(setup: dict[str, Any]) -> None:
-    for name in cases(setup):
+    for name in cases(setup).keys() - {"setattr"}:  # constructors are called within Python's contextlib, which writes
         with pytest.raises(StartupFailed) as caught:
             Pool([gym_env(hostile.Sound), gym_env(Raises, kwargs={"name": name})], **setup)
         (only,) = caught.value.failures

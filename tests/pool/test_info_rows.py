@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treadle
+from treadle.pool.flight import Flight
 from treadle.pool.info_rows import InfoPacker, InfoRows, Schema, joined, structure_of
+from treadle.pool.member import Answered, Member
+from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
 from treadle.vector.infos import columns
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint8]
@@ -109,6 +112,18 @@ def test_what_is_handed_out_is_the_callers() -> None:
     same(rows[1]["a"], np.arange(3))
     assert columns(2, rows)["x"].tolist() == [1.0, 2.0]
     assert columns(2, rows)["_a"].all()
+
+
+def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
+    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
+    member = Member(WorkerSpec(0, (0, 1), b""), [], None, False)
+    answer = Answered(member, Reply(1, Extras(InfoRows(groups), {}, {}, {})))
+    flight = Flight(Op.STEP, 0, (0, 1))
+    for _ in range(2):  # an interrupt between the two lines of a note leaves the answer awaited
+        flight.expect(member, 1)
+        flight._note(answer)
+    out = columns(2, joined(each.infos for each in flight.extras))
+    assert (out["x"].tolist(), out["_x"].tolist()) == ([1, 0], [True, False])
 
 
 def test_a_note_about_a_slot_stands_in_for_what_it_said() -> None:

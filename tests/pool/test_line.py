@@ -74,7 +74,8 @@ def test_payloads_of_any_size(size: int, line: Ends) -> None:
 
 
 # what a channel itself raises when the other end is gone is also what a proxy raises whose server is
-POISONS = pytest.mark.parametrize("kind", [RuntimeError, EOFError, ConnectionRefusedError, FileNotFoundError])
+KINDS = [RuntimeError, EOFError, ConnectionRefusedError, FileNotFoundError, SystemExit]
+POISONS = pytest.mark.parametrize("kind", KINDS)
 SIZES = pytest.mark.parametrize("size", [0, 2 * BOX, 3 * SPILL])
 
 

@@ -302,16 +302,12 @@ def lose() -> Any:
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
 @pytest.mark.parametrize(
     ("what", "told"),
-    [("no way back", "cannot be rebuilt"), ("cycle with a lock", r"info\['lock'\] cannot be sent"), ("cycle", None)],
+    [("no way back", "cannot be rebuilt"), ("cycle with a lock", "hold itself"), ("cycle", "hold itself")],
 )
-def test_infos_that_cannot_be_copied_are_a_slots_failure(what: str, told: str | None, setup: dict[str, Any]) -> None:
+def test_infos_that_cannot_be_copied_are_a_slots_failure(what: str, told: str, setup: dict[str, Any]) -> None:
     """Everywhere alike: without pickling between them, too."""
     with Pool(with_fault(Holding, what=what), **setup) as pool:
         warm(pool, 2)
-        if told is None:
-            info = pool.step(ACTIONS).infos[FAULTY]
-            assert info["itself"]["itself"]["itself"]["lock"] is None
-            return
         with pytest.raises(TaskRaised, match=told):
             pool.step(ACTIONS)
         pool.reset()

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ class Walk(gym.Env):
 
 class Fails(Walk):
     fails_at = 7
+
+
+class HandsOff(Exception):
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError("this error takes no attributes")
+
+
+class FailsWithHandsOff(Walk):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise HandsOff("boom")
 
 
 class Endless(Walk):
@@ -127,6 +138,14 @@ def test_an_environment_that_raises_is_placed() -> None:
     assert error.where.seed == seeding.episode_env_seed(0, error.where.episode)
     assert error.reason.startswith("ValueError: too hot (test_collect.py:")
     assert "too hot" in error.remote_traceback
+
+
+def test_an_error_that_takes_no_attributes_is_placed_like_any_other() -> None:
+    with pytest.raises(CollectionFailed, match="HandsOff: boom") as caught:
+        list(collect(FailsWithHandsOff, episodes=1, workers=1))
+    where = caught.value.where
+    assert (where.phase, where.episode, where.step) == ("step", 0, 1)
+    assert where.seed == seeding.episode_env_seed(0, 0)
 
 
 def test_an_endless_environment_is_warned_about_once_a_run(
@@ -342,7 +361,7 @@ class FailsLater(Walk):
             self.path.touch()
             raise ValueError("a later one")
         while not self.path.exists():
-            os.sched_yield()
+            time.sleep(0.002)
         raise ValueError("the first one")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -423,7 +442,7 @@ def test_an_environment_that_closes_descriptors_is_told_of_with_its_episode(tmp_
         lambda: collect_dataset(Closes, out=tmp_path, episodes=30, workers=1),
     ]
     for face in faces:
-        said = r"^episode \d+ \(seed \d+, slot 0\), stream: the environment or the policy has closed descriptors"
+        said = r"^episode \d+ \(seed \d+, slot 0\), at its end: the environment or the policy has closed descriptors"
         with pytest.raises(CollectionFailed, match=said) as caught:
             face()
         assert caught.value.where.episode in (2, 3)

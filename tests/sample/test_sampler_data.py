@@ -141,6 +141,12 @@ def test_flat_and_one_hot_values_pass() -> None:
         EpisodeBatch(spec, actions=np.eye(4)[:2], **columns)
 
 
+def test_reprs_are_one_line(eps_data: dict[str, Any]) -> None:
+    batch = EpisodeBatch(**eps_data)
+    assert repr(batch) == "<EpisodeBatch: 8 episodes, 142 steps, mean return 1,251.38>"
+    assert repr(TimeStepBatch.from_episode_batch(batch)) == "<TimeStepBatch: 142 steps>"
+
+
 def test_lists_and_pads(eps_data: dict[str, Any]) -> None:
     batch = EpisodeBatch(**eps_data)
     start = 0

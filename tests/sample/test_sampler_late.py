@@ -18,12 +18,17 @@ FOR_EVER = range(10**6)  # the test's own time limit ends it
 
 
 class Gated(Walk):
-    """Waits for a file: in its first reset, or in every first step, after which it may raise."""
+    """Waits for a file: in its first reset, or in every first step, after which it may raise.
 
-    def __init__(self, file: Path, where: str, way: Exception | None = None) -> None:
-        self.file, self.where, self.way, self.level = file, where, way, 0
+    `there`: it makes this file when it begins to wait.
+    """
+
+    def __init__(self, file: Path, where: str, way: Exception | None = None, there: Path | None = None) -> None:
+        self.file, self.where, self.way, self.level, self.there = file, where, way, 0, there
 
     def _wait(self, where: str) -> None:
+        if where == self.where and self.there is not None:
+            self.there.touch()
         while where == self.where and not self.file.exists():
             time.sleep(0.001)
 
@@ -92,8 +97,8 @@ def test_a_worker_that_fails_late_is_dropped_where_that_is_wanted(
 
 
 def test_the_caller_is_told_once_of_a_sampling_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gate = tmp_path / "open"
-    envs = [Gated(Path("/"), "nowhere", ValueError("first")), Gated(gate, "step", ValueError("second"))]
+    gate, there = tmp_path / "open", tmp_path / "there"  # the first one raises when the second one is in its step
+    envs = [Gated(there, "step", ValueError("first")), Gated(gate, "step", ValueError("second"), there)]
     with caplog.at_level(logging.WARNING, "treadle"), sampler(envs, on_failure="raise") as late:
         with pytest.raises(ValueError, match="first"):
             late.obtain_samples(0, 20, None)

@@ -62,6 +62,15 @@ class Tickets:
     def stopped(self) -> bool:
         return False
 
+    def resets(self, episode: int) -> None:
+        """Where a death would be placed: there is none."""
+
+    def begins(self) -> None:
+        """As above."""
+
+    def ends(self) -> None:
+        """As above."""
+
 
 # mostly short, with an outlier now and then: one slow call of a policy stands for many that were not timed
 seconds = st.lists(st.sampled_from([0.0, 1e-6, 1e-3, 0.2, 30.0]), min_size=1, max_size=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces as gs
 
 import treadle
+from treadle.testing.faults import OsExits, Sound
 from treadle.vector.refusals import AlreadyPending, NothingPending, WaitTimeout
 
 N, STEPS = 5, 40
@@ -171,5 +173,35 @@ def test_terminal_observations_come_with_their_rows() -> None:
             pytest.fail("no episode ended")
         while vector._partial is not None and vector._partial.open:
             vector.recv(min=1)
+    finally:
+        vector.close()
+
+
+def test_after_a_death_what_is_left_comes_and_then_what_broke_it() -> None:
+    """Not that nothing is pending: nothing can be."""
+    vector = treadle.VectorEnv([Sound, partial(OsExits, at=2), Sound], workers=3)
+    try:
+        vector.async_reset(seed=1)
+        vector.recv(min=3)
+        vector.send([0, 0, 0])
+        vector.recv(min=3)
+        vector.send([0, 0, 0])
+        received, errors = 0, []
+        while received < 2 or not errors:
+            try:
+                received += len(vector.recv(min=1)[1])
+            except treadle.WorkerDied as error:
+                errors.append(error)
+        assert [error.where.slot for error in errors] == [1]
+        for ask in (
+            vector.recv,
+            lambda: vector.send([0, 0, 0]),
+            lambda: vector.send([0], [0]),
+            lambda: vector.send([0], [1]),
+            vector.async_reset,
+        ):
+            with pytest.raises(treadle.BrokenPool, match=r"broken by: slot 1 .*step 2 of episode 0.*code 3") as caught:
+                ask()
+            assert caught.value.__cause__ is errors[0]
     finally:
         vector.close()

@@ -179,6 +179,12 @@ def test_the_policy_sees_the_rollouts_own_rows() -> None:
         np.testing.assert_array_equal(rollout.following[:-1], rollout.observations[1:])
 
 
+def test_its_repr_is_one_line() -> None:
+    with closing(VectorEnv("CartPole-v1", 3, workers=1)) as envs:
+        envs.reset(seed=0)
+        assert repr(envs.rollout(steps=4)) == "<Rollout: 4 steps of 3 slots, 12 transitions>"
+
+
 def test_steps_and_rollouts_follow_one_another() -> None:
     """The rollout begins at what `step` showed last, and `step` goes on where the rollout ended."""
     told = by_hand("cartpole", AutoresetMode.NEXT_STEP)

@@ -9,7 +9,7 @@ from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
 from treadle.record.summary import as_json
-from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
+from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
 
 SHOWN = 50  # episodes in the table; --json has all
@@ -40,10 +40,7 @@ def _play(options: EvalOptions, policy: str) -> Evaluation:
 
 
 def _show(result: Evaluation) -> None:
-    rows = [
-        (str(s.index), f"{s.total_reward:,.2f}", f"{s.length:,}", s.end, str(s.seed)) for s in result.scores[:SHOWN]
-    ]
-    print_table(rows, ("episode", "return", "steps", "end", "seed"))
+    print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
     _rest(result)
     print(result)
 

@@ -238,7 +238,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         games: Annotated[int, typer.Option(metavar="N", help="How many to play.")] = 1,
         max_steps: Annotated[int | None, typer.Option(metavar="N", help="Stop a game there.")] = None,
         seed: Seed = 0,
-        workers: Workers = "auto",
+        workers: Annotated[str, typer.Option(metavar="auto|N", help="Processes; auto: one a core.")] = "auto",
         env_kwargs: Kwargs = "",
         wrap: Wrap = [],  # noqa: B006
         import_: Import = [],  # noqa: B006

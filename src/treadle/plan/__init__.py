@@ -3,7 +3,7 @@
 The names below are loaded when they are first used.
 """
 
-from treadle.rooms import loading
+from treadle.lazy import lazily
 
 _HOME = {
     "PlanEnv": "env",
@@ -28,8 +28,4 @@ _HOME = {
 
 __all__ = list(_HOME)
 
-__getattr__ = loading(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -14,9 +14,11 @@ anonymous memory (`shared=False`).
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import mmap
 import os
+import resource
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import ArenaError, ClosedPool
+from treadle.errors import ArenaError, ClosedPool, TooManyFiles, UsageError
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -140,11 +142,42 @@ def view(array: np.ndarray) -> Any:
 
 
 def anonymous_file(label: str = "treadle") -> int:
-    """A descriptor of a file in memory that has no name; `label` is what /proc shows."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(label, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=f"{label}-") as file:
-        return os.dup(file.fileno())
+    """A descriptor of a file in memory that has no name; `label` is what /proc shows. Raises TooManyFiles."""
+    try:
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create(label, os.MFD_CLOEXEC)
+        with tempfile.TemporaryFile(prefix=f"{label}-") as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        if (limited := too_many_files(error)) is not None:
+            raise limited from error
+        raise
+
+
+def closed_by_others(error: BaseException) -> UsageError | None:
+    """What to say when one of a worker's own descriptors is no more; None for any other error."""
+    if not isinstance(error, OSError) or error.errno != errno.EBADF:
+        return None
+    return UsageError(
+        "the environment or the policy has closed descriptors that it has not opened, in this episode or in one "
+        f"shortly before it ({error}): look for os.closerange, or for a library that makes itself a daemon"
+    )
+
+
+def too_many_files(error: BaseException) -> TooManyFiles | None:
+    """The error that names the limit, for the system's that there are no more descriptors; None for any other."""
+    if type(error) is not OSError or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if error.errno == errno.ENFILE:
+        why = "this machine has as many open as it may (/proc/sys/fs/file-max)"
+    else:
+        why = f"this process may have {limit} (ulimit -n), and has them"
+    return TooManyFiles(
+        f"Too many open files: {why}. Raise the limit, close some, or use fewer workers: each takes about six",
+        limit=limit,
+        errno=error.errno,
+    )
 
 
 MAP_FIXED = 0x10  # on Linux and macOS; the module does not name it

@@ -14,10 +14,13 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import context
 from typing import Any, Self, TypeVar
 
+from treadle import pickling
 from treadle.errors import UsageError
+from treadle.pool.interrupts import owned
 
 AT_ONCE = 12  # descriptors in one message
 
@@ -61,7 +64,7 @@ class Carrier:
 
     def duplicate_for_child(self, fd: int) -> int:
         """Multiprocessing's word for taking a descriptor along; returns its number here."""
-        self.files.append(io.FileIO(os.dup(fd)))
+        self.files.append(owned(partial(os.dup, fd)))
         return len(self.files) - 1
 
     def DupFd(self, number: int) -> Arrived:
@@ -104,8 +107,6 @@ def packed(
 
 def why_not(value: Any, start_method: str | None) -> str | None:
     """Why a value cannot be sent to a worker; None when it can be."""
-    from treadle import pickling
-
     try:
         with contextlib.closing(Carrier(start_method)) as carrier, carrier:
             pickling.dumps(value)

@@ -23,10 +23,12 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from treadle import pickling
-from treadle.pool.arena import anonymous_file, map_file
+from treadle.pool.arena import anonymous_file, map_file, too_many_files
+from treadle.pool.interrupts import owned
 from treadle.pool.loan import Borrower, Lender, counted, crowded
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
@@ -54,7 +56,7 @@ class Packed:
         """Have duplicates of descriptors go with it. Raises OSError when there are no more, and is discarded then."""
         try:
             for fd in fds:
-                self.files.append(io.FileIO(os.dup(fd)))
+                self.files.append(owned(partial(os.dup, fd)))
         except OSError:
             self.discard()
             raise
@@ -75,7 +77,7 @@ class Undecodable(Exception):
     A worker hands it on in place of the payload.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__} while unpickling")
         self.error = error
 
@@ -182,7 +184,7 @@ class Channel:
         """A message of which the body is all there is, wherever it came from. Raises Undecodable. See `settle`."""
         try:
             return decode(body, [], self.borrower)[0]
-        except Exception as error:  # unpickling runs foreign code, and may lack the sender's modules
+        except (Exception, SystemExit) as error:  # unpickling runs foreign code, and may lack the sender's modules
             raise Undecodable(error) from error
 
     def settle(self) -> None:
@@ -210,7 +212,10 @@ class Channel:
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
             message = decode(body, fds, self.borrower)
-        except Exception as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
             self._consume(HEAD.size + length, count, count)
             raise Undecodable(error) from error
         self._consume(HEAD.size + length, count, _own(body))
@@ -331,7 +336,7 @@ def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
     """A file in memory that holds the parts."""
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
-    file = io.FileIO(anonymous_file(), "r+")
+    file = owned(anonymous_file, "r+")
     try:
         file.truncate(total)
         offset = 0
@@ -368,5 +373,6 @@ def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[
     if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot number; waiting for it would be for ever
         for fd in fds:
             os.close(fd)
-        raise OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
+        lost = OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")
+        raise too_many_files(lost) or lost
     return data, list(fds)

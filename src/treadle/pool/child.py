@@ -24,24 +24,29 @@ from time import perf_counter_ns
 from typing import Any
 
 from treadle.pool import forking, lifeline
-from treadle.pool.arena import Arena
+from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable
+from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
 from treadle.pool.loan import Lender
-from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, without_unpicklable
+from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
 from treadle.pool.tickets import PipeTickets
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
+REPORT = 8  # where stacks begin in the crash report
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first message. With it come descriptors: lifeline, stdout, stderr, crash report."""
+    """The first message. With it come descriptors: lifeline, stdout, stderr, crash report.
+
+    The crash report is a file in memory that both sides have. It begins with which slot is being built, in digits; from
+    `REPORT` on there are stacks.
+    """
 
     spec: WorkerSpec
     environ: dict[str, str]
@@ -97,7 +102,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     current_process().authkey = start.authkey
     _reseed()
     _receive(channel, start.spec.descriptors)
-    programs, hello = _build(start.spec)
+    programs, hello = _build(start.spec, crash)
     try:
         channel.send(hello, block=True)
     except OSError:
@@ -173,13 +178,19 @@ def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> 
 
 
 def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False) -> None:
+    """Answer; what cannot be packed becomes its slot's failure."""
     try:
         line.answer(id, extras, last, ended)
-    except OSError:
-        raise
-    except Exception:  # noqa: BLE001 - pickling runs foreign code: what fails becomes its slot's failure
+        return
+    except Unsendable:
         assert extras is not None
-        line.answer(id, without_unpicklable(extras, phase), last, ended)
+        less = without_failing(extras, phase, picklable)
+    try:
+        line.answer(id, less, last, ended)
+    except Unsendable as unsendable:  # each of them can be, but there are no more descriptors for all, say
+        error = closed_by_others(unsendable.error) or unsendable.error
+        why = Raised.of(error, phase, episode=line.latest_episode if phase == "stream" else None)
+        line.answer(id, Extras({}, {}, {}, dict.fromkeys(set().union(*extras), why)), last, ended)
 
 
 class Control:
@@ -188,6 +199,7 @@ class Control:
     def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
         self._line, self._tickets, self._worker = line, tickets, worker
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
+        self.resets, self.begins, self.ends = line.resets, line.begins, line.ends
 
     def claim(self, wait: bool = True) -> int | None:
         if not wait:
@@ -254,12 +266,13 @@ def _receive(channel: Channel, count: int) -> None:
     Arrived.held = tuple(found)
 
 
-def _build(spec: WorkerSpec) -> tuple[list[Any], Hello]:
+def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
     slot = spec.slots[0]
     programs: list[Any] = []
     try:
         factories = spec.build()
-        for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
+        for slot, factory in zip(spec.slots, factories, strict=True):
+            os.pwrite(crash, b"%8d" % slot, 0)  # it may not live to tell
             programs.append(factory())
         hello = Hello(os.getpid(), tuple(program.describe() for program in programs))
     except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import bell, failure, life, open_pools
+from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -98,11 +99,13 @@ class Dispatch:
                 self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
             self.roster.launch()
             self.descriptions = self.roster.start()
-        except BaseException:
+        except BaseException as error:
             try:
                 self.roster.end_building()
             finally:
                 self.close(min(self.close_timeout, FAREWELL))
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
             raise
 
     # -- sending and receiving ---------------------------------------------------------------------------------------

@@ -134,14 +134,24 @@ def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> Wor
     elif report.code is not None:
         how = f"exited with code {report.code}"
     hint = ""
-    if report.signal == "SIGKILL" and not report.forced:
+    if report.oom:
+        hint = f" Memory ran out: {report.oom}."
+    elif report.signal == "SIGKILL" and not report.forced:
         hint = " Perhaps it ran out of memory, or somebody killed it."
+        if report.oom is not None:
+            hint = " Somebody killed it (the kernel counts no out-of-memory kill since it was started)."
     tail = "\nlast lines of its stderr:\n  " + "\n  ".join(report.stderr[-10:]) if report.stderr else ""
     stack = f"\nits Python stack then:\n{report.stack}" if report.stack else ""
     advice = " The request is lost; close, or use on_failure='restart'." if policy is Policy.RAISE else ""
     message = f"{where}: the worker {how}.{hint}{advice}{tail}{stack}"
     return WorkerDied(
-        message, where=where, exit_code=report.code, signal=report.signal, stderr=report.stderr, stack=report.stack
+        message,
+        where=where,
+        exit_code=report.code,
+        signal=report.signal,
+        stderr=report.stderr,
+        stack=report.stack,
+        out_of_memory=bool(report.oom),
     )
 
 
@@ -167,6 +177,8 @@ def reason(error: WorkerError) -> str:
     if isinstance(error, WorkerTimeout):
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
+        if error.out_of_memory:
+            return "the worker was ended by SIGKILL: memory ran out"
         if error.signal:
             return f"the worker was ended by {error.signal}"
         return "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"

@@ -144,9 +144,10 @@ class Flight:
 
     def _note(self, event: Any) -> None:
         if isinstance(event, Answered):
-            key = event.member.index, event.reply.id
-            if key in self._waiting and event.reply.extras is not None:
-                self.extras.append(event.reply.extras)  # before it counts as noted: see `_recollect`
+            key, extras = (event.member.index, event.reply.id), event.reply.extras
+            # before it counts as noted: see `_recollect`, which may note it again; rows of infos must not be doubled
+            if key in self._waiting and extras is not None and not any(each is extras for each in self.extras):
+                self.extras.append(extras)
             self._waiting.pop(key, None)
         elif self.recovery is not None and self._last_call is None:
             self.recovery.advance(self)

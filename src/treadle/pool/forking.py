@@ -158,8 +158,9 @@ def _find_generators() -> None:
     import numpy as np
 
     for each in gc.get_objects():
-        if isinstance(each, np.random.Generator | np.random.RandomState):
-            bits = each.bit_generator if isinstance(each, np.random.Generator) else each._bit_generator
+        kind = type(each)  # not isinstance, which asks a proxy for its __class__: others' code, that may raise or warn
+        if issubclass(kind, np.random.Generator | np.random.RandomState):
+            bits = each.bit_generator if issubclass(kind, np.random.Generator) else each._bit_generator
             entropy = getattr(getattr(bits, "_seed_seq", None), "entropy", None)
             if isinstance(entropy, int) and entropy >= 2**64:  # the system's is of 128 bits
                 _generators.append(bits)

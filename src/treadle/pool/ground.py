@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import LayoutsDiffer, Where
-from treadle.pool import bell
+from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.flight import share_of
@@ -43,6 +43,7 @@ class Grounding:
         self._bells: dict[int, Bell] = {}
         self._withheld: dict[int, int] = {}
         self._finals = False
+        self.fenced = shared and fences.FENCED  # threads are kept in order by the interpreter's lock
 
     def lay(self, descriptions: list[Any], members: list[Any], tickets: Any) -> None:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
@@ -50,7 +51,7 @@ class Grounding:
         plan = arena.plan()
         pool_bell, turnstile = plan.add("u1", (CELL,)), plan.add("u1", (CELL,))
         for member in members:
-            self._line_fields[member.index] = LineFields.plan(plan, len(member.slots))
+            self._line_fields[member.index] = LineFields.plan(plan, len(member.slots), self.fenced)
         self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
         tickets.owners = arena.array(self._owners_field)
@@ -118,7 +119,7 @@ class Grounding:
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
         line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots)
         line.clear()
-        member.worker.channel.borrower = Borrower(line.loans)
+        member.worker.channel.borrower = Borrower(line.loans, self.fenced)
         ground = Ground(
             self.arena.segments,
             fields,
@@ -146,28 +147,40 @@ class Grounding:
         return pipe
 
     def at_work(self, member: Any, owed: Any = None) -> Where:
-        """Where a member is, as far as its memory tells: the slot at work is the first whose row is not done yet."""
+        """Where a member is, as far as its memory tells: the slot at work is the first whose row is not done yet; None
+        when all are, or nobody knows, and there are several."""
         if owed is None and member.owed:
             owed = member.owed[0]
         pid, worker = member.worker.pid, member.shown
         if owed is None:
             return Where(member.slots[0] if len(member.slots) == 1 else None, worker, pid)
-        request, slot = owed.request, owed.slots[0]
-        where = {"phase": request.op.name.lower()}
-        if self.done is None or request.op not in (Op.STEP, Op.RESET):
-            line = member.worker.line
+        request, phase = owed.request, owed.request.op.name.lower()
+        slot: int | None = owed.slots[0] if len(owed.slots) == 1 else None
+        line = member.worker.line
+        if request.op is Op.STREAM and line is not None:
+            episode, step = line.making()
+            if episode is not None:
+                return Where(slot, worker, pid, "reset" if step is None else "step", step, episode)
+        if self.done is not None and request.op in (Op.STEP, Op.RESET, Op.CALL):
+            slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
+        if slot is None or self.done is None or request.op not in (Op.STEP, Op.RESET):
             at = line.words[ITEM] if request.op is Op.CALL and line is not None else 0
-            return Where(slot, worker, pid, item=at - 1 if at else None, **where)
-        slot = next((s for s in owed.slots if self.done[s] != request.id), slot)
+            return Where(slot, worker, pid, phase, item=at - 1 if at else None)
         if request.op is Op.RESET:
-            return Where(slot, worker, pid, seed=request.payload[slot][0], **where)
+            return Where(slot, worker, pid, phase, seed=request.payload[slot][0])
         line = member.worker.line
         later = sum(each.request.op is Op.STEP for each in member.owed) - 1
         began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
-        episode = max(0, episode)  # -1: it was stepped before its first reset
         step = line.posted - member.asides - max(0, later) - began if line is not None else None
         return Where(
-            slot, worker, pid, "step", step, episode, seed if seed >= 0 else None, self._action(member, slot, request)
+            slot,
+            worker,
+            pid,
+            phase,
+            step,
+            episode if episode >= 0 else None,
+            seed if seed >= 0 else None,
+            self._action(member, slot, request),
         )
 
     def _word(self, name: str) -> np.ndarray:

@@ -27,13 +27,13 @@ MOST_DEPTH = 16  # of dicts within dicts: a schema needs more of the stack than 
 MOST_SCHEMAS = 64  # of a worker; an environment that makes up its keys is not worth remembering
 
 # type of a value -> how `struct` writes it
-NUMBERS: dict[type, str] = {int: "q", float: "d", bool: "?"}
-NUMBERS |= {np.dtype(code).type: code for code in "bhiqBHIQefd" if code not in "qQ"}
-NUMBERS |= {np.int64: "q", np.uint64: "Q"}
+NUMBERS: dict[type, str] = {int: "q", float: "d", bool: "?", np.int64: "q", np.uint64: "Q"}
+NUMBERS |= {np.dtype(code).type: code for code in "bhiBHIefd"}  # "q" and "Q" of NumPy are other types than int64
 PLAIN = (int, float, bool)  # what `struct` reads as it was
 ARRAY_KINDS = "biufc"
 
-Structure = tuple[tuple[str, Any], ...]  # key -> a number's type, (dtype, shape) of an array, or a dict's Structure
+# key -> a number's type, (dtype, shape) of an array, or a dict's own Structure as a list
+Structure = tuple[tuple[str, Any], ...]
 
 
 class Schema:
@@ -41,10 +41,10 @@ class Schema:
 
     Args:
         number: the worker's name for it.
-        structure: see `Structure`; a nested dict's is wrapped in a list, to be told from an array's.
+        structure: of the info.
     """
 
-    def __init__(self, number: int, structure: tuple[tuple[str, Any], ...]) -> None:
+    def __init__(self, number: int, structure: Structure) -> None:
         self.number, self.structure, self.key = number, structure, _hashable(structure)
         self.leaves: list[Any] = list(_leaves(structure))
         self.flat = all(isinstance(kind, type) for _, kind in structure)
@@ -233,7 +233,7 @@ class InfoPacker:
 
     def __init__(self) -> None:
         self._schemas: dict[Any, Schema] = {}
-        self._flat: dict[tuple[Any, Any], Schema | None] = {}  # (keys, types of values) -> None: look at the values
+        self._flat: dict[tuple[Any, Any], Schema] = {}  # (keys, types of values), of flat ones
 
     def pack(self, infos: dict[int, Any], first: int) -> tuple[list[tuple[Schema, bytes]], dict[int, Any]]:
         """Rows of the infos, as `InfoRows` takes them, and those that do not fit. `first`: added to slots in rows."""

@@ -8,13 +8,16 @@ behind for ever; between a lock's taking and its giving back (`threading.Semapho
 lock stays taken. So what is made is made elsewhere: `undisturbed`.
 
 Between the halves of a message (what is read and not yet noted is lost, and all that comes after is taken for something
-else): `Later`.
+else): `Later`. Between a single descriptor and the object that closes it: `owned`.
+
+All this is about SIGINT. A handler of another signal's that raises may cut short what only waits for Ctrl-C.
 """
 
 from __future__ import annotations
 
 import _signal
 import _thread
+import io
 import queue
 import signal
 import sys
@@ -82,8 +85,15 @@ class Later:
     def __exit__(self, *_: object) -> None:
         if self._waits is not None:
             _signal.signal(_SIGINT, self._waits.before)
-            for number, frame in self._waits.came:
-                self._waits.before(number, frame)
+            for number in self._waits.came:
+                # with the block's frame: to keep those that it came in, which may be this one, would be a cycle
+                self._waits.before(number, sys._getframe(1))
+
+
+def owned(make: Callable[[], int], mode: str = "r") -> io.FileIO:
+    """The descriptor that `make` makes, held by an object, which closes it. Raises what `make` raises."""
+    with Later():
+        return io.FileIO(make(), mode)
 
 
 class _Waits:
@@ -92,7 +102,7 @@ class _Waits:
 
     def __init__(self, before: Callable[[int, Any], Any], block: FrameType) -> None:
         self.before = before
-        self.came: list[tuple[int, FrameType | None]] = []
+        self.came: list[int] = []
         self._block = id(block), block.f_code  # not the frame, which would keep all that it knows
 
     def around(self, frame: FrameType | None) -> bool:
@@ -103,7 +113,7 @@ class _Waits:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.around(frame):
-            self.came.append((number, frame))
+            self.came.append(number)
         else:
             signal.signal(number, self.before)
             self.before(number, frame)
@@ -179,4 +189,4 @@ class _Work(Generic[T]):
             self._discard(thing)
 
 
-__all__ = ["Later", "Missed", "undisturbed"]
+__all__ = ["Later", "Missed", "owned", "undisturbed"]

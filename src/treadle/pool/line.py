@@ -1,7 +1,8 @@
 """The line between the caller and one worker: two rings of words in the arena, a bell, and a channel for payloads.
 
 An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
-is there exactly when it bears the number that the reader expects. Both sides are led to a ring by a bell or by a
+is there exactly when it bears the number that the reader expects (with fences around it on processors that do not keep
+the order of writes, see `fences.py`). Both sides are led to a ring by a bell or by a
 death, never act on half an entry, and keep the order. Small payloads and answers (infos) lie pickled in the entry's
 box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
 announces it, an answer after it.
@@ -19,6 +20,7 @@ import numpy as np
 from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import Undecodable
+from treadle.pool.fences import fence
 from treadle.pool.info_rows import InfoRows, Schema
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
@@ -40,11 +42,16 @@ STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
 UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
 ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
+EPISODE = 7  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
+BEGAN = 8  # word: BEAT before that episode's first step; RESETS or OVER
+WORDS = 9
+RESETS, OVER = -1, -2
 
 
 @dataclass(frozen=True)
 class LineFields:
-    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers."""
+    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers. `fenced`: for both
+    sides, see `fences.py`."""
 
     bell: Field
     requests: Field
@@ -54,9 +61,10 @@ class LineFields:
     words: Field
     loans: Field
     depth: int
+    fenced: bool
 
     @classmethod
-    def plan(cls, plan: Plan, slots: int) -> LineFields:
+    def plan(cls, plan: Plan, slots: int, fenced: bool = False) -> LineFields:
         """Room for one request a slot and a few for the pool itself; at least 16 for streams to run ahead."""
         depth = max(16, slots + 4)
         return cls(
@@ -65,10 +73,19 @@ class LineFields:
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
-            plan.add("i8", (8,)),
+            plan.add("i8", (WORDS,)),
             plan.add("i8", (PLACES,)),
             depth,
+            fenced,
         )
+
+
+class Unsendable(Exception):
+    """An answer cannot be packed; `error` says why."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} while packing")
+        self.error = error
 
 
 class OneSlot(tuple[list[int], None]):
@@ -100,6 +117,7 @@ class Line:
     ) -> None:
         self.slots = slots
         self.turnstile = turnstile
+        self.fenced = fields.fenced
         self._together = False
         self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
@@ -154,6 +172,8 @@ class Line:
         words[at + 1] = id
         words[at + 2] = op
         words[at + 3] = block
+        if self.fenced:
+            fence()
         words[at] = self.posted
         self.bell.release()
 
@@ -169,6 +189,8 @@ class Line:
             self.post(id, op, block)
             return
         words[at + 1], words[at + 2], words[at + 3] = id, op, block
+        if self.fenced:
+            fence()
         words[at] = self.posted
         self.bell.release()
 
@@ -181,6 +203,9 @@ class Line:
         number, id, flags, nbytes = self.answers[at : at + 4]
         if number != self.taken + 1:
             return None
+        if self.fenced:
+            fence()
+            number, id, flags, nbytes = self.answers[at : at + 4]
         if not flags & FLAG_CHANNEL:
             return self._take(number, id, flags, nbytes, timeout)
         with Later():
@@ -216,6 +241,8 @@ class Line:
         self.taken = number
         if flags & WITH_EXTRAS:
             self.channel.settle()
+        if self.fenced:
+            fence()  # the entry is read before it may be written again
         self.words[CREDIT] = number
         if self.words[STARVED]:
             self.bell.release()
@@ -225,6 +252,14 @@ class Line:
         """A number that changes while the worker's stream gets on; None while it waits for the caller."""
         waiting = self.words[STARVED] or self.words[UNTICKETED]
         return None if waiting else self.words[BEAT]
+
+    def making(self) -> tuple[int | None, int | None]:
+        """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
+        is being reset."""
+        episode, began, beat = self.words[EPISODE], self.words[BEGAN], self.words[BEAT]
+        if not episode or began == OVER:
+            return None, None
+        return episode - 1, beat - began + 1 if began >= 0 else None
 
     def looks(self) -> int:
         """How often the worker's streams have looked whether to stop; one of small steps looks at every step."""
@@ -244,6 +279,8 @@ class Line:
         words = self.requests
         while words[at] != self.posted + 1:
             await_bell(self.bell, tries, 3600.0)
+        if self.fenced:
+            fence()
         self.posted, id, op, block = words[at : at + 4]
         payload: Any = None
         try:
@@ -269,6 +306,23 @@ class Line:
         words[BEAT] += 1
         return words[STOP] >= id
 
+    def resets(self, episode: int) -> None:
+        """The stream makes an episode, alone, and begins with its reset."""
+        self.words[EPISODE], self.words[BEGAN] = episode + 1, RESETS
+
+    def begins(self) -> None:
+        """The episode's first step is next. From now on `stopped` counts them."""
+        self.words[BEGAN] = self.words[BEAT]
+
+    def ends(self) -> None:
+        """The episode is made."""
+        self.words[BEGAN] = OVER
+
+    @property
+    def latest_episode(self) -> int | None:
+        """The episode that the stream makes, or has made last; None: none, or several at once."""
+        return self.words[EPISODE] - 1 if self.words[EPISODE] else None
+
     def unticketed(self, waits: bool) -> None:
         """A stream begins or ends to wait for a ticket."""
         self.words[BEAT] += 1  # before the other word: the time that it has waited does not count
@@ -283,14 +337,13 @@ class Line:
                 break
             if self.taken - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
-        getting_on = not self.stopped(
-            id
-        )  # before it is not starved any more: the time that it has waited does not count
+        # before it is not starved any more: the time that it has waited does not count
+        getting_on = not self.stopped(id)
         words[STARVED] = 0
         return getting_on
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
-        """Answer request `id` and ring. Raises what pickling raises, with nothing sent.
+        """Answer request `id` and ring. Raises Unsendable, with nothing sent.
 
         `ended`: an episode ended in this step, so that the caller looks at the flags.
         """
@@ -301,13 +354,18 @@ class Line:
         packed = None
         rows = None if extras is None else _only_rows(extras)
         raw = None if rows is None else self._raw(rows)
+        try:
+            if extras is not None and raw is None:
+                packed = self.channel.pack(extras)
+        except BaseException as error:  # pickling runs foreign code
+            raise Unsendable(error) from error
         if raw is not None:
             size, start = len(raw), self.taken % self.depth * BOX
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
-        elif extras is not None:
-            packed = self.channel.pack(extras)
-            if rows is not None:  # told, once nothing can keep them from travelling: nothing foreign goes along
+        elif packed is not None:
+            if rows is not None and packed.size <= BOX:
+                # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
                 self._schemas.update((schema.number, schema) for schema, _ in rows.groups)
             if packed.size <= BOX:
                 size = len(packed.body)
@@ -324,7 +382,11 @@ class Line:
         words[at + 1] = id
         words[at + 2] = flags
         words[at + 3] = size
+        if self.fenced:
+            fence()
         words[at] = self.taken
+        if self.fenced and self._together:
+            fence()  # who does not pass the turnstile rings for those that have: their numbers are to be seen
         passed = self._together and self.turnstile is not None and self.turnstile.acquire(False)
         if not passed:
             self.pool_bell.release()

@@ -19,6 +19,7 @@ A fork of the caller shares its mappings but not its references: what is out at 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.arena import anonymous_file, map_file
+from treadle.pool.fences import fence
 
 PLACES = 64  # files of one worker
 LEAST = 64 * 1024  # bytes of an array from which on it is worth a loan
@@ -60,7 +62,8 @@ class LoanFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(OSError):  # an environment has closed it: told where it is missed
+            self.close()
 
 
 class Lender:
@@ -132,10 +135,10 @@ class Lender:
 
 
 class Borrower:
-    """The caller's side of one worker's loans. `words`: one a place."""
+    """The caller's side of one worker's loans. `words`: one a place. `fenced`: see `fences.py`."""
 
-    def __init__(self, words: Any) -> None:
-        self._words = words
+    def __init__(self, words: Any, fenced: bool = False) -> None:
+        self._words, self._fenced = words, fenced
         self._files: dict[int, mmap.mmap] = {}  # place -> as much of its file as was needed so far
         self._pending: list[tuple[np.ndarray, mmap.mmap, int, int]] = []
         self._latest = self._pinned = 0  # loans up to this number are never given back
@@ -177,6 +180,8 @@ class Borrower:
         words = self._words
         known = words is not None and self._files.get(place) is memory
         if known and number > self._pinned and self._pid == os.getpid():
+            if self._fenced:
+                fence()  # what was read was read before
             words[place] = number
 
     def pin(self) -> None:

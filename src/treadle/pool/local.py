@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from treadle.errors import ClosedPool
@@ -49,6 +50,9 @@ class SerialWorker:
 
     def hello(self) -> Hello | None:
         return self._hello
+
+    def building(self) -> None:
+        """Nobody asks: it is built before it is there."""
 
     def attach(self, rows: Rows) -> None:
         self.server.attach(rows)
@@ -122,6 +126,15 @@ class _Control:
     def stopped(self) -> bool:
         return self._worker.stopped(self._id)
 
+    def resets(self, episode: int) -> None:
+        """Nobody asks: it does not die alone."""
+
+    def begins(self) -> None:
+        """As above."""
+
+    def ends(self) -> None:
+        """As above."""
+
     def claim(self, wait: bool = True) -> int | None:
         return self._worker._tickets.claim(self._worker.spec.index, False)
 
@@ -143,6 +156,7 @@ class ThreadWorker(Lined):
         self._tickets = tickets
         self._grounds: queue.SimpleQueue[tuple[Line, Rows | None, int] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
+        self._building = spec.slots[0]
         self._over = False  # asked instead of Thread.is_alive, which an interrupt can make lie for ever
         self._thread = threading.Thread(
             target=self._run, args=(factories,), name=f"treadle-worker-{spec.index}", daemon=True
@@ -154,6 +168,10 @@ class ThreadWorker(Lined):
 
     def hello(self) -> Hello | None:
         return self._hello
+
+    def building(self) -> int:
+        """The slot that it builds, or has built last."""
+        return self._building
 
     def ground_here(self, line: Line, their_line: Line, rows: Rows | None, tries: int) -> None:
         self.line = line
@@ -200,7 +218,7 @@ class ThreadWorker(Lined):
             self._over = True
 
     def _serve(self, factories: list[Any]) -> None:
-        programs, hello = build_here(self.spec, factories, in_caller=False)
+        programs, hello = build_here(self.spec, factories, in_caller=False, begins=partial(setattr, self, "_building"))
         self._hello = hello
         ground = self._grounds.get()
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
@@ -214,13 +232,16 @@ class ThreadWorker(Lined):
             child.serve(server, line, tries, self._tickets, self.spec.index)
 
 
-def build_here(spec: WorkerSpec, factories: list[Any], *, in_caller: bool) -> tuple[list[Any], Hello]:
-    """Build a worker's programs in this process. `in_caller`: as of `Server`."""
+def build_here(
+    spec: WorkerSpec, factories: list[Any], *, in_caller: bool, begins: Callable[[int], object] = lambda slot: None
+) -> tuple[list[Any], Hello]:
+    """Build a worker's programs in this process. `in_caller`: as of `Server`; `begins`: is told each slot."""
     catch = caught(in_caller)
     programs: list[Any] = []
     slot = spec.slots[0]
     try:
-        for slot, factory in zip(spec.slots, factories, strict=True):  # noqa: B007 - named in the report
+        for slot, factory in zip(spec.slots, factories, strict=True):
+            begins(slot)
             programs.append(factory())
         return programs, Hello(0, tuple(program.describe() for program in programs))
     except catch as error:  # reported as its slot's failure

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerError
+from treadle.errors import TooManyFiles, UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, bad_action
+from treadle.pool.fences import fence
 from treadle.pool.flight import Flight, orders_of, step_orders
 from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
 from treadle.pool.member import Member
@@ -102,6 +103,7 @@ class Lockstep:
         ring = pool.grounding.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
         all_fixed = not self.observations.loose
+        fenced = pool.grounding.fenced
 
         def step(actions: Any) -> Batch:
             """Step every slot with its action; returns when all have. See `Batch`.
@@ -142,6 +144,8 @@ class Lockstep:
                                 return self._leave_lane(id, block, lanes, extras, told)
                 else:
                     ring(False)
+                if fenced:
+                    fence()
                 flags = answers[at + 2]
                 ended |= flags
                 if flags & WITH_EXTRAS:
@@ -316,7 +320,7 @@ class Lockstep:
         self._plain, self._flight = False, flight
         try:
             flight.launch(self.pool, orders, op)
-        except UsageError:
+        except (UsageError, TooManyFiles):
             self._flight = None
             raise
         flight.posted = posted

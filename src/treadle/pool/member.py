@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from treadle.errors import UsageError, WorkerError, WorkerTimeout
+from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
+from treadle.pool.arena import too_many_files
 from treadle.pool.carried import Carrier
 from treadle.pool.life import Event, State, after
 from treadle.pool.messages import Reply, Request, WorkerSpec
@@ -88,10 +89,14 @@ class Member:
         return Failed(self, error, owed)
 
     def pack(self, payload: Any) -> Any:
-        """A payload as `send` takes it. Raises UsageError when it cannot travel."""
+        """A payload as `send` takes it. Raises UsageError when it cannot travel, and TooManyFiles."""
         try:
             return self.worker.pack(payload)
+        except TooManyFiles:
+            raise
         except Exception as error:  # pickling runs foreign code
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
             raise UsageError(f"the request cannot be sent to a worker: {type(error).__name__}: {error}") from error
 
     def send(self, request: Request, packed: Any, slots: tuple[int, ...], limit: float | None) -> None:

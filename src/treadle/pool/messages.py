@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from treadle import pickling
-from treadle.pool.original import Original, traceback_of
+from treadle.pool.original import DEEPEST, Original, shown, traceback_of
 from treadle.spaces import Mismatch
 
 
@@ -148,52 +148,65 @@ class Hello:
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a worker ended. code None and signal None: it is still running, or nobody could tell."""
+    """How a worker ended. code None and signal None: it is still running, or nobody could tell. `oom`: what says that
+    memory ran out, "" when nothing does, None when nobody counts."""
 
     code: int | None = None
     signal: str | None = None
     stderr: tuple[str, ...] = ()
     stack: str = ""
     forced: bool = False
+    oom: str | None = None
 
 
-def without_unpicklable(extras: Extras, phase: str) -> Extras:
-    """The same reply where every slot whose part cannot be pickled has failed instead, the leaf named."""
-    bad: dict[int, Raised] = {}
-    for table, what in ((extras.infos, "info"), (extras.loose, "observation"), (extras.finals, "final_info")):
+def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:
+    """The same reply, of what `keep` makes of each slot's part (pickles it, copies it: it runs foreign code). A slot
+    with which it fails has failed itself instead, the leaf named; with what is of the kind `catch`."""
+    raised = dict(extras.raised)
+    tables: list[dict[int, Any]] = [{}, {}, {}]
+    given: Any = zip(tables, extras[:3], ("info", "observation", "final_info"), strict=True)
+    for made, table, what in given:
         for slot, value in table.items():
-            found = _unpicklable(value, what if phase != "call" else "result")
-            if found is not None:
-                path, error = found
-                text = f"{path} cannot be sent to the caller: {error.message}"
-                bad[slot] = Raised(error.error_type, text, error.traceback, phase)
-    tables: Any = extras[:3]
-    infos, loose, finals = ({s: v for s, v in table.items() if s not in bad} for table in tables)
-    return Extras(infos, loose, finals, {**extras.raised, **bad})
+            try:
+                made[slot] = keep(value)
+            except catch as error:
+                name = what if phase != "call" else "result"
+                found = _unpicklable(value, name, catch, set())
+                path, why = found or (name, Raised.of(error, phase, catch=catch))
+                text = f"{path} cannot be sent to the caller: {why.message}"
+                raised[slot] = Raised(why.error_type, text, why.traceback, phase, original=why.original)
+    infos, loose, finals = ({s: v for s, v in table.items() if s not in raised} for table in tables)
+    return Extras(infos, loose, finals, raised)
 
 
-def unsendable(value: Any, name: str) -> TypeError | None:
+def picklable(value: Any) -> Any:
+    """The value itself. Raises what pickling it raises."""
+    pickling.dumps(value)
+    return value
+
+
+def unsendable(value: Any, name: str, catch: Any = BaseException) -> TypeError | None:
     """The error that names the leaf of `value` that cannot be pickled; None when it can be."""
-    found = _unpicklable(value, name)
+    found = _unpicklable(value, name, catch, set())
     return None if found is None else TypeError(f"{found[0]} cannot be sent to the caller: {found[1].message}")
 
 
-def _unpicklable(value: Any, path: str, around: tuple[Any, ...] = ()) -> tuple[str, Raised] | None:
-    """`around`: what holds the value; a dict may hold itself."""
+def _unpicklable(value: Any, path: str, catch: Any, seen: set[int], depth: int = 0) -> tuple[str, Raised] | None:
     try:
         pickling.dumps(value)
-    except Exception as error:  # noqa: BLE001 - whatever a foreign __reduce__ raises
+    except catch as error:  # whatever a foreign __reduce__ raises
         items: Any = ()
+        if id(value) in seen or depth > DEEPEST:
+            return path, Raised.of(error, "", catch=catch)
+        seen.add(id(value))
         if isinstance(value, dict):
-            items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+            items = [(f"{path}[{shown(key, catch)}]", item) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             items = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
         elif is_dataclass(value):
             items = [(f"{path}.{name}", item) for name, item in vars(value).items()]
         for inner, item in items:
-            if any(item is outer for outer in (*around, value)):
-                continue
-            if (found := _unpicklable(item, inner, (*around, value))) is not None:
+            if id(item) not in seen and (found := _unpicklable(item, inner, catch, seen, depth + 1)) is not None:
                 return found
-        return path, Raised.of(error, "")
+        return path, Raised.of(error, "", catch=catch)
     return None

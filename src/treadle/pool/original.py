@@ -21,13 +21,17 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
-from treadle.errors import TaskRaised, Where, original_of, runs_unasked, task_raised
+from treadle.errors import TaskRaised, Where, original_of, runs_unasked, task_raised, without_init
 
 MOST = 65536  # bytes that the values of one exception may take, and characters that its text may
 DEEPEST = 16  # containers in one another
 MEMBERS, GENERATIONS = 64, 4  # exceptions of a group that travel, and groups in one another
 
 SPEECHLESS = "<its __str__ failed>"
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 400
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 _NUMBERS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
@@ -97,7 +101,7 @@ class Original:
     def rebuilt(self) -> BaseException | None:
         """The exception; None where its class is not known here, has its own way to make or pickle its instances, or
         has failed to say its text."""
-        kind = _find(self.classes[0]) if self.classes else None
+        kind: Any = _find(self.classes[0]) if self.classes else None
         if kind is None or self.message == SPEECHLESS or runs_unasked(kind, pickled=True):
             return None
         error: Any
@@ -105,9 +109,9 @@ class Original:
             if self.joined:
                 error = task_raised(kind, self.message)
             elif issubclass(kind, BaseExceptionGroup):
-                error = kind.__new__(kind, str(self.builtin.get("message", self.message)), self.rebuilt_members())
+                error = without_init(kind, str(self.builtin.get("message", self.message)), self.rebuilt_members())
             else:
-                error = kind.__new__(kind)
+                error = without_init(kind)
                 vars(BaseException)["args"].__set__(error, self.args)
         except (TypeError, ValueError):  # a group whose members were too deep within others, say
             return None
@@ -148,8 +152,9 @@ def name_of(cls: type) -> str:
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """What is kept in the exception itself, whatever its class makes of it."""
-    return dict(vars(BaseException)["__dict__"].__get__(error))
+    """What is kept in the exception itself, to be read and written whatever its class makes of that."""
+    attributes: dict[str, Any] = vars(BaseException)["__dict__"].__get__(error)
+    return attributes
 
 
 def traceback_of(error: BaseException, original: Original, catch: Any = BaseException) -> str:
@@ -171,6 +176,14 @@ def _said(error: BaseException, catch: Any) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def shown(value: Any, catch: Any = Exception) -> str:
+    """A short repr of anything. Raises nothing of the kind `catch`."""
+    try:
+        return _cut(str.__str__(_SHORT.repr(value)), 1000)
+    except catch:
+        return f"<{name_of(type(value))}>"
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -250,11 +263,7 @@ def _plain_or_text(value: Any, budget: list[int], catch: Any) -> Any:
     try:
         return _plain(value, budget)
     except _NotPlain:
-        pass
-    try:
-        return _cut(str.__str__(reprlib.repr(value)), 1000)
-    except catch:
-        return f"<{name_of(type(value))}>"
+        return shown(value, catch)
 
 
 def _plain(value: Any, budget: list[int], depth: int = 0) -> Any:
@@ -289,4 +298,4 @@ def _spend(budget: list[int], nbytes: int) -> None:
     budget[0] -= nbytes
 
 
-__all__ = ["Original", "attributes_of", "name_of", "traceback_of"]
+__all__ = ["DEEPEST", "Original", "attributes_of", "name_of", "shown", "traceback_of"]

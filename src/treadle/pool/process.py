@@ -22,7 +22,7 @@ from multiprocessing.process import current_process
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool import child, forkserver, lifeline
+from treadle.pool import child, forkserver, lifeline, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
@@ -75,11 +75,13 @@ class ProcessWorker(Lined):
         self._reader = reader
         self._tail: Tail | None = None
         self._crash = -1
+        self._kills = oom.kills()
         self._child = Child(-1, -1, lambda timeout: None)
         self._watch = select.poll()  # its pidfd, where there is one
         self.channel, theirs = Channel.pair()
         try:
-            self._crash = anonymous_file("treadle-crash")  # its stack goes there when it dies, or is asked for it
+            self._crash = anonymous_file("treadle-crash")  # see `child.Start`
+            os.lseek(self._crash, child.REPORT, os.SEEK_SET)
             self._child = _launch(theirs, start_method, preload)
             if self._child.pidfd >= 0:
                 self._watch.register(self._child.pidfd, select.POLLIN)
@@ -140,6 +142,12 @@ class ProcessWorker(Lined):
             return None
         return None if message is None else message[0]
 
+    def building(self) -> int | None:
+        """The slot that it builds, or has built last; None while it has not got so far and has several."""
+        slots = self.spec.slots
+        said = os.pread(self._crash, child.REPORT, 0).strip(b"\0 ") if self._crash >= 0 else b""
+        return int(said) if said else slots[0] if len(slots) == 1 else None
+
     def ground(self, ground: child.Grounds, fds: tuple[int, ...], line: Line) -> None:
         """Give it its ground; from now on it takes requests."""
         self.line = line
@@ -178,7 +186,7 @@ class ProcessWorker(Lined):
 
     def stack(self, timeout: float = 0.5) -> str:
         """Its Python stack now, also when it holds the GIL in C; "" when it does not answer (stopped, or dying)."""
-        before = os.fstat(self._crash).st_size
+        before = max(child.REPORT, os.fstat(self._crash).st_size)
         try:
             os.kill(self._child.pid, child.STACK_SIGNAL)
         except ProcessLookupError:
@@ -235,13 +243,15 @@ class ProcessWorker(Lined):
                     os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
             status = self._child.reap(timeout)
             lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
-            stack = os.pread(self._crash, 65536, 0).decode("utf-8", "replace").strip()
+            stack = os.pread(self._crash, 65536, child.REPORT).decode("utf-8", "replace").strip()
+            killed = status == -signal.SIGKILL and not self._forced
             self.report = ExitReport(
                 status if status is not None and status >= 0 else None,
                 signal_name(-status) if status is not None and status < 0 else None,
                 lines,
                 _fatal(stack),
                 self._forced,
+                oom.risen(self._kills, oom.kills()) if killed and self._kills else None,
             )
             self._ended = self._reaped = True
         # noted as closed before they are: when an interrupt comes between, this is called again

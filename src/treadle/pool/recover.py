@@ -58,7 +58,7 @@ class Recovery:
     due: slot -> what stands out, for the few that have something.
     gone: slots that were dropped, and told so.
     missed: int64[n], rows of steps that were neither transitions nor resets.
-    fresh_options: see `Lockstep.tell_fresh`.
+    fresh_options: see `SlotwiseLockstep`.
     """
 
     def __init__(self, pool: Dispatch, batches: Batches) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.pool import carried, failure, modules
+from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
@@ -112,10 +113,15 @@ class Roster:
                 self.members.append(member)
             return member.worker
 
-        if member.inline or self._start_method == "fork":
-            make()  # built by the caller's own thread, or a copy of it
-        else:
-            undisturbed(make, lambda worker: worker.abandon())
+        try:
+            if member.inline or self._start_method == "fork":
+                make()  # built by the caller's own thread, or a copy of it
+            else:
+                undisturbed(make, lambda worker: worker.abandon())
+        except OSError as error:
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
+            raise
 
     def _worker(self, member: Member) -> Any:
         spec, factories = member.spec, member.factories
@@ -164,12 +170,11 @@ class Roster:
                         hellos[member.index] = hello
                 elif member.worker.ended() and member.worker.hello() is None:
                     waiting.remove(member)
-                    failures.append(self.died(member, Where(member.slots[0], member.shown, member.worker.pid, "init")))
+                    failures.append(self.died(member, _building(member)))
             if waiting and monotonic() >= deadline:
                 for member in waiting:
-                    where = Where(member.slots[0], member.shown, member.worker.pid, "init")
                     stack = member.worker.stack()
-                    failures.append(failure.slow_start(where, limit, stack, len(hellos), len(self.members)))
+                    failures.append(failure.slow_start(_building(member), limit, stack, len(hellos), len(self.members)))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
@@ -198,20 +203,22 @@ class Roster:
         return failure.died(where, member.worker.bury(), policy)
 
     def restart(self, member: Member) -> None:
-        """Start a dead member anew; `restarted` tells when it is ready."""
+        """Start a dead member anew; `restarted` tells when it is ready. When it cannot be started, because there are no
+        descriptors, say, it is dead as before, and due to be started."""
+        member.restart_at = monotonic()
+        self._employ(member)
         member.restart_at = None
         member.restarts.append(monotonic())
         member.asides = 0
         member.failure = member.stalled = member.beat = None
         self.restarts += 1
         member.see(Event.RESTART)
-        self._employ(member)
 
     def restarted(self, member: Member) -> list[Failed | Started]:
         """The news of a member that is starting again: none yet, ready, or failed once more."""
         ended = member.worker.ended()  # asked first: a hello may come just before the end
         hello = member.worker.hello()
-        where = Where(member.slots[0], member.shown, member.worker.pid, "init")
+        where = _building(member)
         if hello is None and ended:
             failed = member.failed(self.died(member, where, Policy.RESTART))
             member.see(Event.DIED)
@@ -267,6 +274,10 @@ class Roster:
             self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
             left = [m for m in left if not m.worker.ended()]
         return left
+
+
+def _building(member: Member) -> Where:
+    return Where(member.worker.building(), member.shown, member.worker.pid, "init")
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from treadle import pickling
 from treadle.pool.info_rows import InfoPacker, InfoRows
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_unpicklable
-from treadle.pool.original import attributes_of
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
+from treadle.pool.original import attributes_of, shown
 from treadle.pool.rows import Rows
 from treadle.pool.whole import Whole
 from treadle.spaces import Mailed
@@ -82,7 +82,7 @@ class Server:
                 return self._reset(request.id, request.block, request.payload)
             if request.op is Op.MAP:
                 return self._map(request.payload)
-            return self._call(request.payload)
+            return self._call(request.id, request.payload)
         finally:
             self._phase = "step"
 
@@ -136,7 +136,7 @@ class Server:
                     without_shape = write(observation)
                     rewards[i] = reward
                     if info:
-                        infos[i] = info
+                        infos[i] = checked_info(info)
                     if without_shape is not None:
                         loose[i] = without_shape
                     done[i] = id
@@ -174,10 +174,11 @@ class Server:
             if loose is not None or layout.scalars:
                 untold = snapshot(layout.untold(observation, loose))
             if info:
+                checked_info(info)
                 try:
                     info = snapshot(info)
-                except Exception as error:  # noqa: BLE001 - copying runs foreign code
-                    raise unsendable(info, "final_info") or error from None
+                except self._catch as error:  # copying runs foreign code
+                    raise unsendable(info, "final_info", self._catch) or error from None
         self._phase = "reset"
         record = program.ended(observation, reward, terminated, truncated, info)
         self._phase = "step"
@@ -219,7 +220,7 @@ class Server:
                 if view.staged:
                     view.settle_row(i)
                 if info:
-                    infos[i] = info
+                    infos[i] = checked_info(info)
                 if without_shape is not None:
                     loose[i] = without_shape
             except self._catch as error:
@@ -265,7 +266,7 @@ class Server:
 
     # -- calls and streams -------------------------------------------------------------------------------------------
 
-    def _call(self, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
+    def _call(self, id: int, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
         handed: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
@@ -282,6 +283,8 @@ class Server:
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
             elif not self._about_to_begin(i):
                 self._steps[i] = getattr(self.programs[i], "step", None)
+            if self._rows is not None:
+                self._rows.done[i] = id
         return self._results(results, raised, handed)
 
     def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
@@ -340,23 +343,17 @@ class Server:
         if rows and infos:
             groups, infos = self._packer.pack(infos, first)
         if self._local:
-            try:
-                infos, loose = snapshot(infos), {i: self._keep(values) for i, values in loose.items()}
-            except Exception:  # noqa: BLE001 - copying runs foreign code: what fails becomes its slot's failure
-                good, loose, finals, raised = without_unpicklable(Extras(infos, loose, finals, raised), self._phase)
-                infos, loose, lost = _as_sent(dict(good), loose, self._catch)
-                raised = {**raised, **lost}
+            mine = Extras(infos, loose, {}, raised)  # final infos are copies already
+            good, loose, _, raised = without_failing(mine, self._phase, snapshot, self._catch)
+            infos, finals = dict(good), {i: final for i, final in finals.items() if i not in raised}
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
         told: Mapping[int, Any] = InfoRows(groups, infos) if groups else infos
         return Extras(told, loose, finals, raised)
 
-    def _keep(self, values: list[Any]) -> list[Any]:
-        return [snapshot(value) for value in values]
-
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
-        where: dict[str, Any] = {"episode": max(0, self._episode[i]), "seed": self._seed[i]}
+        where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         if phase == "stream":  # a stream's program says itself where it was
             placed = attributes_of(error)
             phase = placed.get("treadle_phase", phase)
@@ -364,23 +361,6 @@ class Server:
         elif phase == "step":
             where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
         return Raised.of(error, phase, catch=self._catch, **where)
-
-
-def _as_sent(
-    infos: dict[int, Any], loose: dict[int, list[Any]], catch: Any
-) -> tuple[dict[int, Any], dict[int, list[Any]], dict[int, Raised]]:
-    """What would arrive in another process of what can be pickled; and of slots where nothing would, why."""
-    lost: dict[int, Raised] = {}
-    arrived: list[dict[int, Any]] = []
-    for table in (infos, loose):
-        arrived.append({})
-        for i, value in table.items():
-            try:
-                arrived[-1][i] = pickle.loads(pickling.dumps(value))
-            except catch as error:
-                lost[i] = Raised.of(error, "unpickle", catch=catch)
-    infos, loose = ({i: value for i, value in table.items() if i not in lost} for table in arrived)
-    return infos, loose, lost
 
 
 def caught(in_caller: bool) -> Any:
@@ -395,18 +375,53 @@ def portable(action: Any) -> Any:
         return action
     if isinstance(action, np.ndarray) and action.nbytes <= 4096 and not action.dtype.hasobject:
         return action.copy()
-    return repr(action)[:1000]
+    return shown(action)
+
+
+def checked_info(info: Any) -> Any:
+    """An info as the environment returned it, not empty. Raises TypeError for what is no dict, and ValueError for a
+    dict that holds itself, which nobody could lay out in columns."""
+    if type(info) is not dict and not isinstance(info, Mapping):
+        raise TypeError(f"an info must be a dict, got {type(info).__name__}")
+    for value in info.values():
+        if isinstance(value, dict):
+            _check_nested(info, set(), set())
+            break
+    return info
+
+
+def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
+    """`above`: dicts that hold this one; `sound`: those that are known to be so."""
+    if id(info) in above:
+        raise ValueError("an info must not hold itself")
+    above.add(id(info))
+    for value in info.values():
+        if isinstance(value, dict) and id(value) not in sound:
+            _check_nested(value, above, sound)
+    above.remove(id(info))
+    sound.add(id(info))
 
 
 def snapshot(value: Any) -> Any:
     """A copy that later steps of the env cannot change: what pickling gives for free between processes."""
+    try:
+        return _copied(value)
+    except RecursionError:  # it holds itself
+        return _deeply_copied(value)
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, _FINAL):
         return value
     if type(value) is dict:
-        return {key: snapshot(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
+    return _deeply_copied(value)
+
+
+def _deeply_copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; between processes it would be pickled
+    except (Exception, SystemExit):  # noqa: BLE001 - a foreign __deepcopy__; between processes it would be pickled
         return pickle.loads(pickling.dumps(value))

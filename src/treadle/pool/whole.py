@@ -135,7 +135,7 @@ class Whole:
         infos = {row: info for row, info in infos.items() if row in local}
         return server._extras(infos, {}, {}, {}) if infos else None
 
-    def call(self, orders: Any) -> Extras:
+    def call(self, id: int, orders: Any) -> Extras:
         """As `Server._call`: what several slots are asked in the same words is asked once."""
         server = self._server
         first = server.slots[0]

@@ -32,6 +32,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError, Where
+from treadle.pool.original import attributes_of
 from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
 
@@ -55,11 +56,17 @@ class Actor(Protocol):
         return action, None if infos is None else infos[0]
 
 
-def load_object(reference: str) -> Any:
-    """The object that "module:attr" or "path/to/file.py:attr" names. Raises UsageError that says what is missing."""
+_NO_OBJECTS = f"random, model{saved.ENDING}, "  # what the name of a policy may be, too
+
+
+def load_object(reference: str, *, besides: str = "") -> Any:
+    """The object that "module:attr" or "path/to/file.py:attr" names. Raises UsageError that says what is missing;
+    `besides` names what else there might have been, such as "model.zip, "."""
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
-        raise UsageError(f"expected module:attribute or file.py:attribute, got {reference!r}{_choice(reference)}")
+        raise UsageError(
+            f"expected {besides}module:attribute or file.py:attribute, got {reference!r}{_choice(reference)}"
+        )
     if name.endswith(".py"):
         module = _load_file(name)
     else:
@@ -153,7 +160,7 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
     if isinstance(policy, str):
-        policy = saved.load_model(policy) if policy.endswith(saved.ENDING) else load_object(policy)
+        policy = saved.load_model(policy) if policy.endswith(saved.ENDING) else load_object(policy, besides=_NO_OBJECTS)
     layouts = Layout.of(observation_space), Layout.of(action_space)
     name = policy_name(policy)
     made = [_built(policy, observation_space, action_space)]
@@ -360,7 +367,7 @@ class SeparateActors(Actor):
             try:
                 (actions[row],), about = self._actors[row].act([observation])
             except BaseException as error:
-                error.treadle_row = row  # type: ignore[attr-defined]  # the caller could not know it
+                attributes_of(error)["treadle_row"] = row  # the caller could not know it
                 raise
             if about is not None:
                 infos[row], said = about[0], True

@@ -38,7 +38,7 @@ from treadle.errors import UsageError
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
-from treadle.record.summary import Summary, read_summary, skipped_of
+from treadle.record.summary import Summary, read_summary, skipped_of, write_text
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
@@ -198,8 +198,10 @@ class RunDirectory:
                 raise UsageError(
                     f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed"
                 )
-            advice = "--force to replace it" if self.complete else "--resume to continue it, or --force to start again"
-            raise UsageError(f"{found} is there already: use {advice}, or choose another directory with --out")
+            on = "ask for more with --resume" if self.complete else "use --resume to continue it"
+            raise UsageError(
+                f"{found} is there already: {on}, or --force to start again, or choose another directory with --out"
+            )
         return Checked()
 
     def _files(self) -> tuple[Path, ...]:
@@ -415,17 +417,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        try:
-            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:

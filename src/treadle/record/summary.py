@@ -122,17 +122,24 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     Raises:
         OSError: when it cannot be written, with the path; an older file is still there.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_text(Path(path), as_json(vars(summary)) + "\n")
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         try:
             temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
-            temporary.write_text(as_json(vars(summary)) + "\n")
+            temporary.write_text(text)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_summary(path: str | Path) -> Summary:

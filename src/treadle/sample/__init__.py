@@ -4,7 +4,7 @@ The names below are loaded when they are first used. A name that is a module's t
 (`treadle.vector.make_vec`) is the module here and the function in `treadle`.
 """
 
-from treadle.rooms import loading
+from treadle.lazy import lazily
 
 _HOME = {
     "Episode": "episode",
@@ -39,8 +39,4 @@ _HOME = {
 
 __all__ = list(_HOME)
 
-__getattr__ = loading(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOME)

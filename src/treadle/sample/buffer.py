@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.loan import Lender, LoanFile
-from treadle.pool.serve import snapshot
+from treadle.pool.serve import checked_info, snapshot
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
 from treadle.sample.reserve import reserved, the_most
@@ -158,7 +158,7 @@ class EpisodeBuffer:
         self._observations.clear()
         self._actions.clear()
         self._rewards: list[Any] = []
-        self._infos: list[dict[str, Any]] = [snapshot(info)] if self._keep_infos else []
+        self._infos: list[dict[str, Any]] = [snapshot(checked_info(info))] if self._keep_infos else []
         self._policy_infos: list[dict[str, Any]] = []
         self._write(self._observations, 0, observation)
 
@@ -202,7 +202,7 @@ class EpisodeBuffer:
                         room = min(len(done), len(seen) - 1)
                 reward_of(reward.copy() if type(reward) is ndarray else reward)
                 if keep_infos:
-                    info_of(snapshot(info) if info else {})
+                    info_of(snapshot(checked_info(info)) if info else {})
                 if policy_info is not None:
                     self._policy_infos.append(snapshot(policy_info))
                 length += 1

@@ -197,7 +197,7 @@ class Collection:
         for slot, raised in sorted(extras.raised.items()):
             member = event.member
             error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
-            self._raised(failed.raised(error, len(self.schedule.lengths)), member)
+            self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
         for slot, ready in extras.infos.items():
             worker = event.member.index
             self._barren[worker] = 0
@@ -212,7 +212,7 @@ class Collection:
                 if not length:
                     shown = None if event.member.inline else worker
                     error = failure.task_error(result.raised, slot, shown, event.member.worker.pid)
-                    self._skip(index, failed.raised(error, len(self.schedule.lengths)))
+                    self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
                     continue
                 if not self.schedule.finish(index, length):
                     continue
@@ -289,7 +289,7 @@ class Collection:
             if verdict.act is failure.Policy.RAISE:
                 raise failed.died(event.error, None, self._root, barren, finished)
         self.tally.restarts += 1
-        log.warning("worker %d is replaced: %s%s", worker, failed.reason_of(event.error), told)
+        log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
         # what was claimed last was at work, most likely: it is the first to be tried by itself
         self._first[worker] = [*sorted(lost, reverse=True), *(index for index in given if index not in lost)]
         self.pool.restart(member, failure.backoff(barren - 1))
@@ -438,23 +438,23 @@ def collect(
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
     check_options(pool_options)
-    pool_options["skipping"] = Skipping.of(on_error, max_skipped, max_deaths)
-    count = None if workers == "auto" else int(workers)
-    return _collect(
-        recipe, Schedule(episodes, steps), seed, count, ordered, max_buffered, backend, progress, pool_options
-    )
+    options = {
+        "root": seed,
+        "workers": None if workers == "auto" else int(workers),
+        "backend": backend,
+        "skipping": Skipping.of(on_error, max_skipped, max_deaths),
+        **pool_options,
+    }
+    return _collect(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
 
 
 def _collect(
     recipe: RolloutRecipe,
     schedule: Schedule,
-    seed: int,
-    workers: int | None,
     ordered: bool,
     max_buffered: int,
-    backend: str,
     progress: bool | None,
-    pool_options: dict[str, Any],
+    options: dict[str, Any],
 ) -> Iterator[Episode]:
     if schedule.complete:
         return
@@ -465,8 +465,7 @@ def _collect(
         return held + largest * outstanding <= max_buffered
 
     shown = Progress(progress)
-    options = {"workers": workers, "backend": backend, "room": room, "tell": shown.tell, **pool_options}
-    with Collection(recipe, schedule, root=seed, **options) as run, shown:
+    with Collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import TreadleError
+from treadle.pool.original import attributes_of
 
 _PLAIN = (int, float, np.bool_, np.integer, np.floating)
 _MOST = int(np.finfo(np.float64).max)
@@ -23,13 +23,12 @@ class BadStep(TreadleError, TypeError):
 def in_step(error: BaseException, step: int | None, episode: int | None = None) -> None:
     """Note in which step of its episode (from 1; 0: its reset) an error was raised, and in which episode, for who
     reports it. The first word stands: it is that of who was nearest."""
-    if isinstance(error, BadStep) and error.step is not None:
+    if type(error) is BadStep and error.step is not None:
         step = error.step
-    with suppress(AttributeError, TypeError):  # of a class that takes no attributes
-        if not hasattr(error, "treadle_step"):
-            error.treadle_step = step  # type: ignore[attr-defined]
-        if episode is not None and not hasattr(error, "treadle_episode"):
-            error.treadle_episode = episode  # type: ignore[attr-defined]
+    placed = attributes_of(error)
+    placed.setdefault("treadle_step", step)
+    if episode is not None:
+        placed.setdefault("treadle_episode", episode)
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:

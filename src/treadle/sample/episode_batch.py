@@ -18,7 +18,7 @@ from treadle.sample.steps import EnvSpec
 from treadle.sample.time_step_batch import Infos, TimeStepBatch
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class EpisodeBatch(TimeStepBatch):
     """N episodes, T steps in all. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
 
@@ -72,6 +72,10 @@ class EpisodeBatch(TimeStepBatch):
         check_steps(self, next_observations=False)
         if lengths.sum() != len(rewards):
             raise ValueError(f"rewards has batch size {len(rewards)}, but the lengths add up to {int(lengths.sum())}")
+
+    def __repr__(self) -> str:
+        mean = f", mean return {self.rewards.sum() / len(self.lengths):,.2f}" if len(self.lengths) else ""
+        return f"<{type(self).__name__}: {len(self.lengths):,} episodes, {len(self):,} steps{mean}>"
 
     @classmethod
     def trusted(cls, **columns: Any) -> EpisodeBatch:

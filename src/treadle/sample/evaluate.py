@@ -32,6 +32,7 @@ from treadle.sample.schedule import Schedule
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 IN_HTML = 10  # episodes that a notebook is shown
+SCORE_HEADER = ("episode", "return", "steps", "end", "seed")
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
 
@@ -59,6 +60,11 @@ class Score:
     def end(self) -> str:
         """How it ended."""
         return "terminated" if self.terminated else "truncated"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As people read it, below `SCORE_HEADER`."""
+        return str(self.index), f"{self.total_reward:,.2f}", f"{self.length:,}", self.end, str(self.seed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,12 +104,10 @@ class Evaluation:
         return f"<Evaluation {self}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (str(s.index), f"{s.total_reward:,.2f}", f"{s.length:,}", s.end, str(s.seed)) for s in self.scores[:IN_HTML]
-        ]
+        rows = [score.cells for score in self.scores[:IN_HTML]]
         if len(self.scores) > IN_HTML:
             rows.append((f"... and {len(self.scores) - IN_HTML:,} more", "", "", "", ""))
-        return html_table(rows, ("episode", "return", "steps", "end", "seed"), title=str(self))
+        return html_table(rows, SCORE_HEADER, title=str(self))
 
 
 @dataclass(frozen=True, repr=False)

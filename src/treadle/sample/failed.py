@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 from treadle import seeding
@@ -11,6 +12,8 @@ from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, Work
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
+# what a function of one observation raises when it is given a batch of them
+_OF_SHAPE = ("IndexError", "ValueError", "TypeError", "AxisError")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -30,10 +33,19 @@ class CollectionFailed(WorkerError):
     stored: Any = None
 
 
-def raised(error: WorkerError, finished: int) -> CollectionFailed:
+def raised(error: WorkerError, root: int, finished: int) -> CollectionFailed:
     """The end of a run because an environment, a policy or the disk raised."""
+    where = _seeded(error.where, root)
     reason = reason_of(error)
-    return _made(error, f"{_place(error.where)}: {reason}", error.where, reason, finished)
+    return _made(error, f"{_place(where)}: {reason}{_of_batches(error)}", where, reason, finished)
+
+
+def _of_batches(error: WorkerError) -> str:
+    """What a policy is given, for code of the caller's own that fails at the first observations it sees."""
+    first = error.where.phase == "policy" and error.where.step == 1
+    if not (first and getattr(error, "error_type", "") in _OF_SHAPE and user_frame(error.remote_traceback)):
+        return ""
+    return "; a policy gets a batch of observations, [rows, ...], and returns an action a row (get_action: one)"
 
 
 def died(
@@ -41,11 +53,14 @@ def died(
 ) -> CollectionFailed:
     """The end of a run because workers died or were killed: `deaths` of them, `fresh` ones, on episode `index` (None:
     nobody knows which)."""
-    where, reason = error.where, reason_of(error)
+    at = error.where
     if index is None:
+        where, reason = _seeded(at, root), reason_of(error)
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
     seed = seeding.episode_env_seed(root, index)
-    where = Where(where.slot, where.worker, where.pid, where.phase, episode=index, seed=seed)
+    known = at.episode == index
+    where = Where(at.slot, at.worker, at.pid, at.phase if known else "stream", at.step if known else None, index, seed)
+    reason = reason_of(error, _doing(where) if known else "")
     kind = "fresh worker" if fresh else "worker"
     workers = f"{deaths} {kind}s their lives; the last time" if deaths > 1 else f"a {kind} its life:"
     return _made(error, f"episode {index} (seed {seed}) has cost {workers} {reason}", where, reason, finished)
@@ -61,6 +76,13 @@ def in_policy(error: WorkerError) -> bool:
     return isinstance(error, WorkerDied | WorkerTimeout) and f'"{_POLICIES}"' in error.stack
 
 
+def _seeded(where: Where, root: int) -> Where:
+    """The seed follows from the episode."""
+    if where.episode is None or where.seed is not None:
+        return where
+    return replace(where, seed=seeding.episode_env_seed(root, where.episode))
+
+
 def _made(error: WorkerError, message: str, where: Where, reason: str, finished: int) -> CollectionFailed:
     failed = CollectionFailed(
         message, where=where, remote_traceback=error.remote_traceback, reason=reason, finished=finished
@@ -74,23 +96,38 @@ def _place(where: Where) -> str:
     if where.episode is None or where.seed is None:
         return f"{worker}, {where.phase or 'running'}"
     doing = f"step {where.step}" if where.phase == "step" and where.step is not None else where.phase
+    if where.phase == "stream":
+        doing = "at its end"
     if where.phase == "policy" and where.step is not None:
         doing = f"policy before step {where.step}"
     return f"episode {where.episode} (seed {where.seed}, {worker}), {doing}"
 
 
-def reason_of(error: WorkerError) -> str:
+def happened(error: WorkerError) -> str:
+    """As `reason_of`, with the step and the episode where they are known."""
+    where = error.where
+    return reason_of(error, "" if where.episode is None else f"{_doing(where)} of episode {where.episode}")
+
+
+def _doing(where: Where) -> str:
+    return f" in step {where.step}" if where.step is not None else f" in its {where.phase}"
+
+
+def reason_of(error: WorkerError, doing: str = "") -> str:
     """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
-    the worker ended."""
+    the worker ended; `doing`: while it was at what."""
     if isinstance(error, WorkerTimeout):
         place = user_frame(error.stack, innermost_first=True)
-        reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s)"
+        reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
         return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
         if error.signal:
             reason = f"the worker was ended by {error.signal}"
         else:
             reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
+        reason += doing + (": memory ran out" if error.out_of_memory else "")
+        if place := user_frame(error.stack, innermost_first=True):
+            reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
     kind, said = getattr(error, "error_type", ""), " ".join(getattr(error, "error_message", "").split())
     if not kind:
@@ -98,8 +135,10 @@ def reason_of(error: WorkerError) -> str:
         text = lines[-1] if lines else str(error)
     else:
         if isinstance(error, BadObservation):
-            return f"{said}: the environment's observation does not fit its own observation_space"
-        if isinstance(error.__cause__, TreadleError) and said:  # our own words need no type before them
+            casts = "a wrapper such as gymnasium.wrappers.DtypeObservation can cast"
+            return f"{said}: the environment's observation does not fit its own observation_space; {casts}"
+        ours = isinstance(error.__cause__, TreadleError) and not isinstance(error.__cause__, WorkerError)
+        if ours and said:  # our own words need no type before them; those of a pool within it do
             return said
         text = f"{kind}: {said}" if said else kind
     place = user_frame(error.remote_traceback)

@@ -235,7 +235,7 @@ class Gathering:
                 self._crew.strangers.add(worker)  # it may not have heard the rest
             raise error
         if order is not None:
-            self._give_back(worker, order)
+            self._give_back(order)
         self._fresh.discard(worker)
         self._owing.discard(worker)
         self._crew.lose(worker, error)
@@ -245,7 +245,7 @@ class Gathering:
         for request, orders in list(self._open.items()):
             for worker in event.member.slots:
                 if (order := orders.pop(worker, None)) is not None:
-                    self._give_back(worker, order)
+                    self._give_back(order)
             if not orders:
                 del self._open[request]
                 self._versions.over(request)
@@ -254,7 +254,7 @@ class Gathering:
         if not self._crew.died(event):
             self._missed()
 
-    def _give_back(self, worker: int, order: Order) -> None:
+    def _give_back(self, order: Order) -> None:
         """What a failed worker was to make by index is for others now; so is what it would have made after that."""
         rule = self._rule
         if isinstance(rule, ByIndex):

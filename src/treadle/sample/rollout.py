@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import BadObservation, Where
+from treadle.pool.original import attributes_of
 from treadle.sample.adapt import as_environment
 from treadle.sample.agents import action_of, as_agent, reset_agent
 from treadle.sample.in_progress import InProgressEpisode
@@ -43,7 +44,7 @@ def rollout(
     try:
         return _played(env, agent, max_episode_length, animated, pause_per_frame, deterministic)
     except Mismatch as error:
-        step = getattr(error, "treadle_step", None)
+        step = attributes_of(error).get("treadle_step")
         where = Where(phase="step" if step else "reset", step=step or None, episode=0)
         fields: dict[str, Any] = {"path": error.path, "expected": error.expected, "got": error.got}
         raise BadObservation(

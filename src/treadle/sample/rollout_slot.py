@@ -8,7 +8,6 @@ neighbours.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +21,10 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
+from treadle.pool.arena import closed_by_others
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Raised
+from treadle.pool.original import attributes_of
 from treadle.program.base import Description, Program
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
@@ -33,7 +34,7 @@ from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
 from treadle.seeding import SeedStream
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
@@ -180,7 +181,8 @@ class RolloutSlot(Program):
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         rows = range(self._recipe.rows)
-        self._alone = (self._actor.act_alone, control.stopped) if len(rows) == 1 else None
+        alone = len(rows) == 1
+        self._alone = (self._actor.act_alone, control.stopped) if alone else None
         self._most = self._recipe.max_steps or self._endless()
         playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
         now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
@@ -222,7 +224,11 @@ class RolloutSlot(Program):
                     more = False
                 else:
                     row = playing.index(None)
+                    if alone:
+                        control.resets(index)
                     begun = self._begin_or_lose(row, index, order)
+                    if alone:
+                        control.begins()
                     if isinstance(begun, Lost):
                         ready.append((index, 0, begun))
                     else:
@@ -254,7 +260,11 @@ class RolloutSlot(Program):
                         settle()
                         finished = self._finished(row, *end.value)
                 except BaseException as error:  # noqa: BLE001 - raised on, with its place, or told of
+                    if alone:
+                        control.resets(buffers[row].index)
                     begun = self._failed(row, error, now, order)
+                    if alone:
+                        control.begins()
                     mark = perf_counter()
                     if not isinstance(begun, Lost):
                         now[row], playing[row] = begun
@@ -269,6 +279,8 @@ class RolloutSlot(Program):
                     mark = since
                     continue
                 now[row] = playing[row] = None
+                if alone:
+                    control.ends()
                 open_rows -= 1
                 ready += ended
                 mark = perf_counter()
@@ -291,13 +303,8 @@ class RolloutSlot(Program):
 
     def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
         """What to raise when one of the worker's own descriptors fails, `buffer` holding the latest episode."""
-        if error.errno != errno.EBADF or buffer.index < 0:
-            return error
-        told = UsageError(
-            "the environment or the policy has closed descriptors that it has not opened, in this episode or in one "
-            f"shortly before it ({error}): look for os.closerange, or for a library that makes itself a daemon"
-        )
-        return _placed(told, "stream", buffer, None)
+        told = closed_by_others(error)
+        return error if told is None or buffer.index < 0 else _placed(told, "stream", buffer, None)
 
     def _finished(self, row: int, terminated: bool, truncated: bool) -> Episode | None:
         """The episode of a row that has stopped; None: it goes on after all. Raises BadStep."""
@@ -381,10 +388,11 @@ class RolloutSlot(Program):
     def _lost(self, row: int, error: BaseException, order: RolloutOrder) -> Lost | None:
         """An episode whose failure may be skipped has failed; the row has a new environment now. None: the one that
         failed had played others before, so the episode is to be tried again. Raises what may not be skipped."""
-        phase = error.treadle_phase  # type: ignore[attr-defined]
-        if not order.skip or phase not in SKIPPED or not isinstance(error, Exception | SystemExit):
+        placed = attributes_of(error)
+        phase = placed["treadle_phase"]
+        if not order.skip or phase not in SKIPPED or not issubclass(type(error), Exception | SystemExit):
             raise error from None
-        raised = Raised.of(error, phase, **error.treadle_where)  # type: ignore[union-attr]
+        raised = Raised.of(error, phase, **placed["treadle_where"])
         again = self._begun[row] > 1
         with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
             close_env(self._envs[row])
@@ -406,18 +414,21 @@ class RolloutSlot(Program):
         try:
             return self._sink.add(episode)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EBADF:
+            if isinstance(error, OSError) and closed_by_others(error) is not None:
                 raise self._closed_by_others(error, self._buffers[self._latest]) from None
-            error.treadle_phase = "write"  # type: ignore[attr-defined]
-            error.treadle_where = {"episode": episode.index, "seed": episode.seed}  # type: ignore[attr-defined]
+            where = {"episode": episode.index, "seed": episode.seed}
+            attributes_of(error).update(treadle_phase="write", treadle_where=where)
             raise
 
     def _blamed(self, error: BaseException, now: list[Any]) -> BaseException:
         """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
-        row = getattr(error, "treadle_row", getattr(error.__context__, "row", None))  # the latter: a spaces.Mismatch's
+        row = attributes_of(error).get("treadle_row")
+        context = vars(BaseException)["__context__"].__get__(error)  # its class may make more of reading it
+        if row is None and type(context) is Mismatch:
+            row = context.row
         if row is None or now[row] is None:
             row = next(row for row, observation in enumerate(now) if observation is not None)
-        if isinstance(error, BadAction):  # as plain text: its path is the action's, not an observation's
+        if issubclass(type(error), BadAction):  # as plain text: its path is the action's, not an observation's
             error = UsageError(str(error))
         return _placed(error, "policy", self._buffers[row], None)
 
@@ -445,15 +456,14 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
     """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
     from treadle.pool.serve import portable
 
-    error.treadle_phase = phase  # type: ignore[attr-defined]
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1
-    if isinstance(error, BadStep) and error.step is not None:
+    if type(error) is BadStep and error.step is not None:
         where["step"] = error.step
     elif phase == "step":
         where["last_action"] = portable(action)
-    error.treadle_where = where  # type: ignore[attr-defined]
+    attributes_of(error).update(treadle_phase=phase, treadle_where=where)
     return error
 
 

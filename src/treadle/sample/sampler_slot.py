@@ -16,6 +16,7 @@ from typing import Any
 from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.loan import Lender
+from treadle.pool.original import attributes_of
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
@@ -218,7 +219,7 @@ class SamplerSlot(Program):
                 worker.update_env(parcel.open())
             self._env = order.env or self._env
         except BaseException as error:
-            error.treadle_phase = "update"  # type: ignore[attr-defined]
+            attributes_of(error)["treadle_phase"] = "update"
             raise
 
     def _rebuild(self) -> None:
@@ -260,10 +261,11 @@ def latest(told: tuple[Parcel, ...], update: tuple[Parcel, ...]) -> tuple[Parcel
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
     """The same exception, knowing in which episode it happened, and in which step if its worker could tell."""
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
-    if isinstance(error, BadStep):
+    if type(error) is BadStep:
         in_step(error, None)
-    step = getattr(error, "treadle_step", None)
-    episode = getattr(error, "treadle_episode", None) if index is None else index
-    error.treadle_phase = "reset" if step == 0 else "rollout"  # type: ignore[attr-defined]
-    error.treadle_where = {"episode": episode, "seed": seed, "step": step or None}  # type: ignore[attr-defined]
+    placed = attributes_of(error)
+    step = placed.get("treadle_step")
+    episode = placed.get("treadle_episode") if index is None else index
+    phase = "reset" if step == 0 else "rollout"
+    placed.update(treadle_phase=phase, treadle_where={"episode": episode, "seed": seed, "step": step or None})
     return error

@@ -185,8 +185,9 @@ def tight_loop(worker: Any, lender: Lender | None = None) -> TightLoop | None:
 
 def _misshapen(error: Exception, step: int) -> Exception:
     """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
-    inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-    if not inside and isinstance(error, TypeError | ValueError):
+    frames = vars(BaseException)["__traceback__"].__get__(error)  # its class may make more of reading it
+    inside = frames is not None and frames.tb_next is not None
+    if not inside and issubclass(type(error), TypeError | ValueError):
         error = BadStep(f"step must return five values: {error}")
     in_step(error, step)
     return error

@@ -17,7 +17,7 @@ from treadle.sample.steps import EnvSpec
 Infos = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TimeStepBatch:
     """T steps as columns. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
 
@@ -51,6 +51,9 @@ class TimeStepBatch:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} steps>"
 
     @classmethod
     def concatenate(cls, *batches: TimeStepBatch) -> TimeStepBatch:

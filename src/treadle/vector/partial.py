@@ -81,12 +81,15 @@ class PartialBatches:
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
     ) -> None:
-        """Ask for resets. Raises UsageError when a slot is out or ready."""
+        """Ask for resets. Raises UsageError when a slot is out or ready, BrokenPool after a worker's death."""
+        self._pool.check()
         self._check(slots, "reset", {FREE, STALE})
         self._post(Op.RESET, {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)})
 
     def send(self, actions: Any, slots: Sequence[int] | None = None) -> None:
-        """Ask for steps of free slots (None: all). Raises UsageError or BadAction; then nothing was sent."""
+        """Ask for steps of free slots (None: all). Raises UsageError or BadAction, and BrokenPool after a worker's
+        death; then nothing was sent."""
+        self._pool.check()
         n = self._pool.n
         chosen = list(range(n)) if slots is None else chosen_slots(np.asarray(slots).ravel().tolist(), n)
         self._check(chosen, "step", {FREE})
@@ -107,13 +110,15 @@ class PartialBatches:
 
         Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and hands
         out at most `most` (None: `least`). infos and finals are keyed by row. Raises NothingPending, WaitTimeout (with
-        everything kept for the next `recv`), and once for each slot that failed its error.
+        everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all that
+        was left of a worker's death has been received.
         """
         least = self.batch_size if least is None else least
         most = max(least, 1) if most is None else most
         if least < 1 or most < least:
             raise UsageError(f"recv needs 1 <= min <= max, got min={least}, max={most}")
         if not self.open:
+            self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
         while not self._errors and self._requests and len(self._ready) < least:

@@ -8,7 +8,7 @@ its whole way through shared memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from treadle.vector.turns import one_at_a_time
 Act = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rollout:
     """T steps of n slots, time first. Arrays are the holder's to keep; the memory is used again when they are gone.
 
@@ -60,8 +60,12 @@ class Rollout:
     episode_ids: np.ndarray
     infos: list[Any]
     bootstrap: Any
-    following: Any = field(repr=False)
-    terminal_observations: dict[tuple[int, int], Any] = field(repr=False)
+    following: Any
+    terminal_observations: dict[tuple[int, int], Any]
+
+    def __repr__(self) -> str:
+        steps, slots = self.rewards.shape
+        return f"<Rollout: {steps:,} steps of {slots:,} slots, {int(self.valid.sum()):,} transitions>"
 
     @cached_property
     def next_obs(self) -> Any:
