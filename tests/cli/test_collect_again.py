@@ -107,6 +107,29 @@ def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(for
     assert "nothing to do" in again.stdout
 
 
+@pytest.mark.parametrize("content", [None, "", '{"total_episodes": 9', "[]"])
+def test_a_dataset_that_is_not_described_is_put_together_again(content: str | None, tmp_path: Path) -> None:
+    """Minari could not load it, and the run was called complete."""
+    out = tmp_path / "o"
+    play = ("collect", f"{ZOO}:Walk", "--episodes", 9, "--out", out)
+    assert treadle(*play).returncode == 0
+    before = files(out)
+    (path,) = out.rglob("metadata.json")
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    done = treadle(*play, "--resume")
+    line = one_line(done.stderr)
+    assert done.returncode == 0, line
+    assert line.startswith(f"treadle: damaged: {path}")
+    assert line.endswith("the dataset is put together again from its data")
+    assert files(out) == before
+    path.write_text(json.dumps({**json.loads(path.read_text()), "author": "a person"}))
+    again = treadle(*play, "--resume")
+    assert "nothing to do" in again.stdout
+    assert "a person" in path.read_text()
+
+
 # -- a run that grows --------------------------------------------------------------------------------------------------
 
 GROWING = {

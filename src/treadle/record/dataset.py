@@ -201,10 +201,13 @@ def collect_dataset(
             damage = _damage(_data_file(output, format), found)
             if damage == GONE:
                 log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
-            elif not damage and not checked.grown and not (retry_skipped and found.skipped):
-                dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
-                return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
             elif not damage:
+                undescribed = _undescribed(output, format)
+                if not undescribed and not checked.grown and not (retry_skipped and found.skipped):
+                    dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
+                    return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
+                if undescribed:
+                    log.warning("damaged: %s; the dataset is put together again from its data", undescribed)
                 left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
                 try:
                     had, reopened = place.reopen(_data_file(output, format), format, left_out), True
@@ -273,6 +276,18 @@ def _damage(path: Path, summary: Summary) -> str:
     if summary.data_bytes in (0, size):
         return ""
     return f"{path} has {size:,} bytes and was written with {summary.data_bytes:,}"
+
+
+def _undescribed(output: Path, format: Format) -> str:
+    """What is wrong with the description of a complete run's dataset, without which Minari cannot load it; "" for
+    nothing. A person may have changed its words."""
+    path = output / "data" / minari_files.METADATA_FILE
+    try:
+        if format == "hdf5" and type(json.loads(path.read_text())) is not dict:
+            return f"{path} is no JSON object"
+    except (OSError, ValueError) as error:
+        return f"{path}: {error}"
+    return ""
 
 
 def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
