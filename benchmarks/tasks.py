@@ -9,6 +9,9 @@ next task costs (every 100 steps). Contestants take turns; each builds its sampl
 - *Treadle*: `VectorSampledTasks` with as many workers as cores.
 - *AllenAct*: its `VectorSampledTasks` with as many processes; and, for 8 tasks, with one process a task, its default.
   It is given `fork`, because its modules need stand-ins here, which a clean process would not have.
+
+`--costs 5,20,80` asks something else: from which cost of a step (microseconds that a task computes) workers pay,
+against stepping the same tasks in the caller (`SingleProcessVectorSampledTasks`). With `--wait` tasks wait instead.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import gymnasium as gym
@@ -75,11 +78,18 @@ class Clock(Sensor[Any]):
 
 
 class IdleTask(Task[Any]):
-    """Shows its sensors and is over after its steps."""
+    """Shows its sensors and is over after its steps. Its environment is what a step costs: (seconds, waiting?)."""
 
     action_space = gym.spaces.Discrete(4)  # type: ignore[assignment]  # the same for all
 
     def _step(self, action: Any) -> RLStepResult:
+        seconds, waits = self.env
+        if waits:
+            sleep(seconds)
+        elif seconds:
+            until = perf_counter() + seconds
+            while perf_counter() < until:
+                pass
         return RLStepResult(self.get_observations(), 1.0, False, {})
 
     def reached_terminal_state(self) -> bool:
@@ -90,17 +100,18 @@ class IdleTask(Task[Any]):
 
 
 class IdleSampler(TaskSampler):
-    """Tasks without end. kind: "picture" or "dict"."""
+    """Tasks without end. kind: "picture" or "dict"; cost: see `IdleTask`."""
 
     length = float("inf")
     last_sampled_task = None
     all_observation_spaces_equal = True
 
-    def __init__(self, kind: str, mp_ctx: Any = None) -> None:
+    def __init__(self, kind: str, cost: tuple[float, bool] = (0.0, False), mp_ctx: Any = None) -> None:
+        self._cost = cost
         self._sensors = [Picture()] if kind == "picture" else [Place(), Goal(), Clock()]
 
     def next_task(self, force_advance_scene: bool = False) -> Task[Any] | None:
-        return IdleTask(None, self._sensors, {}, LENGTH)
+        return IdleTask(self._cost, self._sensors, {}, LENGTH)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -225,6 +236,31 @@ def turn(setup: Callable[[str], Any], kind: str, seconds: float, warmup: float) 
         close()
 
 
+def where_processes_pay(costs: Sequence[float], waits: bool, workers: int, rounds: int, seconds: float) -> str:
+    """A table: steps of 8 and 64 small dicts a second, in the caller and with workers, for each cost of a step. The
+    two take turns, and the best turn counts: other work on the machine only ever makes one slower."""
+    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+
+    lines = ["| a step | tasks | in the caller | workers | workers / caller |", "|---|---:|---:|---:|---:|"]
+    for cost in costs:
+        for tasks in (8, 64):
+            args = [{"kind": "dict", "cost": (cost / 1e6, waits)}] * tasks
+            best = [0.0, 0.0]
+            with (
+                SingleProcessVectorSampledTasks(IdleSampler, args, should_log=False) as alone,
+                VectorSampledTasks(IdleSampler, args, max_processes=workers, should_log=False) as together,
+            ):
+                runs = [stepping(alone, tasks), stepping(together, tasks)]
+                for _ in range(rounds):
+                    for which, run in enumerate(runs):
+                        steps, wall = run(seconds)
+                        best[which] = max(best[which], steps / wall)
+            what = f"{'waits' if waits else 'computes'} {cost:g} us"
+            progress(f"{what}, {tasks} tasks: {best[0]:,.0f}, {best[1]:,.0f}")
+            lines.append(f"| {what} | {tasks} | {best[0]:,.0f} | {best[1]:,.0f} | {best[1] / best[0]:.2f} |")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line `argv` (None: the process's own); prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
@@ -233,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warmup", type=float, default=0.5, help="seconds stepped before the clock starts (0.5)")
     parser.add_argument("--only", default=",".join(ROWS), help="rows: picture-N or dict-N, with any N (%(default)s)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (all)")
+    parser.add_argument("--costs", default="", help="where workers pay: microseconds that a step takes, A,B,...")
+    parser.add_argument("--wait", action="store_true", help="with --costs: steps wait instead of computing")
     options = parser.parse_args(argv)
     facts: dict[str, Any] = machine() | {
         "date": datetime.date.today().isoformat(),
@@ -241,6 +279,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "warmup": options.warmup,
         "workers": options.workers,
     }
+    if options.costs:
+        costs = [float(cost) for cost in options.costs.split(",")]
+        print(where_processes_pay(costs, options.wait, options.workers, options.rounds, options.seconds))
+        print(facts)
+        return 0
     lines, notes = [], []
     for row in options.only.split(","):
         kind, _, number = row.rpartition("-")

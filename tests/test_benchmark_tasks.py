@@ -35,6 +35,18 @@ def test_steps_are_counted(kind: str) -> None:
         assert measured.cpu_s > 0
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_takes_what_it_is_to_cost(waits: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with SingleProcessVectorSampledTasks(
+        IdleSampler, [{"kind": "dict", "cost": (0.002, waits)}], should_log=False
+    ) as vec:
+        steps, wall = stepping(vec, 1)(0.05)
+        assert wall >= 0.002 * steps
+    asked = ["--rounds", "1", "--seconds", "0.02", "--costs", "50", "--workers", "1", *(["--wait"] if waits else [])]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.count(f"| {'waits' if waits else 'computes'} 50 us |") == 2
+
+
 @pytest.mark.heavy
 @pytest.mark.slow
 def test_a_row_with_all_contestants(capsys: pytest.CaptureFixture[str]) -> None:

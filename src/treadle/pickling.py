@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from enum import EnumType
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -30,6 +31,33 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if spawning is not None:  # see `treadle.pool.carried`; before `__init__`, which reads it
             self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(_of_multiprocessing(spawning))
         super().__init__(file, protocol, buffer_callback)
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:  # a class by value
+            kind = type(obj)
+            if kind.__setattr__ is not type.__setattr__ and not issubclass(kind, EnumType):
+                *made, fill = reduced
+                reduced = (*made, partial(_fill_guarded, fill))
+        return reduced
+
+
+class _Unguarded:
+    """A class whose metaclass lets nobody set its attributes (a frozen configuration, say), while it is made."""
+
+    def __init__(self, guarded: type) -> None:
+        object.__setattr__(self, "guarded", guarded)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "guarded"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        type.__setattr__(object.__getattribute__(self, "guarded"), name, value)
+
+
+def _fill_guarded(fill: Any, guarded: type, state: Any) -> None:
+    """cloudpickle fills a class that it makes by setting attributes, which some metaclasses forbid."""
+    fill(_Unguarded(guarded), state)
 
 
 def _of_multiprocessing(spawning: Any) -> dict[type, Any]:
