@@ -23,10 +23,12 @@ def treadle(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     )
 
 
-def at_once(*commands: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
-    """Run commands that know nothing of one another beside each other: most of each is the start of an interpreter."""
-    with ThreadPoolExecutor(len(commands)) as threads:
-        return list(threads.map(lambda command: treadle(*command), commands))
+def at_once(*commands: Sequence[object], cwds: Sequence[Path] | None = None) -> list[subprocess.CompletedProcess[str]]:
+    """Run commands that know nothing of one another beside each other, a few at a time; `cwds`: where each."""
+    with ThreadPoolExecutor(4) as threads:
+        return list(
+            threads.map(lambda command, cwd: treadle(*command, cwd=cwd), commands, cwds or [None] * len(commands))
+        )
 
 
 def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ZOO, one_line, run_hash, summary, treadle
+from command import ZOO, at_once, one_line, run_hash, run_hashes, summary, treadle
 
 from treadle import seeding
 
@@ -27,9 +27,9 @@ def test_episodes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
     gate, bad = tmp_path / "gate", bad_among(30)
     assert 5 < len(bad) < 15
     files, hashes = set(), set()
-    for workers in (1, 3):
-        out = tmp_path / str(workers)
-        done = treadle(*fragile(gate, "--episodes", 30, "--workers", workers, "--out", out))
+    outs = {workers: tmp_path / str(workers) for workers in (1, 3)}
+    both = at_once(*(fragile(gate, "--episodes", 30, "--workers", n, "--out", out) for n, out in outs.items()))
+    for out, done in zip(outs.values(), both, strict=True):
         assert done.returncode == 0, done.stderr
         told = summary(out)
         causes = {each["cause"].split(" (zoo.py:")[0] for each in told["skipped"]}
@@ -155,12 +155,11 @@ def files(out: Path) -> dict[str, bytes]:
 def test_a_complete_run_grows_and_ends_with_the_same_bytes(case: str, tmp_path: Path) -> None:
     play, amount, less, more = GROWING[case]
     out = tmp_path / "o"
-    run_hash(out, *play, amount, less, "--workers", 2)
+    run_hashes({out: (*play, amount, less, "--workers", 2), tmp_path / "r": (*play, amount, more)})
     before = summary(out)["episodes"]
     done = treadle("collect", *play, amount, more, "--out", out, "--resume", "--verify", 0)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"({before} from before)" in done.stdout
-    run_hash(tmp_path / "r", *play, amount, more)
     assert summary(out)["digests"] == summary(tmp_path / "r")["digests"]
     assert files(out) == files(tmp_path / "r")
     assert not [path.name for path in out.iterdir() if path.name in (".parts", ".reopened", ".replaced")]
@@ -207,11 +206,11 @@ def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_pat
     assert not [line for line in more.stderr.splitlines() if int(line.split()[2]) < 20], "they stay left out"
     gate.touch()
     play = tuple(30 if each == 20 else each for each in play)
-    done = treadle(*play, "--resume", "--retry-skipped")
-    assert (done.returncode, done.stderr) == (0, "")
+    reference = tuple(tmp_path / "r" if each == out else each for each in play)
+    done, fresh = at_once((*play, "--resume", "--retry-skipped"), reference)
+    assert (done.returncode, done.stderr, fresh.returncode) == (0, "", 0)
     assert summary(out)["skipped"] == []
     assert f"({30 - len(bad_among(30))} from before)" in done.stdout
-    assert treadle(*(tmp_path / "r" if each == out else each for each in play)).returncode == 0
     assert summary(out)["hash"] == summary(tmp_path / "r")["hash"]
     assert files(out) == files(tmp_path / "r")
     assert "nothing to do" in treadle(*play, "--resume", "--retry-skipped").stdout
@@ -221,19 +220,24 @@ def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_pat
 def test_a_run_that_cannot_be_taken_apart_is_made_again(damage: str, tmp_path: Path) -> None:
     out, other = tmp_path / "o", tmp_path / "other"
     play = (f"{ZOO}:Walk", "--out", out)
-    run_hash(out, f"{ZOO}:Walk", "--episodes", 9)
+    walk = f"{ZOO}:Walk"
+    plays = {
+        out: (walk, "--episodes", 9),
+        other: (walk, "--episodes", 9, "--seed", 1),
+        tmp_path / "r": (walk, "--episodes", 12),
+    }
+    *_, reference = run_hashes(plays)
     kept = out / ".episodes"
     if damage == "gone":
         kept.unlink()
     elif damage == "short":
         os.truncate(kept, kept.stat().st_size - 1)
     else:
-        run_hash(other, f"{ZOO}:Walk", "--episodes", 9, "--seed", 1)
         kept.write_bytes((other / ".episodes").read_bytes())
     done = treadle("collect", *play, "--episodes", 12, "--resume")
     assert done.returncode == 0
     assert "the episodes of the complete run are made again: " in one_line(done.stderr)
-    assert summary(out)["hash"] == run_hash(tmp_path / "r", f"{ZOO}:Walk", "--episodes", 12)
+    assert summary(out)["hash"] == reference
 
 
 def test_a_run_that_cannot_begin_to_grow_is_as_it_was(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import COMMAND, LIMIT, ZOO, at_once, one_line, run_hash, run_hashes, started, summary, treadle, until
@@ -351,13 +352,22 @@ BAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[subprocess.CompletedProcess[str], Path]]:
+    """What came of each command of `BAD`, and the folder that it ran in."""
+    folders = {case: tmp_path_factory.mktemp("bad") for case in BAD}
+    commands = [("collect", *BAD[case][0], "--out", folder / "o") for case, folder in folders.items()]
+    done = at_once(*commands, cwds=list(folders.values()))
+    return dict(zip(folders, zip(done, folders.values(), strict=True), strict=True))
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_told_in_one_line_and_leaves_nothing(case: str, tmp_path: Path) -> None:
-    arguments, code, expected = BAD[case]
-    done = treadle("collect", *arguments, "--out", tmp_path / "o", cwd=tmp_path)
+def test_bad_input_is_told_in_one_line_and_leaves_nothing(case: str, bad: dict[str, Any]) -> None:
+    _, code, expected = BAD[case]
+    done, folder = bad[case]
     assert expected in one_line(done.stderr)
     assert (done.returncode, done.stdout) == (code, "")
-    assert not any(tmp_path.iterdir())
+    assert not any(folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -472,10 +482,13 @@ def test_a_damaged_file_is_named_and_force_mends_it(name: str, walked: tuple[Pat
 def test_parts_that_only_have_to_be_merged_are_not_called_nothing(tmp_path: Path) -> None:
     from treadle.record.merge import load
 
-    play = ("collect", f"{ZOO}:Heavy", "--episodes", 20, "--workers", 2, "--out", tmp_path / "o", "--verify", 0)
+    heavy = (f"{ZOO}:Heavy", "--episodes", 20, "--workers", 2, "--verify", 0)
+    play = ("collect", *heavy, "--out", tmp_path / "o")
+    run_hash(tmp_path / "r", *heavy)
+    (whole,) = tmp_path.glob("r/treadle/*/data/main_data.hdf5")
 
-    def limit() -> None:  # bytes a file: room for each worker's part, not for both in one
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    def limit() -> None:  # bytes a file: room for a worker's part, even if it makes all episodes, not for the dataset
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole.stat().st_size - 1, resource.RLIM_INFINITY))
 
     done = treadle(*play, preexec_fn=limit)
     first, second = done.stderr.strip().splitlines()
