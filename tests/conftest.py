@@ -229,9 +229,14 @@ class Snapshot:
             processes=session_processes({*servers, *(() if tracker is None else (tracker,))}, anew=anew),
             fds={fd: target for fd, target in open_fds().items() if fd not in lines},
             shm=frozenset(os.listdir(SHM)) if SHM.is_dir() else frozenset(),
-            threads=frozenset(threading.enumerate()),
+            threads=frozenset(thread for thread in threading.enumerate() if runs(thread)),
             handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
         )
+
+
+def runs(thread: threading.Thread) -> bool:
+    """Whether it runs. A raw thread that asked `threading` for its name stays listed as a dummy after its end."""
+    return not isinstance(thread, threading._DummyThread) or thread.ident in sys._current_frames()
 
 
 def open_fds() -> dict[int, str]:

@@ -44,7 +44,7 @@ def test_three_seeds_solve_cartpole_and_are_drawn(tmp_path: Path) -> None:
     assert [run["seed"] for run in runs] == [1, 2, 3]
     for run in runs:
         assert np.mean(run["returns"][:20]) < 100  # it was not solved to begin with
-        # at some time: how a run goes on from there differs from processor to processor, with the last bits of its floats
+        # at some time: how a run goes on from there differs from processor to processor, by the last bits of floats
         assert np.convolve(run["returns"], np.ones(20) / 20, "valid").max() >= 475
     root = ET.parse(picture).getroot()
     curves = root.findall("{http://www.w3.org/2000/svg}polyline")
