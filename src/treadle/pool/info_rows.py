@@ -155,8 +155,7 @@ class InfoRows(Mapping[int, Any]):
     @cached_property
     def _places(self) -> dict[int, tuple[Schema, int, bytes] | None]:
         places: dict[int, Any] = dict.fromkeys(self.rest)
-        for schema, records in self.records():
-            data = records.tobytes()
+        for (schema, data), (_, records) in zip(self.groups, self.records(), strict=True):
             for at, slot in enumerate(records["slot"].tolist()):
                 places[slot] = schema, at * schema.size, data
         return dict(sorted(places.items()))
