@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import os
 import pickle
 import subprocess
 import sys
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar
 
 from treadle import pickling
@@ -39,7 +41,11 @@ def test_a_class_that_nobody_may_change() -> None:
 
     Base.register(int)
     found = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], input=pickling.dumps((Config, Base)), stdout=subprocess.PIPE, check=True
+        [sys.executable, "-c", ELSEWHERE],
+        input=pickling.dumps((Config, Base)),
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},  # the metaclass itself goes by reference
     )
     assert found.stdout.decode().split() == ["6", "7", "True", "kept", "abstract"]
 
