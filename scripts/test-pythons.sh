@@ -36,7 +36,7 @@ for version in 3.12 3.13; do
   PYTHON=$python scripts/setup.sh "$venv" dev
   echo "test-pythons: Python $version"
   tested+=("$version")
-  "$venv/bin/python" -m pytest -m 'not heavy and not slow' -p no:cacheprovider "$@" || failed+=("$version")
+  "$venv/bin/python" -m pytest -m 'not heavy and not slow' -p no:cacheprovider -n 2 --dist worksteal "$@" || failed+=("$version")
 done
 
 echo "test-pythons: tested: ${tested[*]:-none}; failed: ${failed[*]:-none}"
