@@ -154,8 +154,19 @@ class Dispatch:
             turnstile.release()
         return True
 
-    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1, together: bool = False) -> list[int]:
-        """Send each of several members a request: all or, when one of them cannot be sent, none."""
+    def send_all(
+        self,
+        op: Op,
+        orders: Sequence[Order],
+        block: int = -1,
+        together: bool = False,
+        expect: Callable[[Member, int, tuple[int, ...]], object] | None = None,
+    ) -> list[int]:
+        """Send each of several members a request: all or, when one of them cannot be sent, none.
+
+        `expect` is told (member, number, slots) of each before it is sent: an interrupt (Ctrl-C) between the two leaves
+        an answer awaited that may never come, which is found out, and never one that nobody waits for.
+        """
         with self._lock:  # against a `close` from another thread
             self.check()
             packed: list[Any] = []
@@ -175,6 +186,8 @@ class Dispatch:
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
                 request = Request(self.next_id(), op, payload, block, together)
+                if expect is not None:
+                    expect(member, request.id, slots)
                 member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
                 ids.append(request.id)
             return ids

@@ -84,9 +84,7 @@ class Flight:
 
     def launch(self, pool: Dispatch, orders: Sequence[Order], sent_as: Op | None = None) -> None:
         """Send it, all or nothing. Raises UsageError when one of the requests cannot be sent."""
-        ids = pool.send_all(sent_as or self.op, orders, self.block)
-        for (member, _, slots), id in zip(orders, ids, strict=True):
-            self.expect(member, id, slots)
+        pool.send_all(sent_as or self.op, orders, self.block, expect=self.expect)
         self.sent = True
 
     def expect(self, member: Member, id: int, slots: Iterable[int] | None = None) -> None:
