@@ -63,9 +63,9 @@ class Dispatch:
         self._lock = threading.RLock()
         self.n = len(factories)
         _check(factories, backend, workers, inline, on_failure, worker_output)
-        _check_seconds("step_timeout", step_timeout, none=True)
-        _check_seconds("start_timeout", start_timeout)
-        _check_seconds("close_timeout", close_timeout, zero=True)
+        check_seconds("step_timeout", step_timeout, none=True)
+        check_seconds("start_timeout", start_timeout)
+        check_seconds("close_timeout", close_timeout, zero=True)
         if backend == "process":
             from treadle.pool import process
 
@@ -445,7 +445,7 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {worker_output!r}")
 
 
-def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
+def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
         return
