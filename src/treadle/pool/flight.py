@@ -91,6 +91,12 @@ class Flight:
         """An answer is to come: about these slots, None: all of the member's."""
         self._waiting[member.index, id] = member, member.slots if slots is None else tuple(slots)
 
+    def ring(self) -> None:
+        """Ring for what is awaited: an interrupt may have come between a request and its ring."""
+        for member, _ in self._waiting.values():
+            if member.worker.line is not None:
+                member.worker.line.bell.release()
+
     def forget(self, member: Member) -> set[int]:
         """No answer of the member's will come any more. Returns the slots that it owed one about."""
         mine = [key for key in self._waiting if key[0] == member.index]

@@ -390,6 +390,7 @@ class Lockstep:
         """Wait for an interrupted flight and drop what it brings."""
         assert self._flight is not None
         flight = self._flight
+        flight.ring()
         try:
             flight.collect(self.pool)
         except WorkerError:
