@@ -2,7 +2,8 @@
 
 The limit is W processes that never talk to anyone, each with one env and the same small NumPy policy: the tightest loop
 that acts, steps, keeps the latest row, and resets. Contestants, interleaved with it: the same loops where each keeps
-what it sees in an array of its own, which is the least that whoever wants the data has to pay; and
+what it sees in an array of its own, which is the least that whoever wants the data has to pay; the same loops with a
+seed for every reset, which is the least that episodes by index cost (ALE loads its ROM anew for it); and
 `MultiprocessingSampler.obtain_samples` with W workers, in both schedules. A rate is env steps in the returned batch
 over the seconds of the call, so that stopping, joining the episodes, those that were begun for nothing and everything
 else the caller does is in it. Starting workers is not, nor are first touches of memory: a call of the same size goes
@@ -14,10 +15,11 @@ megabytes a second through the stream.
 
 import argparse
 import datetime
+import itertools
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -67,58 +69,79 @@ def policy_for(name: str) -> SmallPolicy:
 # -- the limit ---------------------------------------------------------------------------------------------------------
 
 
-def play(env: gym.Env[Any, Any], policy: SmallPolicy, seconds: float, rows: np.ndarray) -> tuple[int, float]:
-    """Act, step, keep the row, reset, until `seconds` have passed; (env steps, wall seconds).
+Run = Callable[[float], tuple[int, float]]  # plays for so many seconds: (env steps, wall seconds)
 
-    rows: [n, *shape], where row after row is kept, from the first again after the last.
+
+def play(env: gym.Env[Any, Any], policy: SmallPolicy, rows: np.ndarray, seeds: Iterator[int] | None) -> Run:
+    """Act, step, keep the row, reset.
+
+    rows: [n, *shape], where row after row is kept, from the first again after the last. seeds: of the resets, None:
+    without.
     """
     places: list[Any] = [memoryview(row) if row.ndim == 1 else row for row in rows]  # type: ignore[arg-type]
     kept, last = np.zeros((len(rows), 4)), len(rows) - 1
-    at, row, numbers = 0, places[0], kept[0]
     act, step, reset, clock = policy.get_action, env.step, env.reset, perf_counter
-    observation, _ = reset()
-    steps, start = 0, clock()
-    end = start + seconds
-    while True:
-        action, _ = act(observation)
-        observation, reward, terminated, truncated, _ = step(action)
-        numbers[0], numbers[1], numbers[2], numbers[3] = action, reward, terminated, truncated
-        row[:] = observation
-        if last:
-            at = at + 1 if at < last else 0
-            row, numbers = places[at], kept[at]
-        steps += 1
-        if terminated or truncated:
-            observation, _ = reset()
-            now = clock()
-            if now >= end:
-                return steps, now - start
+
+    def run(seconds: float) -> tuple[int, float]:
+        at, row, numbers = 0, places[0], kept[0]
+        observation, _ = reset(seed=None if seeds is None else next(seeds))
+        steps, start = 0, clock()
+        end = start + seconds
+        while True:
+            action, _ = act(observation)
+            observation, reward, terminated, truncated, _ = step(action)
+            numbers[0], numbers[1], numbers[2], numbers[3] = action, reward, terminated, truncated
+            row[:] = observation
+            if last:
+                at = at + 1 if at < last else 0
+                row, numbers = places[at], kept[at]
+            steps += 1
+            if terminated or truncated:
+                now = clock()
+                if now >= end:
+                    return steps, now - start
+                observation, _ = reset(seed=None if seeds is None else next(seeds))
+
+    return run
 
 
-def _serve(name: str, seed: int, rows: int, requests: Connection, barrier: Barrier) -> None:
+def playing(name: str, rows: int, reseed: bool, seed: int) -> Run:
+    """What a process of the limit does: one env, the row's policy, and so many rows of memory."""
     env = WORKLOADS[name].make()
     env.reset(seed=seed)
-    policy = policy_for(name)
     space = env.observation_space
     assert isinstance(space, gym.spaces.Box)
     memory = np.full((rows, *space.shape), 1, space.dtype)
+    return play(env, policy_for(name), memory, itertools.count(10**6 * seed) if reseed else None)
+
+
+def _serve(setup: Callable[[int], Run], seed: int, requests: Connection, barrier: Barrier) -> None:
+    run = setup(seed)
     if any(module.partition(".")[0] == "treadle" for module in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)
     while (seconds := requests.recv()) is not None:
         barrier.wait(_TIMEOUT_S)
-        requests.send(play(env, policy, seconds, memory))
-    env.close()
+        requests.send(run(seconds))
 
 
-def limit(name: str, workers: int, seconds: float, *, rows: int = 1) -> Measure:
-    """W independent loops, started together, each with so many rows; the wall time is that of the slowest."""
+def limit(name: str, workers: int, seconds: float, *, rows: int = 1, reseed: bool = False) -> Measure:
+    """Loops with so many rows each. reseed: every reset has a seed, as it must be where any episode is to be played
+    again by itself."""
+    return independent(partial(playing, name, rows, reseed), workers, seconds)
+
+
+def independent(setup: Callable[[int], Run], workers: int, seconds: float) -> Measure:
+    """W processes that never talk to anyone, started together; the wall time is that of the slowest.
+
+    setup: called in each with its seed, returns what it runs; picklable by module path.
+    """
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(workers)
     lines = []
     for i in range(workers):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(name, SEED + i, rows, theirs, barrier), daemon=True)
+        process = context.Process(target=_serve, args=(setup, SEED + i, theirs, barrier), daemon=True)
         process.start()
         theirs.close()
         lines.append((ours, process))
@@ -273,6 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates: dict[str, float] = {}
         contestants: dict[str, Callable[..., Measure]] = {
             "limit": limit,
+            "limit, seeded resets": partial(limit, reseed=True),
             "limit, rows kept": partial(limit, rows=KEPT),
             "treadle": partial(treadle, schedule="arrival", rates=rates),
             "treadle, deterministic": partial(treadle, schedule="deterministic", rates=rates),

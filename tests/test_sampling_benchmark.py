@@ -19,7 +19,7 @@ from tally import Tally  # noqa: E402
 def test_the_limits_loop_counts_its_steps(tmp_path: Path) -> None:
     for rows in (1, 7):
         env = Tally(str(tmp_path))
-        steps, seconds = play(env, policy_for("cartpole"), 0.05, np.zeros((rows, 4), np.float32))
+        steps, seconds = play(env, policy_for("cartpole"), np.zeros((rows, 4), np.float32), None)(0.05)
         assert seconds >= 0.05
         assert steps == env.steps > 7
         env.close()
