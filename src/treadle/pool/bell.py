@@ -19,16 +19,21 @@ import os
 import queue
 import select
 import sys
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.rhythm import HOLE, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 
 SLICE = 0.05  # seconds that one sleep lasts at most: between them somebody looks at the processes
-SPIN_TRIES = 1500  # past about 1,500 tries (100 us) no further gain was measured, below 200 none
+LOOKS = range(int(os.environ.get('X_LOOKS', 32)))  # looks between two glances at the clock: about a microsecond
+YIELD = os.environ.get('X_YIELD') == '1'
+CAP = os.environ.get('X_CAP') == '1'
+_yield = os.sched_yield
 
 
 class Bell(Protocol):
@@ -129,24 +134,83 @@ def cores() -> int:
     return max(1, count)
 
 
-def spins(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
-    """Tries before sleeping, as (caller, worker). Pure.
+def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[bool, int]:
+    """Who may try before it sleeps, as (the caller, how many of the workers). Pure.
 
-    With inline slots the caller is one more runnable process. Without, it has nothing to do while its workers step,
-    so with as many workers as cores it sleeps at once and the workers, whose next order comes soon, do the trying.
-    That is so in lockstep; what else workers are asked comes later than it pays to try.
+    As many as there are cores for them. With inline slots the caller is one more runnable process. Without, it has
+    nothing to do while its workers step, so with as many workers as cores it sleeps at once, and ...
     """
-    if inline or not lockstep:
-        return (SPIN_TRIES, SPIN_TRIES) if workers + 1 <= cores else (0, 0)
+    if "X_WHO" in os.environ:
+        a, b = os.environ["X_WHO"].split("/")
+        return bool(int(a)), int(b)
     if workers + 1 <= cores:
-        return SPIN_TRIES, SPIN_TRIES
-    return (0, SPIN_TRIES) if workers <= cores else (0, 0)
+        return True, workers
+    if inline or not lockstep or workers > cores:
+        return False, 0
+    return False, workers
 
 
-def await_bell(bell: Bell, tries: int, timeout: float) -> bool:
-    """Try, then sleep up to `timeout` seconds. True when the bell rang."""
-    acquire = bell.acquire
-    for _ in range(tries):
-        if acquire(False):
-            return True
-    return acquire(True, timeout)
+class Waiting:
+    """How one side waits for a word of the other's: it looks for as long as its rhythm says, then sleeps."""
+
+    __slots__ = ("_acquire", "_held", "_last", "_waited", "rhythm")
+
+    def __init__(self, bell: Bell, may_try: bool) -> None:
+        self.rhythm = Rhythm(may_try)
+        self._acquire = bell.acquire
+        self._last = 0  # when the latest wait ended, if its rhythm has not heard of it yet
+        self._waited = self._held = 0
+
+    def until(self, words: Any, at: int, number: int, timeout: float, most: int = 10**9) -> bool:
+        """Wait until words[at] == number. False when the bell did not ring for `timeout` seconds.
+
+        What is to be noted of a wait that ended in time is noted in the next one, when there is time again.
+        """
+        rhythm = self.rhythm
+        clock = perf_counter_ns
+        if self._last:
+            rhythm.note(self._last, self._waited, self._waited, self._held)
+            self._last = 0
+        began = now = clock()
+        held = 0
+        if rhythm.budget:
+            end = now + (min(rhythm.budget, most) if CAP else rhythm.budget)
+            while now < end:
+                if YIELD:
+                    _yield()
+                for _ in LOOKS:
+                    if words[at] == number:
+                        self._acquire(False)
+                        self._last, self._waited, self._held = now, now - began, held
+                        return True
+                before, now = now, clock()
+                if now - before > HOLE:
+                    held += now - before
+        came = True
+        while came and words[at] != number:
+            came = self._acquire(True, timeout)
+        woken = clock()
+        rhythm.note(woken, woken - began, now - began, held)
+        return came or words[at] == number
+
+    def rung(self, timeout: float) -> bool:
+        """Wait for a ring, whatever it means, up to `timeout` seconds asleep. True when it rang."""
+        acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
+        began = now = clock()
+        held = 0
+        if rhythm.budget:
+            end = now + rhythm.budget
+            while now < end:
+                if YIELD:
+                    _yield()
+                for _ in LOOKS:
+                    if acquire(False):
+                        rhythm.note(now, now - began, now - began, held)
+                        return True
+                before, now = now, clock()
+                if now - before > HOLE:
+                    held += now - before
+        came = acquire(True, timeout)
+        woken = clock()
+        rhythm.note(woken, woken - began, now - began, held)
+        return came

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
-from treadle.pool.bell import CELL, Bell, await_bell
+from treadle.pool.bell import CELL, Bell, Waiting
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
 from treadle.pool.info_rows import InfoRows, Schema
@@ -114,6 +114,7 @@ class Line:
         channel: Any,
         slots: tuple[int, ...] = (),
         turnstile: Bell | None = None,
+        may_try: bool = False,
     ) -> None:
         self.slots = slots
         self.turnstile = turnstile
@@ -128,6 +129,7 @@ class Line:
         self.words = view(arena.array(fields.words))
         self.loans = view(arena.array(fields.loans))  # see `loan.py`
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
+        self.await_request, self.await_answer = Waiting(bell, may_try).until, Waiting(pool_bell, may_try).until
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
@@ -272,13 +274,17 @@ class Line:
 
     # -- the worker's half -------------------------------------------------------------------------------------------
 
-    def next(self, tries: int) -> tuple[int, int, int, Any]:
+    def next(self) -> tuple[int, int, int, Any]:
         """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
         entry = self.posted % self.depth
         at = entry * 4
         words = self.requests
-        while words[at] != self.posted + 1:
-            await_bell(self.bell, tries, 3600.0)
+        number = self.posted + 1
+        if words[at] == number:
+            self.bell.acquire(False)
+        else:
+            while not self.await_request(words, at, number, 3600.0):
+                pass
         if self.fenced:
             fence()
         self.posted, id, op, block = words[at : at + 4]

@@ -8,6 +8,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +100,6 @@ class Lockstep:
         take_block, batches = leases.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self._recovery is None else self._recovery.finals
-        tries = pool.tries
         ring = pool.grounding.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
         all_fixed = not self.observations.loose
@@ -125,8 +125,11 @@ class Lockstep:
                 member.worker.line.post(id, STEP, block)
             extras = None
             ended = 0
+            share = 10**9
             if own is not None:
+                began = perf_counter_ns()
                 extras = own.step(id, block)
+                share = perf_counter_ns() - began
                 if own.ended:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
@@ -135,13 +138,8 @@ class Lockstep:
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
                 if answers[at] != number:
-                    for _ in range(tries):
-                        if ring(False) and answers[at] == number:
-                            break
-                    else:
-                        while answers[at] != number:
-                            if not ring(True, SLICE) and answers[at] != number:
-                                return self._leave_lane(id, block, lanes, extras, told)
+                    if not line.await_answer(answers, at, number, SLICE, share):
+                        return self._leave_lane(id, block, lanes, extras, told)
                 else:
                     ring(False)
                 if fenced:
