@@ -19,21 +19,22 @@ import os
 import queue
 import select
 import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
-from treadle.pool.rhythm import HOLE, Rhythm
+from treadle.pool.rhythm import LONGEST, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 
 SLICE = 0.05  # seconds that one sleep lasts at most: between them somebody looks at the processes
-LOOKS = range(int(os.environ.get('X_LOOKS', 32)))  # looks between two glances at the clock: about a microsecond
-YIELD = os.environ.get('X_YIELD') == '1'
-CAP = os.environ.get('X_CAP') == '1'
-_yield = os.sched_yield
+LOOKS = range(200)  # looks between two glances at the clock: 5 to 10 us
+SHARED = 100_000  # ns: the longest usual wait in which the caller tries on a core that it shares with its workers
+
+give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Bell(Protocol):
@@ -134,83 +135,73 @@ def cores() -> int:
     return max(1, count)
 
 
-def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[bool, int]:
-    """Who may try before it sleeps, as (the caller, how many of the workers). Pure.
+def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
+    """How long a wait may usually take (ns) to be worth trying, as (caller's, workers'). Pure.
 
-    As many as there are cores for them. With inline slots the caller is one more runnable process. Without, it has
-    nothing to do while its workers step, so with as many workers as cores it sleeps at once, and ...
+    Who tries needs a core. With inline slots the caller is one more that runs. Without, it has nothing to do while
+    its workers step; where there are as many of them as cores it tries in short waits only.
+    That is so in lockstep; what else workers are asked comes later than it pays to try.
     """
-    if "X_WHO" in os.environ:
-        a, b = os.environ["X_WHO"].split("/")
-        return bool(int(a)), int(b)
     if workers + 1 <= cores:
-        return True, workers
-    if inline or not lockstep or workers > cores:
-        return False, 0
-    return False, workers
+        return LONGEST, LONGEST
+    return (SHARED, LONGEST) if workers <= cores and lockstep and not inline else (0, 0)
 
 
 class Waiting:
-    """How one side waits for a word of the other's: it looks for as long as its rhythm says, then sleeps."""
+    """How one side waits for the other: it tries for as long as its rhythm says, then it sleeps.
 
-    __slots__ = ("_acquire", "_held", "_last", "_waited", "rhythm")
+    Who tries gives way (`sched_yield`) every few microseconds: two that wait for one another may be on one core,
+    although another one is idle, and would take turns of a millisecond. Where others want the core, who gives way is
+    held up for milliseconds; then the rhythm stops trying.
+    """
 
-    def __init__(self, bell: Bell, may_try: bool) -> None:
-        self.rhythm = Rhythm(may_try)
+    __slots__ = ("_acquire", "rhythm")
+
+    def __init__(self, bell: Bell, longest: int = 0) -> None:
+        self.rhythm = Rhythm(longest)
         self._acquire = bell.acquire
-        self._last = 0  # when the latest wait ended, if its rhythm has not heard of it yet
-        self._waited = self._held = 0
 
-    def until(self, words: Any, at: int, number: int, timeout: float, most: int = 10**9) -> bool:
-        """Wait until words[at] == number. False when the bell did not ring for `timeout` seconds.
-
-        What is to be noted of a wait that ended in time is noted in the next one, when there is time again.
-        """
-        rhythm = self.rhythm
-        clock = perf_counter_ns
-        if self._last:
-            rhythm.note(self._last, self._waited, self._waited, self._held)
-            self._last = 0
+    def until(self, words: Any, at: int, number: int, timeout: float) -> bool:
+        """Wait until words[at] == number. False when the bell did not ring for `timeout` seconds."""
+        acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
+        budget = rhythm.budget
+        if budget:
+            for _ in LOOKS:  # most waits of small environments are over by then, and nothing is to be learnt from them
+                if words[at] == number:
+                    acquire(False)
+                    return True
         began = now = clock()
-        held = 0
-        if rhythm.budget:
-            end = now + (min(rhythm.budget, most) if CAP else rhythm.budget)
-            while now < end:
-                if YIELD:
-                    _yield()
-                for _ in LOOKS:
-                    if words[at] == number:
-                        self._acquire(False)
-                        self._last, self._waited, self._held = now, now - began, held
-                        return True
-                before, now = now, clock()
-                if now - before > HOLE:
-                    held += now - before
-        came = True
-        while came and words[at] != number:
-            came = self._acquire(True, timeout)
+        end, held_up = began + budget, 0
+        while now < end:
+            give_way()
+            before, now = now, clock()
+            if now - before > held_up:
+                held_up = now - before
+            for _ in LOOKS:
+                if words[at] == number:
+                    acquire(False)
+                    rhythm.note(now, now - began, now - began, held_up)
+                    return True
+        rung = True
+        while rung and words[at] != number:
+            rung = acquire(True, timeout)
         woken = clock()
-        rhythm.note(woken, woken - began, now - began, held)
-        return came or words[at] == number
+        rhythm.note(woken, woken - began, now - began, held_up)
+        return rung or words[at] == number
 
-    def rung(self, timeout: float) -> bool:
-        """Wait for a ring, whatever it means, up to `timeout` seconds asleep. True when it rang."""
+    def ring(self, timeout: float) -> bool:
+        """Wait for a ring, whatever it means. False when there was none for `timeout` seconds."""
         acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
         began = now = clock()
-        held = 0
-        if rhythm.budget:
-            end = now + rhythm.budget
-            while now < end:
-                if YIELD:
-                    _yield()
-                for _ in LOOKS:
-                    if acquire(False):
-                        rhythm.note(now, now - began, now - began, held)
-                        return True
-                before, now = now, clock()
-                if now - before > HOLE:
-                    held += now - before
-        came = acquire(True, timeout)
+        end, held_up = began + rhythm.budget, 0
+        rung = False
+        while now < end and not rung:
+            rung = any(acquire(False) for _ in LOOKS)
+            give_way()
+            before, now = now, clock()
+            held_up = max(held_up, now - before)
+        tried = now - began
+        rung = rung or acquire(True, timeout)
         woken = clock()
-        rhythm.note(woken, woken - began, now - began, held)
-        return came
+        rhythm.note(woken, woken - began, tried, held_up)
+        return rung

@@ -60,7 +60,7 @@ class Grounds:
     """The second message. With it come descriptors: arena, ticket pipe, then two pipe bells (4) if there are any."""
 
     ground: Ground
-    may_try: bool
+    longest: int  # ns: of waits that it tries in; see `Rhythm`
 
 
 def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
@@ -129,7 +129,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         turnstile: Any = arena_bell(arena, ground.turnstile)
     else:
         bell, pool_bell, turnstile = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3]), None
-    line = Line(arena, ground.line, bell, pool_bell, channel, turnstile=turnstile, may_try=message.may_try)
+    line = Line(arena, ground.line, bell, pool_bell, channel, turnstile=turnstile, longest=message.longest)
     lender = channel.lender = Lender(line.loans)
     slots = start.spec.slots
     server = Server(slots, programs)

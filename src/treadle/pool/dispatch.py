@@ -82,9 +82,9 @@ class Dispatch:
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
-        who = (False, 0) if backend == "thread" else bell.who_tries(len(shares), inline, cores, rows)
+        longest = (0, 0) if backend == "thread" else bell.who_tries(len(shares), inline, cores, rows)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
-        self.roster = Roster(backend, start_method, preload, self.grounding, who, start_timeout)
+        self.roster = Roster(backend, start_method, preload, self.grounding, longest, start_timeout)
         self.members = self.roster.members
         self._remote = backend != "serial" and not inline
         self._closed = False
@@ -99,7 +99,7 @@ class Dispatch:
                 self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
             self.roster.launch()
             self.descriptions = self.roster.start()
-            self._waiting = bell.Waiting(self.grounding.pool_bell, who[0])
+            self._waiting = bell.Waiting(self.grounding.pool_bell, longest[0])
         except BaseException as error:
             try:
                 self.roster.end_building()
@@ -214,7 +214,7 @@ class Dispatch:
                 self.roster.sleep_on(starting, min(left, 0.005))
                 self.grounding.pool_bell.acquire(False)
             else:
-                self._waiting.rung(left)
+                self._waiting.ring(left)
 
     @property
     def expects(self) -> bool:

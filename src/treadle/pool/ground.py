@@ -89,7 +89,7 @@ class Grounding:
         self.fields.blocks.rollouts.append(rollout)
         return rollout, plan.segment
 
-    def give(self, member: Any, who: tuple[bool, int], tickets: Any) -> None:
+    def give(self, member: Any, longest: tuple[int, int], tickets: Any) -> None:
         """Put a member on the ground, for the first time or again after a restart."""
         assert self.arena is not None
         if member.inline:
@@ -117,7 +117,7 @@ class Grounding:
             assert isinstance(ring, PipeBell)
             assert isinstance(self.pool_bell, PipeBell)
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots, may_try=who[0])
+        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots, longest=longest[0])
         line.clear()
         member.worker.channel.borrower = Borrower(line.loans, self.fenced)
         ground = Ground(
@@ -131,7 +131,7 @@ class Grounding:
             self.actions,
             self._arena_bells,
         )
-        member.worker.ground(Grounds(ground, member.index < who[1]), tuple(fds), line)
+        member.worker.ground(Grounds(ground, longest[1]), tuple(fds), line)
 
     def _rows(self, member: Any) -> Rows:
         assert self.arena is not None

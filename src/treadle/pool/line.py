@@ -114,7 +114,7 @@ class Line:
         channel: Any,
         slots: tuple[int, ...] = (),
         turnstile: Bell | None = None,
-        may_try: bool = False,
+        longest: int = 0,
     ) -> None:
         self.slots = slots
         self.turnstile = turnstile
@@ -129,7 +129,7 @@ class Line:
         self.words = view(arena.array(fields.words))
         self.loans = view(arena.array(fields.loans))  # see `loan.py`
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
-        self.await_request, self.await_answer = Waiting(bell, may_try).until, Waiting(pool_bell, may_try).until
+        self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted

@@ -8,7 +8,6 @@ which do the same with all the checks. Profile before adding a line to it: eight
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,6 +95,7 @@ class Lockstep:
         pool, leases, write = self.pool, self._leases, self._write_actions
         members = pool.in_slot_order()
         lanes = [m for m in members if not m.inline]
+        several = len(lanes) > 1
         own = next((m.worker.server for m in members if m.inline), None)
         take_block, batches = leases.take, self._batches
         hand_out = batches.hand_out
@@ -121,15 +121,13 @@ class Lockstep:
             block = take_block()
             pool._last_id = id = pool._last_id + 1
             self._pending = id, block
+            together = several and pool.together(len(lanes))
             for member in lanes:
-                member.worker.line.post(id, STEP, block)
+                member.worker.line.post(id, STEP, block, None, together)
             extras = None
             ended = 0
-            share = 10**9
             if own is not None:
-                began = perf_counter_ns()
                 extras = own.step(id, block)
-                share = perf_counter_ns() - began
                 if own.ended:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
@@ -137,11 +135,10 @@ class Lockstep:
                 line = member.worker.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
-                if answers[at] != number:
-                    if not line.await_answer(answers, at, number, SLICE, share):
-                        return self._leave_lane(id, block, lanes, extras, told)
-                else:
+                if answers[at] == number:
                     ring(False)
+                elif not line.await_answer(answers, at, number, SLICE):
+                    return self._leave_lane(id, block, lanes, extras, told)
                 if fenced:
                     fence()
                 flags = answers[at + 2]

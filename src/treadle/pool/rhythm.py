@@ -1,66 +1,59 @@
-"""The rhythm of a wait: how long to try before sleeping, learnt from how long it has been waited so far. Pure.
+"""The rhythm of a wait: how long to try before sleeping, learnt from how long has been waited so far. Pure.
 
-Caller and worker wait for one another by turns, and a wait lasts about as long as the last ones: the worker's is what
-the caller does between two steps (its policy), the caller's is what its workers' shares take longer than its own. Who
-tries for somewhat longer than that is not asleep when it is over, and saves waking up (45 to 90 us here); who would have
-to try for longer than about a millisecond sleeps at once, as waking up is then a small part of it.
+Caller and worker wait for one another by turns, and a wait mostly lasts about as long as the ones before: the worker's
+is what the caller does between two steps (its policy), the caller's is what its workers take longer than itself. Who
+tries for somewhat longer than that is awake when it is over, and saves waking up (45 to 90 us here). Who would have to
+try for longer than about a millisecond sleeps at once: waking up is a small part of that.
 
-Trying helps only while whoever is awaited has a core of its own. Two signs say that it has not. Time that is missing
-between two looks: somebody else had this core, who will want it again. And a wait that lasts milliseconds longer than
-usual: the other side had none, perhaps because of this one's trying. After a sign nobody tries for a while, and for
-twice as long after another one soon afterwards.
+Trying pays only while there is a core for it. Two signs say that there is none. A turn in which the one that tries
+does not run: somebody else has its core. And a wait that takes milliseconds longer than usual: the other side has none.
+After a sign there is no trying for a while, after another one soon afterwards for four times as long.
 """
 
 from __future__ import annotations
 
-import os
-
 LONGEST = 1_000_000  # ns: waits that usually take longer are slept through
 MARGIN = 50_000  # ns to try beyond one and a half times the usual
-FIRST = 200_000  # ns to try before anything is known
-HOLE = 20_000  # ns between two looks (about 2 us) from which on the core was somebody else's
-LONG_HOLE = 500_000
-OVERDUE = 2_000_000  # ns beyond the usual: a scheduler's turn is 3 to 4 ms, a garbage collection or a reset often less
-SHORT_REST, LONG_REST = 2_000_000, 500_000_000  # ns without trying, after a first sign and after many
-
-if "X_LONGEST" in os.environ:
-    LONGEST = int(os.environ["X_LONGEST"])
-if "X_OVERDUE" in os.environ:
-    OVERDUE = int(os.environ["X_OVERDUE"])
+FIRST = 100_000  # ns: the usual wait before anything is known
+OVERDUE = 2_000_000  # ns beyond the usual: a scheduler's turn is 3 to 4 ms, a reset or a collection of garbage less
+HELD_UP = 1_000_000  # ns at once that others have had the core: the other side's share is shorter, or long anyway
+SHORT_REST, LONG_REST = 2_000_000, 512_000_000  # ns without trying, after a first sign and after many
+SOON = 40_000_000  # ns besides four times the rest, in which strangers have had their turn again
 
 
 class Rhythm:
-    """Attributes:
-    budget: ns to try in the next wait; 0: sleep at once.
+    """Args:
+    longest: ns; waits that usually take longer are slept through. 0: all are.
+
+    Attributes:
+        budget: ns to try in the next wait; 0: sleep at once.
     """
 
-    __slots__ = ("_may_try", "_rest", "_until", "_usual", "budget")
+    __slots__ = ("_longest", "_rest", "_until", "_usual", "budget")
 
-    def __init__(self, may_try: bool) -> None:
-        self._may_try = may_try
-        self.budget = FIRST if may_try else 0
-        self._usual = FIRST // 2
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._usual = min(FIRST, longest)
+        self.budget = 2 * self._usual
         self._rest = SHORT_REST
         self._until = 0  # when trying begins again
 
-    def note(self, now: int, waited: int, tried: int, held: int) -> None:
+    def note(self, now: int, waited: int, tried: int, held_up: int) -> None:
         """A wait that has ended.
 
         Args:
-            now: ns on any clock; later than in the note before.
+            now: ns on any clock, not before the last note's.
             waited: ns that it took.
             tried: ns of it, from its beginning, that were spent trying.
-            held: ns of those that are missing between two looks.
+            held_up: the longest time of those in which somebody else had the core, in ns.
         """
-        if not self._may_try:
+        longest, usual = self._longest, self._usual
+        if not longest:
             return
-        usual = self._usual
-        self._usual = usual + ((min(waited, 2 * LONGEST) - usual) >> 3)
-        if tried and (held > LONG_HOLE or (usual <= LONGEST and waited > usual + OVERDUE)):
-            soon = now - self._until < 16 * self._rest
-            self._rest = min(LONG_REST, self._rest * 2) if soon else max(SHORT_REST, self._rest // 2)
+        self._usual = usual = usual + ((min(waited, 2 * longest) - usual) >> 3)
+        if tried and (held_up > HELD_UP or (tried < waited and waited > usual + OVERDUE)):
+            soon = now - self._until < 4 * self._rest + SOON
+            self._rest = min(4 * self._rest, LONG_REST) if soon else SHORT_REST
             self._until = now + self._rest
-        if now < self._until or self._usual > LONGEST:
-            self.budget = 0
-        else:
-            self.budget = self._usual + (self._usual >> 1) + MARGIN
+        resting = now < self._until or usual > longest
+        self.budget = 0 if resting else usual + (usual >> 1) + MARGIN
