@@ -42,16 +42,30 @@ class Verdict:
     delay: float = 0.0  # seconds before the restart
 
 
-def on_death(policy: Policy, restarts: list[float], now: float, max_restarts: int) -> Verdict:
-    """A worker is dead. `restarts`: when (monotonic seconds) it was restarted before."""
-    if policy is Policy.RAISE:
+def on_death(
+    policy: Policy,
+    restarts: list[float],
+    now: float,
+    max_restarts: int,
+    *,
+    lasting: bool = False,
+    others: bool = True,
+) -> Verdict:
+    """A worker is dead. `restarts`: when (monotonic seconds) it was restarted before. `lasting`: would another one fail
+    in the same way? `others`: are there workers that are not dropped?"""
+    if policy is Policy.RAISE or lasting:
         return Verdict(Policy.RAISE)
     if policy is Policy.DROP:
-        return Verdict(Policy.DROP)
+        return Verdict(Policy.DROP if others else Policy.RAISE)
     recent = [t for t in restarts if now - t <= WINDOW]
     if len(recent) >= max_restarts:
         return Verdict(Policy.RAISE)
     return Verdict(Policy.RESTART, backoff(len(recent)))
+
+
+def lasts(error: WorkerError, report: ExitReport) -> bool:
+    """Of what a worker has died: a constructor that raised, or hung until it was killed, does so again."""
+    return error.where.phase == "init" and (not isinstance(error, WorkerDied) or report.forced)
 
 
 def backoff(k: int) -> float:
@@ -200,6 +214,7 @@ __all__ = [
     "died",
     "first_of",
     "grace",
+    "lasts",
     "late",
     "on_death",
     "reason",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerDied, WorkerError
+from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.bell import SLICE
@@ -224,10 +224,11 @@ class Recovery:
         return True
 
     def _verdict(self, member: Member, error: WorkerError) -> Verdict:
-        if error.where.phase == "init" and (not isinstance(error, WorkerDied) or member.worker.report.forced):
-            return Verdict(Policy.RAISE)  # its constructor raised, or hung: it would do so again
-        verdict = failure.on_death(self._pool.policy, member.restarts, monotonic(), self._pool.max_restarts)
-        if verdict.act is Policy.RAISE:
+        lasting = failure.lasts(error, member.worker.report)
+        verdict = failure.on_death(
+            self._pool.policy, member.restarts, monotonic(), self._pool.max_restarts, lasting=lasting
+        )
+        if verdict.act is Policy.RAISE and not lasting:
             error.add_note(f"it was not restarted: max_restarts={self._pool.max_restarts} in ten minutes are used up")
         return verdict
 
