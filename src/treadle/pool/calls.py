@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from treadle.errors import WorkerError
 from treadle.pool import failure
-from treadle.pool.failure import Policy
+from treadle.pool.dispatch import Dispatch
+from treadle.pool.failure import Policy, Verdict
 from treadle.pool.life import State
 from treadle.pool.member import Answered, Member, PoolEvent, Started
 from treadle.pool.messages import Op, Reply
-from treadle.pool.pool import Pool
 
 
 class Done(NamedTuple):
@@ -57,7 +57,7 @@ class Calls:
     pool: whose workers are asked.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Dispatch) -> None:
         self.pool = pool
         self._open: dict[int, tuple[Any, Member]] = {}  # request -> its tag, and whose it is
 
@@ -99,25 +99,33 @@ class Calls:
             member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
         mine = [id for id, (_, whose) in self._open.items() if whose is member]
         tags = [self._open.pop(id)[0] for id in mine]
-        return [Lost(tags, member, event.error, self._decide(member) if member.state is State.DEAD else None)]
-
-    def _decide(self, member: Member) -> Policy:
-        """A worker is dead: start another, or do without it."""
-        pool, error = self.pool, member.failure
-        assert error is not None
-        verdict = failure.on_death(
-            pool.policy,
-            member.restarts,
-            monotonic(),
-            pool.max_restarts,
-            lasting=failure.lasts(error, member.worker.report),
-            others=any(each is not member and each.state is not State.GONE for each in pool.members),
-        )
-        if verdict.act is Policy.RESTART:
-            pool.restart(member, verdict.delay)
-        elif verdict.act is Policy.DROP:
-            pool.drop(member)
-        return verdict.act
+        dead = member.state is State.DEAD
+        act = carry_out(self.pool, member, verdict_on(self.pool, member)) if dead else None
+        return [Lost(tags, member, event.error, act)]
 
 
-__all__ = ["Calls", "Done", "Event", "Lost", "Ready"]
+def verdict_on(pool: Dispatch, member: Member) -> Verdict:
+    """What is to become of a dead worker: the one place where that is decided."""
+    error = member.failure
+    assert error is not None
+    return failure.on_death(
+        pool.policy,
+        member.restarts,
+        monotonic(),
+        pool.max_restarts,
+        lasting=failure.lasts(error, member.worker.report),
+        others=any(each is not member and each.state is not State.GONE for each in pool.members),
+        barren=member.barren,
+    )
+
+
+def carry_out(pool: Dispatch, member: Member, verdict: Verdict) -> Policy:
+    """Start another worker in the place of a dead one, or do without it; RAISE is left to who asked."""
+    if verdict.act is Policy.RESTART:
+        pool.restart(member, verdict.delay)
+    elif verdict.act is Policy.DROP:
+        pool.drop(member)
+    return verdict.act
+
+
+__all__ = ["Calls", "Done", "Event", "Lost", "Ready", "carry_out", "verdict_on"]

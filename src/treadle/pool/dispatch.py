@@ -53,7 +53,7 @@ class Dispatch:
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
         on_failure: str = "raise",
-        max_restarts: int = 3,
+        max_restarts: int | None = 3,
         worker_output: str = "prefix",
         rows: bool = True,
         copy: bool = True,
@@ -312,6 +312,7 @@ class Dispatch:
         member.owed.clear()
         member.late.clear()
         member.see(Event.DIED)
+        member.barren += 1
         if self.policy is Policy.RAISE:
             self.broken = self.broken or error
         return failed

@@ -7,8 +7,8 @@ metadata, so that an episode's bytes can be moved to another place in another fi
 
 Why not h5py: a group, three attributes and five datasets of one episode, through its low-level interface and with the
 chunks handed over ready (`write_direct_chunk`), cost 254 us at 20 steps, 206 at 100 and 241 at 1,000 (h5py 3.16, HDF5
-2.0, 2 cores, 2026-11-22), and only one process can write the file. Two workers step 20 CartPole steps in 60 us and 100 in
-300: collecting would fall to a third and to two thirds. Patching prepared bytes costs a tenth of that.
+2.0, 2 cores, 2026-11-22), and only one process can write the file. Two workers step 20 CartPole steps in 60 us and 100
+in 300: collecting would fall to a third and to two thirds. Patching prepared bytes costs a tenth of that.
 
 All integers are little-endian; `UNDEFINED` is an address that points nowhere.
 """
