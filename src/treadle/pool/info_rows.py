@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,8 @@ class Schema:
     """
 
     def __init__(self, number: int, keys: Keys, kinds: Kinds) -> None:
-        self.number, self.keys, self.kinds, self.key = number, keys, kinds, (keys, kinds)
+        self.number, self.key = number, _one(keys, kinds)
+        self.keys, self.kinds = self.key
         self.flat = len(keys) == len(kinds)
         self.codes = "".join(_code(kind) for kind in kinds)
         self.struct = struct.Struct(f"={self.codes}")
@@ -88,49 +89,68 @@ class Schema:
         return [f"_{key}" for key in self.keys]
 
     @cached_property
-    def _fields(self) -> list[tuple[bool | None, int, Any]]:
-        """Of each value: (is its cell a double? None: an array), the number of its first cell, its kind."""
-        fields: list[tuple[bool | None, int, Any]] = []
+    def _fields(self) -> list[tuple[int, bool, np.dtype]]:
+        """Of each number: its cell, is that a double?, its dtype. In the place of an array a cell of its own, -1."""
+        fields: list[tuple[int, bool, np.dtype]] = []
         at = 0
         for kind in self.kinds:
             array = type(kind) is tuple
-            fields.append((None if array else kind in FLOATS, at, kind if array else np.dtype(kind)))
+            fields.append((-1, False, np.dtype(kind[0])) if array else (at, kind in FLOATS, np.dtype(kind)))
             at += _cells(kind)
         return fields
+
+    @cached_property
+    def _inner(self) -> list[tuple[int, np.dtype, tuple[int, ...], int, tuple[int, ...]]]:
+        """Of each array: its number, dtype, shape, where it begins in a row, and its strides."""
+        found = []
+        for at in self.arrays:
+            dtype, shape = np.dtype(self.kinds[at][0]), self.kinds[at][1]
+            start = CELL * sum(map(_cells, self.kinds[:at]))
+            found.append((at, dtype, shape, start, (self.size, *np.empty(shape, dtype).strides)))
+        return found
 
     def columns(self, data: bytes) -> list[np.ndarray]:
         """Of each value an array [rows, *shape], the caller's own, from rows that stand one after the other."""
         doubles = np.frombuffer(data).reshape(-1, self.size // CELL).T
         integers = doubles.view(np.int64)
-        out = []
-        for double, at, kind in self._fields:
-            if double is None:
-                dtype, shape = np.dtype(kind[0]), (doubles.shape[1], *kind[1])
-                inner = np.empty(kind[1], dtype).strides
-                out.append(np.ndarray(shape, dtype, data, at * CELL, (self.size, *inner)).copy())
-            else:
-                out.append((doubles if double else integers)[at].astype(kind))
+        out = [(doubles if double else integers)[at].astype(dtype) for at, double, dtype in self._fields]
+        for at, dtype, shape, start, strides in self._inner:
+            out[at] = np.ndarray((doubles.shape[1], *shape), dtype, data, start, strides).copy()
         return out
 
     # -- dicts ---------------------------------------------------------------------------------------------------------
 
     def read(self, row: Any) -> dict[str, Any]:
         """The info of a row, as it was."""
-        return self._dict(self.tree, self.struct.unpack(row))
+        values = list(self.struct.unpack(row))
+        for at, make in self._makers:
+            values[at] = make(values[at])
+        return dict(zip(self.keys, values)) if self.flat else _nested(self.tree, values)
 
-    def _dict(self, tree: list[tuple[str, Any]], values: tuple[Any, ...]) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key, at in tree:
-            if type(at) is list:
-                out[key] = self._dict(at, values)
-                continue
-            kind, value = self.kinds[at], values[at]
+    @cached_property
+    def _makers(self) -> list[tuple[int, Any]]:
+        """Of each value that is another as `struct` reads it: its number, what makes the right one of it."""
+        makers: list[tuple[int, Any]] = []
+        for at, kind in enumerate(self.kinds):
             if type(kind) is tuple:
-                count = int(np.prod(kind[1], dtype=np.int64))
-                out[key] = np.frombuffer(value, kind[0], count).reshape(kind[1]).copy()
-            else:
-                out[key] = value if kind in PLAIN else kind(value)
-        return out
+                makers.append((at, partial(_array, np.dtype(kind[0]), kind[1])))
+            elif kind not in PLAIN:
+                makers.append((at, kind))
+        return makers
+
+
+def _array(dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> np.ndarray:
+    return np.ndarray(shape, dtype, data).copy()
+
+
+def _nested(tree: list[tuple[str, Any]], values: list[Any]) -> dict[str, Any]:
+    return {key: _nested(at, values) if type(at) is list else values[at] for key, at in tree}
+
+
+@lru_cache(1024)
+def _one(keys: Keys, kinds: Kinds) -> tuple[Keys, Kinds]:
+    """Of equal ones the same: the rows of several workers are put together by it."""
+    return keys, kinds
 
 
 def _cells(kind: Any) -> int:
@@ -214,52 +234,49 @@ class FinalRows(InfoRows):
 
 
 def gathered(rows: Mapping[int, Any]) -> Mapping[int, Any]:
-    """The other way round of `InfoRows.rows`, in their order."""
-    if not any(type(row) is Row for row in rows.values()):
+    """The other way round of `InfoRows.rows`."""
+    groups = [Group(row.schema, (slot,), row.data) for slot, row in rows.items() if type(row) is Row]
+    if not groups:
         return rows
-    rest = {slot: row for slot, row in rows.items() if type(row) is not Row}
-    parts = [InfoRows([Group(row.schema, (slot,), row.data)]) for slot, row in rows.items() if type(row) is Row]
-    return InfoRows(_joined_groups(parts), rest)
+    return InfoRows(_together(groups), {slot: row for slot, row in rows.items() if type(row) is not Row})
 
 
 def joined(parts: Iterable[Mapping[int, Any]]) -> Mapping[int, Any]:
     """The infos of several workers as one mapping in slot order."""
-    rows: list[InfoRows] = []
+    groups: list[Group] = []
     rest: dict[int, Any] = {}
     for part in parts:
         if type(part) is InfoRows:
-            rows.append(part)
+            groups += part.groups
             if part.rest:
                 rest.update(part.rest)
         elif part:
             rest.update(part)
-    if not rows:
-        return dict(sorted(rest.items()))
-    if len(rows) == 1 and not rest:
-        return rows[0]
-    return InfoRows(_joined_groups(rows), rest)
+    return InfoRows(_together(groups), rest) if groups else dict(sorted(rest.items()))
 
 
-def _joined_groups(parts: list[InfoRows]) -> list[Group]:
-    together: dict[Any, list[Group]] = {}
-    for part in parts:
-        for group in part.groups:
-            together.setdefault(group[0].key, []).append(group)
-    return [
-        groups[0]
-        if len(groups) == 1
-        else Group(
-            groups[0].schema,
-            tuple(slot for group in groups for slot in group.slots),
-            b"".join([group.data for group in groups]),
-        )
-        for groups in together.values()
-    ]
+def _together(groups: list[Group]) -> list[Group]:
+    """One for each schema."""
+    if len(groups) == 1:
+        return groups
+    found: dict[int, list[Group]] = {}
+    for group in groups:
+        found.setdefault(id(group[0].key), []).append(group)
+    out = []
+    for same in found.values():
+        slots = tuple([slot for group in same for slot in group[1]])
+        out.append(Group(same[0][0], slots, b"".join([group[2] for group in same])))
+    return out
 
 
 # -- how rows travel where the schemas are known ---------------------------------------------------------------------
 
 HEAD = struct.Struct("=iii")  # number of the schema, how many slots, are they final infos?
+
+
+@cache
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}i")
 
 
 def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any]) -> bytes:
@@ -268,7 +285,8 @@ def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any]) -> bytes:
     for final, rows in enumerate((infos, finals)):
         if type(rows) is InfoRows or type(rows) is FinalRows:
             for schema, slots, data in rows.groups:
-                parts += (HEAD.pack(schema.number, len(slots), final), struct.pack(f"={len(slots)}i", *slots), data)
+                count = len(slots)
+                parts += (HEAD.pack(schema.number, count, final), _numbers(count).pack(*slots), data)
     return b"".join(parts)
 
 
@@ -280,7 +298,7 @@ def from_raw(data: bytes, schemas: Mapping[int, Schema]) -> tuple[InfoRows, Mapp
         number, count, final = HEAD.unpack_from(data, at)
         at += HEAD.size
         schema, end = schemas[number], at + 4 * count
-        slots = struct.unpack_from(f"={count}i", data, at)
+        slots = _numbers(count).unpack_from(data, at)
         at = end + schema.size * count
         groups[final].append(Group(schema, slots, data[end:at]))
     return InfoRows(groups[0]), FinalRows(groups[1]) if groups[1] else {}
@@ -297,7 +315,7 @@ class InfoPacker:
     """
 
     def __init__(self, slots: tuple[int, ...]) -> None:
-        self._slots = slots
+        self._slots, self._all = slots, tuple(range(len(slots)))
         self._schemas: dict[Any, Schema | None] = {}  # None: goes by message
         self._latest: _Alike | None = None
 
@@ -307,12 +325,15 @@ class InfoPacker:
         if latest is not None and len(infos) == latest.count:
             data = latest.pack(infos.values())
             if data is not None:
-                slots = self._slots
-                return [Group(latest.schema, tuple([slots[i] for i in infos]), data)], {}
+                return [Group(latest.schema, self._slots_of(infos), data)], {}
         groups, rest = self.pack_each(infos)
         if len(groups) == 1 and not rest and groups[0].schema.size * len(infos) <= MOST_CELLS * CELL:
             self._latest = _Alike(groups[0].schema, len(infos))
         return groups, rest
+
+    def _slots_of(self, places: Iterable[int]) -> tuple[int, ...]:
+        places = tuple(places)
+        return self._slots if places == self._all else tuple([self._slots[i] for i in places])
 
     def pack_each(self, infos: dict[int, Any]) -> tuple[list[Group], dict[int, Any]]:
         """The same, one by one, for those that are not what the next ones will be like."""
@@ -327,10 +348,10 @@ class InfoPacker:
             if schema is None or row is None:
                 rest[i] = info
                 continue
-            _, slots, rows = found.setdefault(schema.number, (schema, [], []))
-            slots.append(self._slots[i])
+            _, places, rows = found.setdefault(schema.number, (schema, [], []))
+            places.append(i)
             rows.append(row)
-        return [Group(schema, tuple(slots), b"".join(rows)) for schema, slots, rows in found.values()], rest
+        return [Group(schema, self._slots_of(at), b"".join(rows)) for schema, at, rows in found.values()], rest
 
     def _read(self, info: Any) -> tuple[Schema | None, list[Any]]:
         """Its schema, None where it must go by message; its values, as `struct` takes them."""
