@@ -72,9 +72,10 @@ def travelled(packer: InfoPacker, known: dict[int, Schema], infos: dict[int, Any
     """What the caller gets of a worker's infos."""
     groups, rest = packer.pack(infos)
     rest = {first + slot: info for slot, info in rest.items()}
-    if groups and not rest and all(group.schema.number in known for group in groups):
-        return from_raw(raw_of(InfoRows(groups), {}), known)[0]
-    known.update((group.schema.number, group.schema) for group in groups)
+    raw = raw_of(InfoRows(groups, rest), {}, known)
+    if raw is not None:
+        return from_raw(raw, known)[0]
+    known.update((schema.number, schema) for schema, _, _ in groups)
     return pickle.loads(pickle.dumps(InfoRows(groups, rest))) if groups else rest
 
 

@@ -231,10 +231,10 @@ class Sealed(int):
 
 def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> None:
     groups, _ = InfoPacker((0,)).pack({0: {"x": 1}})
-    groups[0].schema.keys = ("x", Sealed())
+    groups[0][0].keys = ("x", Sealed())
     with pytest.raises(Unsendable, match="TypeError"):
         line.worker.answer(1, Extras(InfoRows(groups), {}, {}, {}))
-    groups[0].schema.keys = ("x",)
+    groups[0][0].keys = ("x",)
     for id in (2, 3):
         line.worker.answer(id, Extras(InfoRows(groups), {}, {}, {}))
         reply = line.caller.take(1.0)

@@ -100,6 +100,10 @@ class Schema:
         return fields
 
     @cached_property
+    def _doubles_only(self) -> bool:
+        return all(double for _, double, _ in self._fields)
+
+    @cached_property
     def _inner(self) -> list[tuple[int, np.dtype, tuple[int, ...], int, tuple[int, ...]]]:
         """Of each array: its number, dtype, shape, where it begins in a row, and its strides."""
         found = []
@@ -111,8 +115,9 @@ class Schema:
 
     def columns(self, data: bytes) -> list[np.ndarray]:
         """Of each value an array [rows, *shape], the caller's own, from rows that stand one after the other."""
-        doubles = np.frombuffer(data).reshape(-1, self.size // CELL).T
-        integers = doubles.view(np.int64)
+        doubles = integers = np.frombuffer(data).reshape(-1, self.size // CELL).T
+        if not self._doubles_only:
+            integers = doubles.view(np.int64)
         out = [(doubles if double else integers)[at].astype(dtype) for at, double, dtype in self._fields]
         for at, dtype, shape, start, strides in self._inner:
             out[at] = np.ndarray((doubles.shape[1], *shape), dtype, data, start, strides).copy()
@@ -166,12 +171,7 @@ def _code(kind: Any) -> str:
     return "d" if kind in FLOATS else "Q" if kind is UNSIGNED else "q"
 
 
-class Group(NamedTuple):
-    """Infos of one schema: the slots, and their rows one after the other."""
-
-    schema: Schema
-    slots: tuple[int, ...]
-    data: bytes
+Group = tuple[Schema, tuple[int, ...], bytes]  # infos of one schema: the slots, and their rows one after the other
 
 
 class Row(NamedTuple):
@@ -213,7 +213,7 @@ class InfoRows(Mapping[int, Any]):
         return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self.rest) + sum(len(group.slots) for group in self.groups)
+        return len(self.rest) + sum(len(slots) for _, slots, _ in self.groups)
 
     def __bool__(self) -> bool:
         return bool(self.groups or self.rest)
@@ -235,7 +235,7 @@ class FinalRows(InfoRows):
 
 def gathered(rows: Mapping[int, Any]) -> Mapping[int, Any]:
     """The other way round of `InfoRows.rows`."""
-    groups = [Group(row.schema, (slot,), row.data) for slot, row in rows.items() if type(row) is Row]
+    groups: list[Group] = [(row.schema, (slot,), row.data) for slot, row in rows.items() if type(row) is Row]
     if not groups:
         return rows
     return InfoRows(_together(groups), {slot: row for slot, row in rows.items() if type(row) is not Row})
@@ -259,14 +259,16 @@ def _together(groups: list[Group]) -> list[Group]:
     """One for each schema."""
     if len(groups) == 1:
         return groups
+    if len(groups) == 2:  # the caller's own slots and a worker's, most often
+        (schema, slots, data), (other, more, rows) = groups
+        return [(schema, slots + more, data + rows)] if schema.key is other.key else groups
     found: dict[int, list[Group]] = {}
     for group in groups:
         found.setdefault(id(group[0].key), []).append(group)
-    out = []
-    for same in found.values():
-        slots = tuple([slot for group in same for slot in group[1]])
-        out.append(Group(same[0][0], slots, b"".join([group[2] for group in same])))
-    return out
+    return [
+        (same[0][0], tuple([slot for _, slots, _ in same for slot in slots]), b"".join([data for _, _, data in same]))
+        for same in found.values()
+    ]
 
 
 # -- how rows travel where the schemas are known ---------------------------------------------------------------------
@@ -279,14 +281,20 @@ def _numbers(count: int) -> struct.Struct:
     return struct.Struct(f"={count}i")
 
 
-def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any]) -> bytes:
-    """Both as bytes; they hold nothing but groups."""
-    parts = []
+def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any], schemas: Mapping[int, Schema]) -> bytes | None:
+    """Both as bytes; None where they hold more than rows of known schemas."""
+    parts: list[bytes] = []
     for final, rows in enumerate((infos, finals)):
-        if type(rows) is InfoRows or type(rows) is FinalRows:
+        if isinstance(rows, InfoRows):
+            if rows.rest:
+                return None
             for schema, slots, data in rows.groups:
+                if schema.number not in schemas:
+                    return None
                 count = len(slots)
                 parts += (HEAD.pack(schema.number, count, final), _numbers(count).pack(*slots), data)
+        elif rows:
+            return None
     return b"".join(parts)
 
 
@@ -300,7 +308,7 @@ def from_raw(data: bytes, schemas: Mapping[int, Schema]) -> tuple[InfoRows, Mapp
         schema, end = schemas[number], at + 4 * count
         slots = _numbers(count).unpack_from(data, at)
         at = end + schema.size * count
-        groups[final].append(Group(schema, slots, data[end:at]))
+        groups[final].append((schema, slots, data[end:at]))
     return InfoRows(groups[0]), FinalRows(groups[1]) if groups[1] else {}
 
 
@@ -325,10 +333,10 @@ class InfoPacker:
         if latest is not None and len(infos) == latest.count:
             data = latest.pack(infos.values())
             if data is not None:
-                return [Group(latest.schema, self._slots_of(infos), data)], {}
+                return [(latest.schema, self._slots_of(infos), data)], {}
         groups, rest = self.pack_each(infos)
-        if len(groups) == 1 and not rest and groups[0].schema.size * len(infos) <= MOST_CELLS * CELL:
-            self._latest = _Alike(groups[0].schema, len(infos))
+        if len(groups) == 1 and not rest and groups[0][0].size * len(infos) <= MOST_CELLS * CELL:
+            self._latest = _Alike(groups[0][0], len(infos))
         return groups, rest
 
     def _slots_of(self, places: Iterable[int]) -> tuple[int, ...]:
@@ -351,7 +359,7 @@ class InfoPacker:
             _, places, rows = found.setdefault(schema.number, (schema, [], []))
             places.append(i)
             rows.append(row)
-        return [Group(schema, self._slots_of(at), b"".join(rows)) for schema, at, rows in found.values()], rest
+        return [(schema, self._slots_of(at), b"".join(rows)) for schema, at, rows in found.values()], rest
 
     def _read(self, info: Any) -> tuple[Schema | None, list[Any]]:
         """Its schema, None where it must go by message; its values, as `struct` takes them."""

@@ -21,7 +21,7 @@ from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
-from treadle.pool.info_rows import FinalRows, InfoRows, Schema, from_raw, raw_of
+from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
@@ -363,8 +363,10 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
-        only_rows = extras is not None and _only_rows(extras)
-        raw = self._raw(extras) if extras is not None and only_rows else None
+        raw = None
+        if extras is not None and not extras.loose and not extras.raised:
+            raw = raw_of(extras.infos, extras.finals, self._schemas)
+            raw = None if raw is None or len(raw) > BOX else raw
         try:
             if extras is not None and raw is None:
                 packed = self.channel.pack(extras)
@@ -375,7 +377,7 @@ class Line:
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
         elif packed is not None:
-            if extras is not None and only_rows and packed.size <= BOX:
+            if extras is not None and packed.size <= BOX and _only_rows(extras):
                 # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
                 self._schemas.update(_schemas(extras))
             if packed.size <= BOX:
@@ -404,22 +406,12 @@ class Line:
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 
-    def _raw(self, extras: Extras) -> bytes | None:
-        """Rows without a pickle, if the caller knows their schemas and they fit."""
-        for rows in (extras.infos, extras.finals):
-            if rows and any(group.schema.number not in self._schemas for group in rows.groups):  # type: ignore[attr-defined]
-                return None
-        raw = raw_of(extras.infos, extras.finals)
-        return raw if len(raw) <= BOX else None
-
 
 def _only_rows(extras: Extras) -> bool:
     """Does an answer say nothing but infos, and those as rows?"""
     infos, loose, finals, raised = extras
-    if loose or raised or not (infos or finals):
-        return False
-    return not (infos and (type(infos) is not InfoRows or infos.rest)) and not (
-        finals and (type(finals) is not FinalRows or finals.rest)
+    return not (loose or raised) and all(
+        isinstance(rows, InfoRows) and not rows.rest for rows in (infos, finals) if rows
     )
 
 
@@ -428,5 +420,5 @@ def _schemas(extras: Extras) -> dict[int, Schema]:
     found: dict[int, Schema] = {}
     for rows in (extras.infos, extras.finals):
         if isinstance(rows, InfoRows):
-            found.update((group.schema.number, group.schema) for group in rows.groups)
+            found.update((schema.number, schema) for schema, _, _ in rows.groups)
     return found

@@ -72,6 +72,8 @@ def gymnasium_infos(
 ) -> dict[str, Any]:
     """Columns and masks; see the module. `own`: the vector's own names."""
     out = _left_free(columns(n, infos), own)
+    if not finals and not news:
+        return out
     if finals:
         mask = _mask(n, finals)
         out["final_obs"], out["_final_obs"] = _objects(n, {slot: final[0] for slot, final in finals.items()}), mask
@@ -171,7 +173,7 @@ def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
     out: dict[str, Any] = {}
     groups = infos.groups
     if len(groups) > 1:  # columns stand in the order in which slots have them
-        groups = sorted(groups, key=lambda group: min(group.slots))
+        groups = sorted(groups, key=lambda group: min(group[1]))
     for schema, slots, data in groups:
         columns = schema.columns(data)
         if schema.flat and slots == _every(n):
