@@ -142,7 +142,11 @@ class GymnasiumSync(Library):
         """workers is ignored: all envs run in the caller."""
         import gymnasium as gym
 
-        envs = getattr(gym.vector, self.vector)([row.workload.make] * row.n_envs)
+        vector, makes = getattr(gym.vector, self.vector), [row.workload.make] * row.n_envs
+        try:
+            envs = vector(makes)
+        except ValueError:  # texts have no place in its shared memory; then one does what its message says
+            envs = vector(makes, shared_memory=False)
         observations = envs.reset(seed=SEED)[0]
         return VectorSession(envs.step, row, observations, close=envs.close, reset_rows=True)
 

@@ -109,44 +109,88 @@ def regret(rates: Mapping[str, Sequence[float]]) -> Regret | None:
 
 
 _HEAD = (
-    "| row | contestant | env steps/s | of the limit | x best loop | x best peer | p50 ms | p99 ms | CPU us/step | cores "
-    "| first batch s | MiB a worker |"
+    "| row | contestant | env steps/s | of the limit | x best loop | x best peer | p50 ms | p99 ms | CPU us/step "
+    "| cores | first batch s | MiB a worker |"
 )
+_OVERVIEW = (
+    "| row | limit, steps/s | best loop, of the limit | best of the others, of the limit | auto, of the limit "
+    "| auto x best loop | auto x best other | workers only | partial | rollout | groups | regret of auto |"
+)
+IN_FULL = ("cartpole-8", "cartpole-64+mlp", "halfcheetah-8", "atari-8+cnn")  # rows of which a page shows every line
 
 
-def markdown(rows: Sequence[Judged], notes: Sequence[str], facts: Mapping[str, Any] | None) -> str:
-    """The table, below it the regret of `auto`, what imports cost, and notes. facts: the machine; None: the table alone."""
+def lines(rows: Sequence[Judged]) -> str:
+    """The table with a line for each contestant."""
     text = [_HEAD, "|---|---|" + "---:|" * 10]
     for row in rows:
         text += [_line(row.row, standing) for standing in row.standings]
-    regrets = [(row.row, row.regret) for row in rows if row.regret is not None]
-    if regrets:
-        text += ["", "| row | best of what `auto` can choose | its regret, median (middle half) |", "|---|---|---:|"]
-        text += [f"| {row} | {r.best} | {r.median:.1%} ({r.low:.1%} to {r.high:.1%}) |" for row, r in regrets]
-    if facts is None:
-        return "\n".join(text)
-    everyone = [standing for row in rows for standing in row.standings]
-    libraries = {standing.name: standing.imported for standing in reversed(everyone) if standing.imported > 1e-3}
-    imports = ", ".join(f"{name} {seconds:.2f}" for name, seconds in libraries.items())
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    head = [
-        f"{facts['date']}. {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['system']}; "
-        f"{versions}.",
-        f"{facts['rounds']} rounds of {facts['seconds']:g} s after {facts['warmup']:g} s of warm-up, contestants "
-        f"interleaved, workers = {facts['workers']}, load average at start {facts['load_at_start']:g}. Medians, lowest "
-        f"to highest in brackets. Others used {max((s.foreign for s in everyone), default=0):.2f} cores at most; "
-        f"{sum(s.again for s in everyone)} turns were taken again.",
-        "",
-    ]
-    foot = ["", f"Seconds to import: {imports}."] if imports else []
-    foot += ["", *(f"- {note}" for note in notes)] if notes else []
-    return "\n".join([*head, *text, *foot])
+    return "\n".join(text)
 
 
 def _line(row: str, s: Standing) -> str:
     share = f"{s.share.median:.2f} ({s.share.low:.2f} to {s.share.high:.2f})" if s.share else "-"
     rate = f"{figure(s.rate.median)} ({figure(s.rate.low)} to {figure(s.rate.high)})"
-    multiples = [f"{value:.2f}" if value is not None else "-" for value in (s.loop, s.peer)]
+    multiples = [_two(value) for value in (s.loop, s.peer)]
     rest = [figure(value) if value is not None else "-" for value in (s.p50, s.p99, s.cpu_us)]
     last = [f"{s.cores:.2f}", f"{s.first:.2f}", "-" if s.mib is None else f"{s.mib:.0f}"]
     return f"| {' | '.join([row, s.name, rate, share, *multiples, *rest, *last])} |"
+
+
+def _two(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def overview(rows: Sequence[Judged]) -> str:
+    """The table with a line for each row: the limit, the best of others, and Treadle's shares."""
+    text = [_OVERVIEW, "|---|---:|---|---|" + "---:|" * 8]
+    for row in rows:
+        by_name = {standing.name: standing for standing in row.standings}
+        limit, auto = by_name.get(Limit.name), by_name.get(AUTO)
+        best = [_best(row.standings, loops) for loops in (True, False)]
+        ours = [by_name.get(f"Treadle {name}") for name in ("workers only", "partial", "rollout", "groups")]
+        shares = [_share(standing) for standing in ours]
+        regret = (
+            "-" if row.regret is None else f"{row.regret.median:.1%} ({row.regret.low:.1%} to {row.regret.high:.1%})"
+        )
+        auto_is = [_share(auto), _two(auto and auto.loop), _two(auto and auto.peer)]
+        first = [row.row, "-" if limit is None else figure(limit.rate.median)]
+        text.append(f"| {' | '.join([*first, *best, *auto_is, *shares, regret])} |")
+    return "\n".join(text)
+
+
+def _best(standings: Sequence[Standing], loops: bool) -> str:
+    """The best of the other libraries' loops, or of the rest of them, and its share."""
+    found = [s for s in standings if not s.name.startswith(("Treadle", "limit")) and (s.name in LOOPS) is loops]
+    best = max(found, key=lambda s: s.rate.median, default=None)
+    return "-" if best is None else f"{_share(best)} {best.name}"
+
+
+def _share(standing: Standing | None) -> str:
+    return "-" if standing is None or standing.share is None else f"{standing.share.median:.2f}"
+
+
+def markdown(rows: Sequence[Judged], notes: Sequence[str], facts: Mapping[str, Any], *, full: bool) -> str:
+    """What a reader needs to judge it: the machine, the tables (a line for each row, then one for each contestant; not
+    full: those of a few rows only), what imports cost, and notes."""
+    everyone = [standing for row in rows for standing in row.standings]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    worst, again = max((s.foreign for s in everyone), default=0.0), sum(s.again for s in everyone)
+    text = [
+        f"{facts['date']}. {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['system']}; "
+        f"{versions}.",
+        f"{facts['rounds']} rounds of {facts['seconds']:g} s after {facts['warmup']:g} s of warm-up, contestants "
+        f"interleaved, workers = {facts['workers']}, load average at start {facts['load_at_start']:g}. Medians, lowest "
+        f"to highest in brackets (of the regret: its middle half). Others used {worst:.2f} cores at most; {again} turns "
+        "were taken again.",
+        "",
+        overview(rows),
+    ]
+    shown = [row for row in rows if full or row.row in IN_FULL]
+    if shown:
+        text += ["", lines(shown)]
+    libraries = {standing.name: standing.imported for standing in reversed(everyone) if standing.imported > 1e-3}
+    if libraries:
+        text += ["", "Seconds to import: " + ", ".join(f"{name} {took:.2f}" for name, took in libraries.items()) + "."]
+    if notes:
+        text += ["", *(f"- {note}" for note in notes)]
+    return "\n".join(text)

@@ -95,6 +95,14 @@ def private_mib(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))) / 1024
 
 
+def ran(pid: int) -> float:
+    """Seconds that a process's main thread has run so far, exactly; 0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
 def busy_seconds() -> float:
     """Seconds that all cores together have been at work so far, for anybody, those included that a host took away."""
     user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])

@@ -1,5 +1,6 @@
 """Treadle's entries: what users hold, `treadle.make_vec`, with everything on (checks, infos, leases)."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -18,25 +19,42 @@ MOST_PROCESSES = 32  # a worker for each of more environments is nobody's choice
 class Treadle(Library):
     """`make_vec` with some options, stepped like any vector.
 
-    options: of make_vec; without `workers` it is "auto". Under `cores` stand those that depend on the number of cores.
+    options: of make_vec; a function of the row and the number of cores where it depends on them. keep: makes what the
+    caller does with each batch that `step` returns, besides letting it go, from the vector.
     """
 
     library = "treadle.vector.make_vec"
 
-    def __init__(self, name: str, **options: Any) -> None:
-        self.name, self._options = name, options
+    def __init__(self, name: str, *, keep: Callable[[Any], Callable[[Any], Any]] | None = None, **options: Any) -> None:
+        self.name, self._keep, self._options = name, keep, options
+
+    def refusal(self, row: Row) -> str | None:
+        return None
 
     def vector(self, row: Row, workers: int) -> Any:
         """The vector, not yet reset."""
         import treadle
 
         options = {key: ask(row, workers) if callable(ask) else ask for key, ask in self._options.items()}
-        return treadle.make_vec(row.workload.make, row.n_envs, **options)
+        made: Any = row.workload.make_rows if options.get("owned") else row.workload.make
+        return treadle.make_vec(made, row.n_envs, **options)
 
     def setup(self, row: Row, workers: int) -> Session:
         envs = self.vector(row, workers)
         observations = envs.reset(seed=SEED)[0]
-        return VectorSession(envs.step, row, observations, close=envs.close, reset_rows=True)
+        step = keeping(envs.step, self._keep(envs)) if self._keep else envs.step
+        return VectorSession(step, row, observations, close=envs.close, reset_rows=True)
+
+
+def keeping(step: Callable[[Any], Any], keep: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A step whose batches are shown to `keep`."""
+
+    def stepped(actions: Any) -> Any:
+        batch = step(actions)
+        keep(batch)
+        return batch
+
+    return stepped
 
 
 class WorkerEach(Treadle):
@@ -47,17 +65,21 @@ class WorkerEach(Treadle):
 
 
 class Partial(Treadle):
-    """By `send` and `recv`: half of the environments at a time, whichever are ready first."""
+    """By `send` and `recv`: whichever environments are ready first, `batch` at a time (None: half of them)."""
+
+    def __init__(self, name: str, *, batch: int | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._batch = batch
 
     def setup(self, row: Row, workers: int) -> Session:
-        return PartialSession(self.vector(row, workers), row)
+        return PartialSession(self.vector(row, workers), row, self._batch or max(1, row.n_envs // 2))
 
 
 class PartialSession:
     """Requests stay out from one run to the next: every env is busy when the clock starts, and when it stops."""
 
-    def __init__(self, envs: Any, row: Row) -> None:
-        self._envs, self._half, self._act = envs, max(1, row.n_envs // 2), actions_of(row)
+    def __init__(self, envs: Any, row: Row, batch: int) -> None:
+        self._envs, self._batch, self._act = envs, batch, actions_of(row)
         envs.async_reset(seed=SEED)
 
     def run(self, seconds: float) -> Measure:
@@ -66,12 +88,12 @@ class PartialSession:
         return replace(found, **quantiles(at))
 
     def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
-        envs, act, half, count, clock = self._envs, self._act, self._half, np.count_nonzero, perf_counter
+        envs, act, batch, count, clock = self._envs, self._act, self._batch, np.count_nonzero, perf_counter
         steps = 0
         start = now = clock()
         at.append(start)
         while now - start < seconds or not steps:
-            observations, _, _, _, infos = envs.recv(min=half)
+            observations, _, _, _, infos = envs.recv(min=batch, max=envs.num_envs)
             steps += int(count(infos["valid"]))
             ids = infos["env_id"]
             envs.send(act(observations, ids), ids)

@@ -13,20 +13,23 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from benchmarks.contestants import Contestant
-from benchmarks.field import everyone
-from benchmarks.judge import Judged, judge, markdown
+from benchmarks.field import chosen, everyone
+from benchmarks.judge import judge, lines, markdown
+from benchmarks.limit import LimitOfGroups
 from benchmarks.measure import Measure, busy_seconds, cpu_by_pid
-from benchmarks.report import machine, progress
+from benchmarks.report import machine, progress, write_between_markers
 from benchmarks.rows import Row, parse_row
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
 FOREIGN = 0.2  # cores that others may use during a turn
 AGAIN = 3  # times that a turn is taken at most
 WARMUP = 0.1  # seconds stepped before a turn's clock starts
@@ -100,6 +103,11 @@ class Seat:
         self.foreign.append(best[0])
         self.taken.append(best[1])
 
+    def said(self) -> dict[str, Any]:
+        """All of it, for `judge` and a file."""
+        taken = [asdict(found) for found in self.taken]
+        return {"start": self.started, "foreign": self.foreign, "again": self.again, "taken": taken}
+
     def close(self) -> None:
         """Asks it to end; kills it after 30 s."""
         try:
@@ -124,7 +132,7 @@ def seated(row: Row, contestant: Contestant, workers: int, source: Path, name: s
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
+        cwd=tempfile.gettempdir(),  # not here: one of the libraries leaves a link where it is imported
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     seat = Seat(name, process)
@@ -172,7 +180,8 @@ def measure_row(
         for contestant in contestants:
             why = contestant.refusal(row)
             if why is not None:
-                notes.append(f"{contestant.name} not measured on {row.name}: {why}.")
+                if contestant.name != LimitOfGroups.name:
+                    notes.append(f"{contestant.name} not measured on {row.name}: {why}.")
                 continue
             ours = contestant.name.startswith("Treadle")
             for ending, source in sources.items() if ours else [("", ROOT)]:
@@ -203,16 +212,6 @@ def measure_row(
     return seats, notes
 
 
-def chosen(contestants: Sequence[Contestant], wanted: str) -> list[Contestant]:
-    """Those whose name contains one of the comma-separated parts, in any case; all for none. ValueError: a part fits
-    nobody."""
-    parts = [part.strip().lower() for part in wanted.split(",") if part.strip()]
-    for part in parts:
-        if not any(part in contestant.name.lower() for contestant in contestants):
-            raise ValueError(f"no contestant {part!r} among {', '.join(contestant.name for contestant in contestants)}")
-    return [one for one in contestants if not parts or any(part in one.name.lower() for part in parts)]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", metavar="ROW,...", help="WORKLOAD-N[+POLICY][+busy], any of them (all of the table)")
@@ -222,8 +221,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (all)")
     parser.add_argument("--source", type=Path, default=ROOT, metavar="PATH", help="the tree whose Treadle is measured")
     parser.add_argument("--against", type=Path, metavar="PATH", help="another tree of sources: Treadle's lines twice")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single measure to this file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to this file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add every single measure to this file's")
+    parser.add_argument("--show", action="store_true", help="measure nothing: the tables of what the JSON file holds")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file, too")
+    parser.add_argument("--write", action="store_true", help=f"put the overview into {PAGE.parent.name}/{PAGE.name}")
     parser.add_argument("--quick", action="store_true", help="six rows, fewer contestants, 3 rounds of 0.5 s")
     parser.add_argument("--list", action="store_true", help="say the rows and contestants, and end")
     return parser
@@ -254,34 +255,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         "workers": options.workers,
     }
     sources = {"": options.source.resolve()} | ({AGAINST: options.against.resolve()} if options.against else {})
-    judged: list[Judged] = []
-    notes: list[str] = []
-    raw: dict[str, Any] = {}
-    for row in rows:
-        seats, row_notes = measure_row(
+    failed = False
+    document: dict[str, Any] = {}
+    if options.json is not None and options.json.exists():
+        document = json.loads(options.json.read_text(encoding="utf-8"))
+    for row in [] if options.show else rows:
+        seats, notes = measure_row(
             row, contestants, rounds=rounds, seconds=seconds, workers=options.workers, sources=sources
         )
-        notes += row_notes
-        raw[row.name] = {
-            seat.name: {
-                "start": seat.started,
-                "foreign": seat.foreign,
-                "again": seat.again,
-                "taken": [found.__dict__ for found in seat.taken],
-            }
-            for seat in seats.values()
-        }
-        judged.append(judge(row.name, raw[row.name]))
-        if row is not rows[-1]:
-            print(markdown(judged[-1:], [], None), flush=True)
-    table = markdown(judged, notes, facts)
-    print("\n" + table)
-    if options.json is not None:
-        document = {"facts": facts, "notes": notes, "rows": raw}
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        document[row.name] = {"facts": facts, "notes": notes, "seats": {name: s.said() for name, s in seats.items()}}
+        failed = failed or any(note.startswith(("Treadle", "limit")) and "cannot" in note for note in notes)
+        print(lines([judge(row.name, document[row.name]["seats"])]), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if not document:
+        parser.error("--show wants a --json FILE with measures")
+    text = tables(document, full=True)
+    print("\n" + text)
     if options.markdown is not None:
-        options.markdown.write_text(table + "\n", encoding="utf-8")
-    return int(any(note.startswith(("Treadle", "limit")) and "not measured" not in note for note in notes))
+        options.markdown.write_text(text + "\n", encoding="utf-8")
+    if options.write:
+        write_between_markers(PAGE, tables(document, full=False))
+    return int(failed)
+
+
+def tables(document: Mapping[str, Any], *, full: bool) -> str:
+    """The text for what a JSON file holds, rows in the order of the table; the facts are those of the busiest start."""
+    known = [*ROWS, *BUSY]
+    names = sorted(document, key=lambda name: known.index(name) if name in known else len(known))
+    notes = [note for name in names for note in document[name]["notes"]]
+    facts = max((document[name]["facts"] for name in names), key=lambda found: found["load_at_start"])
+    return markdown([judge(name, document[name]["seats"]) for name in names], notes, facts, full=full)
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ def main() -> None:
 
 def start(session: Any, imported: float, first: float) -> dict[str, Any]:
     """Warms up, and looks at the processes that work meanwhile."""
-    from benchmarks.measure import cpu_by_pid, private_mib
+    from benchmarks.measure import cpu_by_pid, private_mib, ran
 
-    before = cpu_by_pid()
+    before = {pid: ran(pid) for pid in cpu_by_pid()}
     session.run(WARMUP)
-    at_work = [pid for pid, cpu in cpu_by_pid().items() if cpu > before.get(pid, 0.0)]
+    at_work = [pid for pid, seconds in before.items() if ran(pid) > seconds]
     library = sys.modules.get("treadle")
     return {
         "import_s": imported,
