@@ -113,8 +113,8 @@ _HEAD = (
     "| cores | first batch s | MiB a worker |"
 )
 _OVERVIEW = (
-    "| row | limit, steps/s | best loop, of the limit | best of the others, of the limit | auto, of the limit "
-    "| auto x best loop | auto x best other | workers only | partial | rollout | groups | regret of auto |"
+    "| row | limit, steps/s | best loop, of the limit | best parallel peer, of the limit | auto, of the limit "
+    "| auto x best loop | auto x best peer | workers only | partial | rollout | groups | regret of auto |"
 )
 IN_FULL = ("cartpole-8", "cartpole-64+mlp", "halfcheetah-8", "atari-8+cnn")  # rows of which a page shows every line
 
@@ -180,8 +180,8 @@ def markdown(rows: Sequence[Judged], notes: Sequence[str], facts: Mapping[str, A
         f"{versions}.",
         f"{facts['rounds']} rounds of {facts['seconds']:g} s after {facts['warmup']:g} s of warm-up, contestants "
         f"interleaved, workers = {facts['workers']}, load average at start {facts['load_at_start']:g}. Medians, lowest "
-        f"to highest in brackets (of the regret: its middle half). Others used {worst:.2f} cores at most; {again} turns "
-        "were taken again.",
+        f"to highest in brackets (of the regret: its middle half). Others used {worst:.2f} cores at most; {again} "
+        "turns were taken again.",
         "",
         overview(rows),
     ]

@@ -23,6 +23,15 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what environments print is not for the one who listens
+    try:
+        serve(asked, out)
+    except Exception as error:
+        tell(out, {"error": repr(error)[:300]})
+        raise
+
+
+def serve(asked: dict[str, Any], out: Any) -> None:
+    """Sets the contestant up, and runs it until an empty line."""
     began = perf_counter()
     if asked["library"]:
         importlib.import_module(asked["library"])
@@ -38,19 +47,15 @@ def main() -> None:
 
     row.workload.make().close()  # nor are the environments' own modules
     began = perf_counter()
-    try:
-        session = contestant.setup(row, asked["workers"])
-        with contextlib.closing(session):
-            session.run(0.0)
-            first = perf_counter() - began
-            tell(out, start(session, imported, first))
-            for line in sys.stdin:
-                if not line.strip():
-                    break
-                tell(out, session.run(json.loads(line)).__dict__)
-    except Exception as error:
-        tell(out, {"error": repr(error)[:300]})
-        raise
+    session = contestant.setup(row, asked["workers"])
+    with contextlib.closing(session):
+        session.run(0.0)
+        first = perf_counter() - began
+        tell(out, start(session, imported, first))
+        for line in sys.stdin:
+            if not line.strip():
+                break
+            tell(out, session.run(json.loads(line)).__dict__)
 
 
 def start(session: Any, imported: float, first: float) -> dict[str, Any]:
