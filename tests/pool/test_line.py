@@ -91,24 +91,6 @@ def test_a_payload_that_cannot_be_unpickled_fails_its_request(size: int, kind: t
     assert line.worker.next()[3] == "sound"
 
 
-@pytest.mark.parametrize("payload", [None, "small", "large" * SPILL])
-@pytest.mark.parametrize("tokens", [0, 1])
-def test_an_answer_together_with_others_rings_if_it_is_the_last(tokens: int, payload: Any, line: Ends) -> None:
-    turnstile = line.worker.turnstile = local_bell()
-    for _ in range(tokens):
-        turnstile.release()
-    line.caller.post(1, 3, 7, line.caller.channel.pack(payload), together=True)
-    line.caller.post(2, 3)
-    assert line.worker.next() == (1, 3, 7, payload)
-    line.worker.answer(1, None)
-    assert line.bells[1].acquire(False) == (tokens == 0)
-    assert not turnstile.acquire(False)
-    assert line.worker.next()[:2] == (2, 3)
-    turnstile.release()
-    line.worker.answer(2, None)
-    assert line.bells[1].acquire(False), "it was asked alone"
-
-
 def test_requests_queue_up_in_order(line: Ends) -> None:
     for id in range(1, line.caller.depth):
         line.caller.post(id, 2, -1)
@@ -230,11 +212,11 @@ class Sealed(int):
 
 
 def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
-    groups[0][0].structure = (("x", Sealed()),)
+    groups, _ = InfoPacker((0,)).pack({0: {"x": 1}})
+    groups[0][0].keys = ("x", Sealed())
     with pytest.raises(Unsendable, match="TypeError"):
         line.worker.answer(1, Extras(InfoRows(groups), {}, {}, {}))
-    groups[0][0].structure = (("x", int),)
+    groups[0][0].keys = ("x",)
     for id in (2, 3):
         line.worker.answer(id, Extras(InfoRows(groups), {}, {}, {}))
         reply = line.caller.take(1.0)
