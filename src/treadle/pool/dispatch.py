@@ -71,6 +71,8 @@ class Dispatch:
 
             start_method = start_method or process.default_start_method()
             process.check_start_method(start_method)
+        if inline == self.n:  # no worker, so nothing that workers need
+            backend = "serial"
         self.backend, self.start_method = backend, start_method
         self.step_timeout, self.close_timeout = step_timeout, close_timeout
         self.policy, self.max_restarts = Policy(on_failure), max_restarts

@@ -31,10 +31,10 @@ from treadle.vector.infos import InfoStyle, batcher
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.owned import OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialFace
-from treadle.vector.probe import measure_waiting, tell
+from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import RolloutFace
-from treadle.vector.shares import choose_shares, matters
+from treadle.vector.shares import Why, choose_shares, matters, worth_using
 from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
@@ -55,10 +55,11 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
             mode is theirs, and `kwargs`, `wrappers` and `imports` are given there.
         num_envs: how many, when `envs` is a single one.
         workers: how many, the caller not counted; "auto": one a core, the caller's own share counted, for environments
-            that compute, and one a slot for environments that wait (a socket, a simulator in its own process). Which
-            they are is measured, see `treadle.vector.probe`, and said through the `treadle` logger (INFO).
+            that compute, one a slot for environments that wait (a socket, a simulator in its own process), and none
+            where they would slow the caller down: all slots are the caller's then. Which it is, is measured, see
+            `treadle.vector.shares`, and said through the `treadle` logger (INFO).
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
-            equal share, where there are at least two cores and processes, and none when `step_timeout` or
+            equal share, where the workers are processes and leave it a core, and none when `step_timeout` or
             `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the
             caller with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
@@ -112,8 +113,8 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
         starting["start_timeout"] = start_timeout
 
-        def shares(n: int, waits: bool = False) -> tuple[int | None, int]:
-            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits)
+        def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
+            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits, using=using)
 
         if isinstance(envs, OwnedVectors):
             envs.check(kwargs or wrappers or imports, on_failure)
@@ -123,13 +124,16 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
                 envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
             )
         self.num_envs = n = len(slots)
-        found = None
-        asked = not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores)
-        if asked:
-            found = measure_waiting(slots[0], **starting)
-        workers, inline = shares(n, found is not None and found.waits)
-        if asked:
-            tell(found, n, workers, inline)
+        if not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores, guarded):
+            found, threads = measure(slots[0], n, **starting), policy_threads()
+            using, why = worth_using(n, cores, found, threads)
+            workers, inline = shares(n, why is Why.WAIT, using)
+            tell(found, n, workers, inline, why, threads)
+        else:
+            workers, inline = shares(n)
+            if inline:
+                text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
+                log.info(text, inline - 1, n, inline)
         self._pool = _start(
             slots,
             **starting,
@@ -170,8 +174,6 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self._step = self._bind()
         if type(self).step is VectorEnv.step:  # a subclass that overrides it must be asked
             self.step = self._step  # type: ignore[method-assign, assignment]
-        if inline:
-            log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", inline - 1, n, inline)
 
     # -- step --------------------------------------------------------------------------------------------------------
 
