@@ -39,7 +39,7 @@ class Lockstep:
     death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
 
     Attributes:
-        mailed: what of the actions went by message in the last step that was not of the fast lane; free to be cleared.
+        mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
         slots: which it steps: all.
         parts: slots that are stepped on their own meanwhile (`parts.py`); None: there are none. Whatever is asked of
             all slots ends that.

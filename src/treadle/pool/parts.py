@@ -13,7 +13,7 @@ together in one block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.flight import Flight
+from treadle.pool.interrupts import Later
 from treadle.pool.lease import PartLeases
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
@@ -65,9 +66,14 @@ class Part(Lockstep):
     def current(self) -> Batch:
         """What it was asked for last, waited for; or, where nothing is under way, its last batch once more."""
         if self._flight is not None and self._flight.op is not Op.CALL:
+            self.pool.check()
             return self._land(self._flight)
         self._settle()
         return self._batches.now()
+
+    def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
+        with Later():  # there is no fast lane's way to send again what an interrupt has cut short
+            super()._launch(flight, orders, posted, op)
 
     def _land(self, flight: Flight, timeout: float | None = None) -> Batch:
         try:
