@@ -91,24 +91,6 @@ def test_a_payload_that_cannot_be_unpickled_fails_its_request(size: int, kind: t
     assert line.worker.next(0)[3] == "sound"
 
 
-@pytest.mark.parametrize("payload", [None, "small", "large" * SPILL])
-@pytest.mark.parametrize("tokens", [0, 1])
-def test_an_answer_together_with_others_rings_if_it_is_the_last(tokens: int, payload: Any, line: Ends) -> None:
-    turnstile = line.worker.turnstile = local_bell()
-    for _ in range(tokens):
-        turnstile.release()
-    line.caller.post(1, 3, 7, line.caller.channel.pack(payload), together=True)
-    line.caller.post(2, 3)
-    assert line.worker.next(0) == (1, 3, 7, payload)
-    line.worker.answer(1, None)
-    assert line.bells[1].acquire(False) == (tokens == 0)
-    assert not turnstile.acquire(False)
-    assert line.worker.next(0)[:2] == (2, 3)
-    turnstile.release()
-    line.worker.answer(2, None)
-    assert line.bells[1].acquire(False), "it was asked alone"
-
-
 def test_requests_queue_up_in_order(line: Ends) -> None:
     for id in range(1, line.caller.depth):
         line.caller.post(id, 2, -1)

@@ -126,10 +126,9 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     tickets = PipeTickets(fds.pop(0), owners=arena.array(ground.owners))
     if ground.arena_bells:
         bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
-        turnstile: Any = arena_bell(arena, ground.turnstile)
     else:
-        bell, pool_bell, turnstile = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3]), None
-    line = Line(arena, ground.line, bell, pool_bell, channel, turnstile=turnstile)
+        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
+    line = Line(arena, ground.line, bell, pool_bell, channel)
     lender = channel.lender = Lender(line.loans)
     slots = start.spec.slots
     server = Server(slots, programs)

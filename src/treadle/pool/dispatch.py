@@ -53,7 +53,7 @@ class Dispatch:
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
         on_failure: str = "raise",
-        max_restarts: int = 3,
+        max_restarts: int | None = 3,
         worker_output: str = "prefix",
         rows: bool = True,
         copy: bool = True,
@@ -129,32 +129,11 @@ class Dispatch:
         payload: Any = None,
         block: int = -1,
         slots: Sequence[int] | None = None,
-        together: bool = False,
     ) -> int:
-        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits.
+        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits."""
+        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block)[0]
 
-        `together`: see the method of that name.
-        """
-        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block, together)[0]
-
-    def together(self, count: int) -> bool:
-        """So many requests are going to be sent `together`: only the last of their answers rings, so that the caller
-        is woken once. Returns whether that can be done.
-
-        All but one of them find a token in a turnstile and pass without ringing. Whatever happens there are never too
-        many tokens: those that were left are taken out, and an answer of earlier requests that takes one makes another
-        ring too early. When a worker dies, nobody rings for it, and `poll` finds out when it looks.
-        """
-        turnstile = self.grounding.turnstile
-        if turnstile is None or count < 2:
-            return False
-        while turnstile.acquire(False):
-            pass
-        for _ in range(count - 1):
-            turnstile.release()
-        return True
-
-    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1, together: bool = False) -> list[int]:
+    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1) -> list[int]:
         """Send each of several members a request: all or, when one of them cannot be sent, none."""
         with self._lock:  # against a `close` from another thread
             self.check()
@@ -174,7 +153,7 @@ class Dispatch:
                     member.asides += 1
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
-                request = Request(self.next_id(), op, payload, block, together)
+                request = Request(self.next_id(), op, payload, block)
                 member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
                 ids.append(request.id)
             return ids
@@ -333,6 +312,7 @@ class Dispatch:
         member.owed.clear()
         member.late.clear()
         member.see(Event.DIED)
+        member.barren += 1
         if self.policy is Policy.RAISE:
             self.broken = self.broken or error
         return failed

@@ -36,7 +36,6 @@ class Grounding:
         self.fields: RowFields | None = None
         self.done: np.ndarray | None = None
         self.pool_bell: Bell = bell.local_bell()
-        self.turnstile: Bell | None = bell.local_bell()
         self._arena_bells = shared and bell.arena_bells_work()
         self._line_fields: dict[int, LineFields] = {}
         self._pipes: list[PipeBell] = []
@@ -49,21 +48,18 @@ class Grounding:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
         arena = self.arena = Arena(shared=self._shared)
         plan = arena.plan()
-        pool_bell, turnstile = plan.add("u1", (CELL,)), plan.add("u1", (CELL,))
+        self._pool_bell_field = plan.add("u1", (CELL,))
         for member in members:
             self._line_fields[member.index] = LineFields.plan(plan, len(member.slots), self.fenced)
         self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
         tickets.owners = arena.array(self._owners_field)
-        self._pool_bell_field, self._turnstile_field = pool_bell, turnstile
         if self._shared:
             if self._arena_bells:
-                bell.init_cell(arena, pool_bell)
-                self.pool_bell = bell.arena_bell(arena, pool_bell)
-                bell.init_cell(arena, turnstile)
-                self.turnstile = bell.arena_bell(arena, turnstile)
+                bell.init_cell(arena, self._pool_bell_field)
+                self.pool_bell = bell.arena_bell(arena, self._pool_bell_field)
             else:
-                self.pool_bell, self.turnstile = self._pipe(), None
+                self.pool_bell = self._pipe()
         if self._want_rows:
             self._lay_rows(arena, descriptions)
 
@@ -101,7 +97,7 @@ class Grounding:
             a, b = bell.local_bell(), self.pool_bell
             line = Line(self.arena, fields, a, b, member.worker.channel, member.slots)
             line.clear()
-            theirs = Line(self.arena, fields, a, b, member.worker._theirs, turnstile=self.turnstile)
+            theirs = Line(self.arena, fields, a, b, member.worker._theirs)
             rows = self._rows(member) if self.fields is not None else None
             member.worker.ground_here(line, theirs, rows, tries)
             return
@@ -124,7 +120,6 @@ class Grounding:
             self.arena.segments,
             fields,
             self._pool_bell_field,
-            self._turnstile_field,
             self._owners_field,
             self.fields,
             self.observations,

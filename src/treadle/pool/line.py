@@ -28,7 +28,6 @@ from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
-TOGETHER = 512  # added to a request's op: only the last of several workers that answer rings
 ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
@@ -102,7 +101,6 @@ class OneSlot(tuple[list[int], None]):
 class Line:
     """Args:
     slots: the worker's, named when an answer cannot be unpickled.
-    turnstile: the worker's half: see `Dispatch.together`.
     """
 
     def __init__(
@@ -113,12 +111,9 @@ class Line:
         pool_bell: Bell,
         channel: Any,
         slots: tuple[int, ...] = (),
-        turnstile: Bell | None = None,
     ) -> None:
         self.slots = slots
-        self.turnstile = turnstile
         self.fenced = fields.fenced
-        self._together = False
         self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
         self.requests = view(arena.array(fields.requests))
@@ -144,13 +139,8 @@ class Line:
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
-    def post(self, id: int, op: int, block: int = -1, packed: Any = None, together: bool = False) -> None:
-        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits.
-
-        `together`: it is to ring with its answer only if it does not pass the turnstile.
-        """
-        if together:
-            op += TOGETHER
+    def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
+        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
         if type(packed) is OneSlot:
             self._post(id, op + (packed[0][0] + 1) * ONE_SLOT, block)
         elif packed is None:
@@ -308,8 +298,7 @@ class Line:
                     payload.arrived(fds)  # a `pool.parcel.Shipment`
         except Undecodable as undecodable:  # the request fails, not the worker
             payload = undecodable
-        self._together = op >= TOGETHER
-        return id, op - TOGETHER if self._together else op, block, payload
+        return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
         """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
@@ -398,11 +387,7 @@ class Line:
         if self.fenced:
             fence()
         words[at] = self.taken
-        if self.fenced and self._together:
-            fence()  # who does not pass the turnstile rings for those that have: their numbers are to be seen
-        passed = self._together and self.turnstile is not None and self.turnstile.acquire(False)
-        if not passed:
-            self.pool_bell.release()
+        self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 

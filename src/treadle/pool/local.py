@@ -179,7 +179,7 @@ class ThreadWorker(Lined):
 
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
-        self.line.post(request.id, request.op, request.block, packed, request.together)
+        self.line.post(request.id, request.op, request.block, packed)
 
     def take(self) -> Reply | None:
         return None if self.line is None else self.line.take(0.0)

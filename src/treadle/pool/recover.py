@@ -22,13 +22,12 @@ import logging
 import signal
 from collections.abc import Callable, Collection
 from enum import Enum
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerDied, WorkerError
-from treadle.pool import failure, life
+from treadle.errors import UsageError, WorkerError
+from treadle.pool import calls, failure, life
 from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, Verdict
@@ -187,11 +186,9 @@ class Recovery:
         assert error is not None
         self._condemned.discard(member.index)
         pending = flight.forget(member)
-        verdict = self._verdict(member, error)
-        others = [m for m in pool.members if m is not member and m.state is not State.GONE]
-        if verdict.act is Policy.RAISE or (verdict.act is Policy.DROP and not others):
-            if verdict.act is Policy.DROP:
-                error.add_note("no other worker is left")
+        verdict = calls.verdict_on(pool, member)
+        if verdict.act is Policy.RAISE:
+            self._explain(member, error)
             pool.broken = pool.broken or error
             flight.fail(Failed(member, error, ()), pending)
             return False
@@ -216,20 +213,19 @@ class Recovery:
         if flight.op is Op.CALL and pending:
             flight.told.append(error)
         self._tell(member, error, verdict)
-        if dropped:
-            pool.drop(member)
-        else:
+        if not dropped:
             self._fresh.update(member.slots)
-            pool.restart(member, verdict.delay)
+        calls.carry_out(pool, member, verdict)
         return True
 
-    def _verdict(self, member: Member, error: WorkerError) -> Verdict:
-        if error.where.phase == "init" and (not isinstance(error, WorkerDied) or member.worker.report.forced):
-            return Verdict(Policy.RAISE)  # its constructor raised, or hung: it would do so again
-        verdict = failure.on_death(self._pool.policy, member.restarts, monotonic(), self._pool.max_restarts)
-        if verdict.act is Policy.RAISE:
+    def _explain(self, member: Member, error: WorkerError) -> None:
+        """Say why nobody takes a dead worker's place, where that is not plain."""
+        if failure.lasts(error, member.worker.report):
+            return
+        if self._pool.policy is Policy.DROP:
+            error.add_note("no other worker is left")
+        else:
             error.add_note(f"it was not restarted: max_restarts={self._pool.max_restarts} in ten minutes are used up")
-        return verdict
 
     def _tell(self, member: Member, error: WorkerError, verdict: Verdict) -> None:
         slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"

@@ -393,7 +393,6 @@ class Ground:
     segments: list[tuple[int, int]]
     line: Any
     pool_bell: Any
-    turnstile: Any
     owners: Field
     rows: RowFields | None
     observations: Layout | None
