@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import treadle
 from treadle.pool.flight import Flight
-from treadle.pool.info_rows import InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
+from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
 from treadle.pool.member import Answered, Member
 from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
 from treadle.vector.infos import columns
@@ -114,6 +114,21 @@ def test_what_is_handed_out_is_the_callers() -> None:
     same(rows[1]["a"], np.arange(3))
     assert columns(2, rows)["x"].tolist() == [1.0, 2.0]
     assert columns(2, rows)["_a"].all()
+
+
+def test_final_infos_travel_beside_infos() -> None:
+    packer = InfoPacker((4, 5, 6))
+    infos = {0: {"x": 1}, 2: {"x": 2}}
+    ended = {2: {"total": 0.5, "episode": {"l": 3}}}
+    groups, finals = packer.pack(infos)[0], packer.pack_each(ended)[0]
+    known = {schema.number: schema for schema, _, _ in [*groups, *finals]}
+    assert raw_of(InfoRows(groups), FinalRows(finals), {}) is None
+    raw = raw_of(InfoRows(groups), FinalRows(finals), known)
+    assert raw is not None
+    found, told = from_raw(raw, known)
+    assert dict(found) == {4: {"x": 1}, 6: {"x": 2}}
+    assert dict(told) == {6: ({"total": 0.5, "episode": {"l": 3}}, None)}
+    assert raw_of(InfoRows(groups), FinalRows(finals, {5: ({"why": "text"}, None)}), known) is None
 
 
 def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:

@@ -363,7 +363,9 @@ class InfoPacker:
 
     def _read(self, info: Any) -> tuple[Schema | None, list[Any]]:
         """Its schema, None where it must go by message; its values, as `struct` takes them."""
-        keys, values, kinds = [], [], []
+        keys: list[Any] = []
+        values: list[Any] = []
+        kinds: list[Any] = []
         if type(info) is not dict or not _expand(info, keys, values, MOST_DEPTH):
             return None, values
         for at, value in enumerate(values):

@@ -3,7 +3,7 @@
 An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
 is there exactly when it bears the number that the reader expects (with fences around it on processors that do not keep
 the order of writes, see `fences.py`). Both sides are led to a ring by a bell or by a
-death, never act on half an entry, and keep the order. Small payloads and answers (infos) lie pickled in the entry's
+death, never act on half an entry, and keep the order. Small payloads and answers lie in the entry's
 box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
 announces it, an answer after it.
 

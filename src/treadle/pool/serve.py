@@ -362,7 +362,7 @@ class Server:
         extras = self._extras({i: info for i, info in infos.items() if i not in raised}, loose, finals, raised)
         if groups:
             extras = extras._replace(infos=InfoRows(groups, dict(extras.infos)))
-        return extras._replace(finals=FinalRows(final_groups, extras.finals)) if final_groups else extras
+        return extras._replace(finals=FinalRows(final_groups, dict(extras.finals))) if final_groups else extras
 
     def _extras(
         self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
