@@ -8,6 +8,8 @@ import threading
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,53 @@ from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
 from treadle.testing.faults import Sound
+
+
+class Waits(Sound):
+    """From its `at`-th reset on, each waits until somebody has opened the named pipe for writing."""
+
+    def __init__(self, pipe: str) -> None:
+        super().__init__(at=1)
+        self.pipe = pipe
+
+    def at_reset(self) -> None:
+        self.at += 1
+        os.close(os.open(self.pipe, os.O_RDONLY))
+
+
+@pytest.mark.usefixtures("every_interrupt_is_heard")
+def test_resets_that_are_interrupted_in_a_row_leave_one_to_wait_for(tmp_path: Path) -> None:
+    """However often, and wherever: the worker is not sent another one while it is at the first."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    with Pool(with_fault(Waits, pipe=pipe), workers=2) as pool:
+        pool.reset(seeds=range(pool.n))
+        seeds = range(7, 7 + pool.n)
+
+        def owing() -> int:
+            return max(len(member.owed) for member in pool.members)
+
+        class AsSoonAsSent(Injector):
+            def strike(self, frame: FrameType) -> None:
+                self._left += 1  # the next point, unless
+                if owing():
+                    raise Interrupt
+
+        injector = AsSoonAsSent()
+        injector.run(lambda: pool.reset(seeds=seeds), 1)
+        assert owing() == 1
+        for _ in range(3):
+            soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            soon.start()
+            with pytest.raises(KeyboardInterrupt):
+                pool.reset(seeds=seeds)
+            soon.join()
+            assert owing() == 1, injector.moment
+        gate = os.open(pipe, os.O_RDWR)
+        try:
+            check_together(pool.reset(seeds=seeds))
+        finally:
+            os.close(gate)
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:

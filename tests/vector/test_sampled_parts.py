@@ -175,6 +175,9 @@ def test_limits_and_counts() -> None:
     assert arguments.start_limit(120, 60) == 300
     assert arguments.start_limit(120, 10) == 120
     assert arguments.start_limit(120, None) == 120
+    for wrong in (-1, 0, "60"):
+        with pytest.raises(UsageError, match=f"read_timeout must be more than 0 seconds or None, got {wrong!r}"):
+            arguments.start_limit(120, wrong)
     assert [arguments.worker_count(p, 4) for p in (None, 1, 3, 9)] == [4, 1, 3, 4]
     with pytest.raises(UsageError, match="max_processes"):
         arguments.worker_count(True, 4)

@@ -63,9 +63,9 @@ class Dispatch:
         self._lock = threading.RLock()
         self.n = len(factories)
         _check(factories, backend, workers, inline, on_failure, worker_output)
-        _check_seconds("step_timeout", step_timeout, none=True)
-        _check_seconds("start_timeout", start_timeout)
-        _check_seconds("close_timeout", close_timeout, zero=True)
+        check_seconds("step_timeout", step_timeout, none=True)
+        check_seconds("start_timeout", start_timeout)
+        check_seconds("close_timeout", close_timeout, zero=True)
         if backend == "process":
             from treadle.pool import process
 
@@ -136,8 +136,18 @@ class Dispatch:
         """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits."""
         return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block)[0]
 
-    def send_all(self, op: Op, orders: Sequence[Order], block: int = -1) -> list[int]:
-        """Send each of several members a request: all or, when one of them cannot be sent, none."""
+    def send_all(
+        self,
+        op: Op,
+        orders: Sequence[Order],
+        block: int = -1,
+        expect: Callable[[Member, int, tuple[int, ...]], object] | None = None,
+    ) -> list[int]:
+        """Send each of several members a request: all or, when one of them cannot be sent, none.
+
+        `expect` is told (member, number, slots) of each before it is sent: an interrupt (Ctrl-C) between the two leaves
+        an answer awaited that may never come, which is found out, and never one that nobody waits for.
+        """
         with self._lock:  # against a `close` from another thread
             self.check()
             packed: list[Any] = []
@@ -157,6 +167,8 @@ class Dispatch:
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
                 request = Request(self.next_id(), op, payload, block)
+                if expect is not None:
+                    expect(member, request.id, slots)
                 member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
                 ids.append(request.id)
             return ids
@@ -415,7 +427,7 @@ def _check(factories: Any, backend: str, workers: int | None, inline: int, on_fa
         raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {worker_output!r}")
 
 
-def _check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
+def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
         return

@@ -92,9 +92,7 @@ class Flight:
 
     def launch(self, pool: Dispatch, orders: Sequence[Order], sent_as: Op | None = None) -> None:
         """Send it, all or nothing. Raises UsageError when one of the requests cannot be sent."""
-        ids = pool.send_all(sent_as or self.op, orders, self.block)
-        for (member, _, slots), id in zip(orders, ids, strict=True):
-            self.expect(member, id, slots)
+        pool.send_all(sent_as or self.op, orders, self.block, expect=self.expect)
         self.sent = True
 
     def expect(self, member: Member, id: int, slots: Iterable[int] | None = None) -> None:
@@ -150,9 +148,9 @@ class Flight:
             for member in {member.index: member for member, _ in self._waiting.values()}.values():
                 pool.give_up(member)  # whatever it owes
                 self._given_up.append(member)
-                for other in self.others():
-                    if slots := other.forget(member):
-                        other.fail(self._failures[0], () if other.op is Op.CALL else slots)
+                for flight in self.others():
+                    if owed := flight.forget(member):
+                        flight.fail(self._failures[0], () if flight.op is Op.CALL else owed)
             self._waiting.clear()
             first, *others = (failed.error for failed in self._failures)
             for other in others:

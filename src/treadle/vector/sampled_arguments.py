@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treadle.errors import UsageError
+from treadle.pool.dispatch import check_seconds
 from treadle.task.sensors import SensorSuite
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -115,7 +116,8 @@ def worker_count(max_processes: int | None, n: int) -> int:
 
 
 def start_limit(start_timeout: float, read_timeout: float | None) -> float:
-    """Seconds for all samplers together to be made."""
+    """Seconds for all samplers together to be made. Raises UsageError for a `read_timeout` that is no time to wait."""
+    check_seconds("read_timeout", read_timeout, none=True)
     return start_timeout if read_timeout is None else max(start_timeout, 5 * read_timeout)
 
 
