@@ -170,7 +170,7 @@ class Dispatch:
                 raise
             ids = []
             for (member, payload, slots), each in zip(orders, packed, strict=True):
-                if op is not Op.STEP:
+                if op is not Op.STEP or len(slots) < len(member.slots):
                     member.asides += 1
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
