@@ -140,6 +140,46 @@ class RolloutSession:
         self._envs.close()
 
 
+class Groups(Treadle):
+    """Two groups: the policy acts for one while the other is stepped."""
+
+    def setup(self, row: Row, workers: int) -> Session:
+        envs = self.vector(row, workers)
+        envs.reset(seed=SEED)
+        return GroupsSession(envs, row)
+
+
+class GroupsSession:
+    """One loop for all runs; between two of them the caller holds a group. A batch is a group's."""
+
+    def __init__(self, envs: Any, row: Row) -> None:
+        self._envs, self._act, self._loop = envs, actions_of(row), envs.groups()
+        self._group = next(self._loop)
+
+    def run(self, seconds: float) -> Measure:
+        at: list[float] = []
+        found = measure(lambda: self._stretch(seconds, at))
+        return replace(found, **quantiles(at))
+
+    def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
+        loop, act, group, count, clock = self._loop, self._act, self._group, np.count_nonzero, perf_counter
+        steps = 0
+        start = now = clock()
+        at.append(start)
+        while now - start < seconds or not steps:
+            group.step(act(group.observations, group.slots))
+            group = next(loop)
+            if group.t:
+                steps += int(count(group.valid))
+            now = clock()
+            at.append(now)
+        self._group = group
+        return steps, now - start
+
+    def close(self) -> None:
+        self._envs.close()
+
+
 def _share(row: Row, cores: int) -> int:
     return -(-row.n_envs // cores)
 
@@ -154,6 +194,7 @@ def contestants() -> list[Treadle]:
         WorkerEach("Treadle worker each", workers=lambda row, cores: row.n_envs, inline=0),
         Partial("Treadle partial", workers=lambda row, cores: cores, inline=0),
         Rollouts("Treadle rollout"),
+        Groups("Treadle groups", groups=2),
     ]
 
 

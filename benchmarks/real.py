@@ -55,7 +55,7 @@ ROWS = tuple(
     name for row, policies in _POLICIES.items() for name in (row, *(f"{row}+{policy}" for policy in policies.split()))
 )
 QUICK = ("cartpole-8", "cartpole-8+mlp", "halfcheetah-8", "halfcheetah-8+mlp", "atari-8", "atari-8+wait")
-QUICK_CONTESTANTS = "limit,Sync,Async,SB3,Puffer,auto,serial,workers only,partial,rollout"
+QUICK_CONTESTANTS = "limit,Sync,Async,SB3,Puffer,auto,serial,workers only,partial,rollout,groups"
 
 
 @dataclass

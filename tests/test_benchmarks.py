@@ -71,10 +71,9 @@ def test_a_contestant_reports_exactly_the_steps_its_envs_made(
         assert second.p99_ms is not None
         assert 0 < second.p50_ms <= second.p99_ms
     steps = first.env_steps + second.env_steps
-    if "partial" in contestant.name:
-        assert 0 <= counted(tmp_path) - steps <= 3  # at the end each env had one out
-    else:
-        assert steps in of_three(tmp_path)
+    # in partial batches and in groups each env may have one out at the end
+    out = 3 if contestant.name in ("Treadle partial", "Treadle groups") else 0
+    assert any(0 <= made - steps <= out for made in of_three(tmp_path))
 
 
 VECTORS = [
