@@ -188,7 +188,11 @@ def markdown(rows: Sequence[Judged], notes: Sequence[str], facts: Mapping[str, A
     shown = [row for row in rows if full or row.row in IN_FULL]
     if shown:
         text += ["", lines(shown)]
-    libraries = {standing.name: standing.imported for standing in reversed(everyone) if standing.imported > 1e-3}
+    libraries: dict[str, float] = {}
+    for standing in everyone:
+        if standing.imported > 1e-3:  # else there is nothing that its users import at once
+            library = standing.name.split()[0]
+            libraries[library] = min(standing.imported, libraries.get(library, standing.imported))
     if libraries:
         text += ["", "Seconds to import: " + ", ".join(f"{name} {took:.2f}" for name, took in libraries.items()) + "."]
     if notes:

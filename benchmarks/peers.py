@@ -16,8 +16,8 @@ from benchmarks.workloads import SEED
 class PufferSerial(Library):
     """PufferLib's Serial: one process, one buffer that all environments write to, which is handed out as it is.
 
-    The step after an end is a reset, as in Gymnasium. (Its parallel vectors are left out: with as many busy-waiting
-    workers as cores they reach 1,200 steps/s on CartPole.)
+    The step after an end is a reset, as in Gymnasium. (Its parallel vectors are left out: their workers never sleep, so
+    with the caller there are more busy processes than cores.)
     """
 
     name = "PufferLib Serial"

@@ -71,6 +71,8 @@ class Dispatch:
 
             start_method = start_method or process.default_start_method()
             process.check_start_method(start_method)
+        if inline == self.n:  # no worker, so nothing that workers need
+            backend = "serial"
         self.backend, self.start_method = backend, start_method
         self.step_timeout, self.close_timeout = step_timeout, close_timeout
         self.policy, self.max_restarts = Policy(on_failure), max_restarts
@@ -150,7 +152,7 @@ class Dispatch:
                 raise
             ids = []
             for (member, payload, slots), each in zip(orders, packed, strict=True):
-                if op is not Op.STEP:
+                if op is not Op.STEP or len(slots) < len(member.slots):
                     member.asides += 1
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False

@@ -164,9 +164,11 @@ class Grounding:
         if request.op is Op.RESET:
             return Where(slot, worker, pid, phase, seed=request.payload[slot][0])
         line = member.worker.line
-        later = sum(each.request.op is Op.STEP for each in member.owed) - 1
-        began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
-        step = line.posted - member.asides - max(0, later) - began if line is not None else None
+        later = sum(each.request.op is Op.STEP and len(each.slots) == len(member.slots) for each in member.owed)
+        if len(member.owed[0].slots) == len(member.slots):
+            later -= 1
+        began, own, episode, seed = (int(self._word(name)[slot]) for name in ("began", "own", "episode", "seed"))
+        step = line.posted - member.asides - max(0, later) + own - began if line is not None else None
         return Where(
             slot,
             worker,

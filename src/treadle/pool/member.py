@@ -60,7 +60,7 @@ class Member:
     restart_at: float | None = None
     warned: int = 0  # the request that a "still waiting" warning was given for
     overran: int = 0  # the request that was last counted as overrunning
-    asides: int = 0  # requests since it started that were not steps
+    asides: int = 0  # requests since it started that were not steps of all its slots
     beat: int | None = None  # of its stream, when it was last looked at
     stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
     carrier: Carrier | None = None  # what its worker, and any that follows it, is sent along

@@ -47,7 +47,7 @@ class Server:
         self._resumed = 0  # the request that was last finished after an interrupt
         self._packer = InfoPacker(slots)
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
-        self._own = [0] * k
+        self._own: Any = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
         self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
@@ -60,8 +60,8 @@ class Server:
         """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
         self._rows = rows
         for i in self._all:
-            rows.began[i], rows.episode[i] = self._began[i], self._episode[i]
-        self._began, self._episode = rows.began, rows.episode
+            rows.began[i], rows.episode[i], rows.own[i] = self._began[i], self._episode[i], self._own[i]
+        self._began, self._episode, self._own = rows.began, rows.episode, rows.own
 
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
@@ -107,10 +107,12 @@ class Server:
         view = self._view = rows.block(block)  # type: ignore[union-attr]
         actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
-        if chosen is None:
+        if chosen is None or len(chosen) == len(self.slots):
+            chosen = None
             self._ticks += 1
             self._latest = id
-            todo: Iterator[Any] = zip(self._all, steps, actions, writes)
+            indices: Any = self._all
+            todo: Iterator[Any] = zip(indices, steps, actions, writes)
             view.fresh()
         else:
             first = self.slots[0]
@@ -146,8 +148,11 @@ class Server:
                 self.note_failed(id, [self.slots[i]])
                 self._phase = "step"
                 done[i] = id
-        if view.staged:
+        if view.staged and chosen is None:
             view.settle()
+        elif view.staged:  # the rows of others may be those of another step
+            for i in indices:
+                view.settle_row(i)
         if infos or loose or finals or raised:
             return self.told(id, infos, loose, finals, raised, actions)
         return None
