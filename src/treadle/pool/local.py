@@ -154,7 +154,7 @@ class ThreadWorker(Lined):
         self.channel, self._theirs = LocalChannel.pair()
         self.line: Line | None = None
         self._tickets = tickets
-        self._grounds: queue.SimpleQueue[tuple[Line, Rows | None, int] | None] = queue.SimpleQueue()
+        self._grounds: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = spec.slots[0]
         self._over = False  # asked instead of Thread.is_alive, which an interrupt can make lie for ever
