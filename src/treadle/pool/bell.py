@@ -3,9 +3,8 @@
 A bell is a counting semaphore without an owner, so nobody's death can leave it locked. A ring is only a hint (counts
 may be too high after a death): the truth is always the request id in the arena.
 
-Waking a sleeping process costs 45 to 90 us here whatever primitive is used, a failed try 60 to 80 ns, so both sides
-first try for a while and then sleep. Trying pays only while every runnable process has a core of its own; beyond that
-the one that tries keeps the one it waits for from running, and costs milliseconds. `spins` decides.
+Waking a sleeping process costs 45 to 90 us here whatever primitive is used, so both sides first try for a while and
+then sleep: `Waiting`. `who_tries` says who may at all, `rhythm.py` for how long.
 
 Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own
 SemLock): no name to leak in /dev/shm, nothing to pickle. Zeroed memory without `sem_init` would hang. Where sem_init
