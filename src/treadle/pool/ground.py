@@ -101,7 +101,7 @@ class Grounding:
             a, b = bell.local_bell(), self.pool_bell
             line = Line(self.arena, fields, a, b, member.worker.channel, member.slots)
             line.clear()
-            theirs = Line(self.arena, fields, a, b, member.worker._theirs, turnstile=self.turnstile)
+            theirs = Line(self.arena, fields, a, b, member.worker._theirs, member.slots, turnstile=self.turnstile)
             rows = self._rows(member) if self.fields is not None else None
             member.worker.ground_here(line, theirs, rows, tries)
             return
