@@ -11,7 +11,7 @@ from treadle.pool.arena import Arena
 from treadle.pool.bell import local_bell
 from treadle.pool.channel import SPILL, Channel
 from treadle.pool.info_rows import InfoPacker, InfoRows
-from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot, Undecodable, Unsendable
+from treadle.pool.line import BOX, CREDIT, Chosen, Line, LineFields, Undecodable, Unsendable
 from treadle.pool.messages import Extras
 
 
@@ -100,11 +100,23 @@ def test_requests_queue_up_in_order(line: Ends) -> None:
 
 @pytest.mark.parametrize("slot", [0, 1, 100_000])
 def test_a_step_of_one_slot_needs_no_message(slot: int, line: Ends) -> None:
-    line.caller.post(1, 2, 5, OneSlot.of(slot))
+    line.caller.post(1, 2, 5, Chosen.one(slot))
     with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
         nothing_there.recv(1)
     id, op, block, (chosen, loose) = line.worker.next()
     assert (id, op, block, chosen, loose) == (1, 2, 5, [slot], None)
+
+
+@pytest.mark.parametrize(("k", "first", "expected"), [(2, 0, [6, 8]), (2, 1, [5, 7]), (4, 3, [7]), (2047, 8, [8])])
+def test_nor_does_one_of_every_kth_slot(k: int, first: int, expected: list[int], line: Ends) -> None:
+    line.worker.slots = (5, 6, 7, 8)
+    for id in (1, 2):
+        line.caller.post(id, 2, 5, Chosen.every(k, first, line.worker.slots))
+    with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
+        nothing_there.recv(1)
+    for number in (1, 2):
+        id, op, block, (chosen, loose) = line.worker.next(0)
+        assert (id, op, block, chosen, loose) == (number, 2, 5, expected, None)
 
 
 def test_a_stream_waits_for_credit(line: Ends) -> None:

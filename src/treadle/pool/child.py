@@ -28,7 +28,7 @@ from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
+from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
@@ -128,7 +128,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
     else:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
-    line = Line(arena, ground.line, bell, pool_bell, channel, longest=message.longest)
+    line = Line(arena, ground.line, bell, pool_bell, channel, start.spec.slots, longest=message.longest)
     lender = channel.lender = Lender(line.loans)
     slots = start.spec.slots
     server = Server(slots, programs)
@@ -150,7 +150,7 @@ def serve(server: Server, line: Line, tickets: Any, worker: int) -> None:
     while True:
         id, op, block, payload = line.next()
         start = perf_counter_ns()
-        if op == STEP and (payload is None or type(payload) is OneSlot):  # the common case, without ceremony
+        if op == STEP and (payload is None or type(payload) is Chosen):  # the common case, without ceremony
             extras = server.step(id, block, *(payload or ()))
             line.words[BUSY_NS] += perf_counter_ns() - start
             answer(line, id, extras, "step", ended=server.ended)

@@ -148,9 +148,9 @@ class Flight:
             for member in {member.index: member for member, _ in self._waiting.values()}.values():
                 pool.give_up(member)  # whatever it owes
                 self._given_up.append(member)
-                for flight in self.others():
-                    if owed := flight.forget(member):
-                        flight.fail(self._failures[0], () if flight.op is Op.CALL else owed)
+                for each in self.others():
+                    if given_up := each.forget(member):
+                        each.fail(self._failures[0], () if each.op is Op.CALL else given_up)
             self._waiting.clear()
             first, *others = (failed.error for failed in self._failures)
             for other in others:

@@ -97,7 +97,7 @@ class Grounding:
             a, b = bell.local_bell(), self.pool_bell
             line = Line(self.arena, fields, a, b, member.worker.channel, member.slots)
             line.clear()
-            theirs = Line(self.arena, fields, a, b, member.worker._theirs)
+            theirs = Line(self.arena, fields, a, b, member.worker._theirs, member.slots)
             rows = self._rows(member) if self.fields is not None else None
             member.worker.ground_here(line, theirs, rows)
             return

@@ -12,6 +12,7 @@ Both sides use this class; each uses its own half of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,8 @@ from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
-ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
+CHOSEN = 2**16  # times `Chosen.which`: added to the op of a step of some slots
+PARTS, MOST_PARTS = 2**23, 2**11  # what `Chosen.which` is made of
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
 FLAG_ROWS = 16  # what lies in the box is `raw_of` infos, and not a pickle
@@ -87,12 +89,36 @@ class Unsendable(Exception):
         self.error = error
 
 
-class OneSlot(tuple[list[int], None]):
-    """The payload of a step of one slot: it travels in the words of the request, without a message."""
+class Chosen(tuple[list[int], None]):
+    """The payload of a step of some slots that travels in the words of the request, without a message.
+
+    Attributes:
+        which: below PARTS a slot's number + 1; from there on PARTS + first * MOST_PARTS + k for every k-th of the
+            worker's slots, those whose number leaves the remainder `first`.
+    """
+
+    which: int
 
     @classmethod
-    def of(cls, slot: int) -> OneSlot:
-        return cls(([slot], None))
+    def one(cls, slot: int) -> Chosen:
+        chosen = cls(([slot], None))
+        chosen.which = slot + 1
+        return chosen
+
+    @classmethod
+    def every(cls, k: int, first: int, slots: Iterable[int]) -> Chosen:
+        """Of these slots; k is below MOST_PARTS."""
+        chosen = cls(([slot for slot in slots if slot % k == first], None))
+        chosen.which = PARTS + first * MOST_PARTS + k
+        return chosen
+
+    @classmethod
+    def of(cls, which: int, slots: Iterable[int]) -> Chosen:
+        """What a worker of these slots reads."""
+        if which < PARTS:
+            return cls.one(which - 1)
+        first, k = divmod(which - PARTS, MOST_PARTS)
+        return cls.every(k, first, slots)
 
     def discard(self) -> None:
         """As `channel.Packed.discard`: nothing was made for it."""
@@ -100,7 +126,7 @@ class OneSlot(tuple[list[int], None]):
 
 class Line:
     """Args:
-    slots: the worker's, named when an answer cannot be unpickled.
+    slots: the worker's.
     """
 
     def __init__(
@@ -129,6 +155,7 @@ class Line:
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
+        self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which` (worker)
         self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled: told (worker), learnt (caller)
 
     def clear(self) -> None:
@@ -143,8 +170,8 @@ class Line:
 
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
         """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
-        if type(packed) is OneSlot:
-            self._post(id, op + (packed[0][0] + 1) * ONE_SLOT, block)
+        if type(packed) is Chosen:
+            self._post(id, op + packed.which * CHOSEN, block)
         elif packed is None:
             self._post(id, op, block)
         elif packed.size <= BOX:
@@ -294,9 +321,9 @@ class Line:
             if op >= IN_BOX:
                 size, op = divmod(op, IN_BOX)
                 payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
-            elif op >= ONE_SLOT:
-                slot, op = divmod(op, ONE_SLOT)
-                payload = OneSlot.of(slot - 1)
+            elif op >= CHOSEN:
+                which, op = divmod(op, CHOSEN)
+                payload = self._chosen.get(which) or self._chosen.setdefault(which, Chosen.of(which, self.slots))
             elif op & WITH_PAYLOAD:
                 op -= WITH_PAYLOAD
                 payload, fds = self.channel.recv_wait()

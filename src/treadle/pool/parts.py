@@ -14,7 +14,7 @@ together in one block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from treadle.pool.batch import Batch
 from treadle.pool.flight import Flight
 from treadle.pool.interrupts import Later
 from treadle.pool.lease import PartLeases
+from treadle.pool.line import MOST_PARTS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Order
+    from treadle.pool.member import Member
 
 
 class Part(Lockstep):
@@ -54,7 +56,12 @@ class Part(Lockstep):
         arrays = [None if f is None else ground.arena.array(f)[self.rows] for f in whole._fields.actions]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
         mine = [(member, [slot for slot in member.slots if slot in slots]) for member in pool.in_slot_order()]
-        self._shares = [(member, chosen) for member, chosen in mine if chosen]
+        # what each member is asked: nothing but its number where all of a member's slots are this part's
+        self._shares: list[tuple[Member, Any, tuple[int, ...]]] = []
+        for member, chosen in mine:
+            short = Chosen.every(slots.step, slots.start, member.slots) if slots.step < MOST_PARTS else (chosen, None)
+            if chosen:
+                self._shares.append((member, None if len(chosen) == len(member.slots) else short, tuple(chosen)))
         self._pending = self._flight = self.mailed = None
         self._must_reset = self._plain = False
 
@@ -92,13 +99,13 @@ class Part(Lockstep):
         return [part._flight for part in self._parts.parts if part is not self and part._flight is not None]
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
-        orders: list[Order] = []
-        by_slot = {leaf: dict(zip(self.slots, values, strict=True)) for leaf, values in (mailed or {}).items()}
-        for member, chosen in self._shares:
-            share = {leaf: [of.get(slot) for slot in member.slots] for leaf, of in by_slot.items()} or None
-            payload = (chosen if len(chosen) < len(member.slots) else None, share)
-            orders.append((member, None if payload == (None, None) else payload, tuple(chosen)))
-        return orders
+        if mailed is None:
+            return list(self._shares)
+        by_slot = {leaf: dict(zip(self.slots, values, strict=True)) for leaf, values in mailed.items()}
+        return [
+            (member, (list(chosen), {leaf: [of.get(s) for s in member.slots] for leaf, of in by_slot.items()}), chosen)
+            for member, _, chosen in self._shares
+        ]
 
     def finish(self) -> None:
         """Wait for what is under way, for nobody: the next step tells what has to be told. Raises WorkerError."""

@@ -24,7 +24,7 @@ from treadle.pool import failure
 from treadle.pool.batch import final_observation
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
-from treadle.pool.line import BUSY_NS, OneSlot
+from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
@@ -170,7 +170,7 @@ class PartialBatches:
                 if op is Op.STEP and mailed:
                     payload = group, {leaf: [by.get(slot) for slot in member.slots] for leaf, by in mailed.items()}
                 elif op is Op.STEP:
-                    payload = OneSlot.of(group[0]) if len(group) == 1 else (group, None)
+                    payload = Chosen.one(group[0]) if len(group) == 1 else (group, None)
                 id = self._pool.send(member, op, payload, self._block, tuple(group))
                 self._requests[id] = member, tuple(group)
                 self._state[group] = OUT
