@@ -212,11 +212,11 @@ class Sealed(int):
 
 
 def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
-    groups[0][0].structure = (("x", Sealed()),)
+    groups, _ = InfoPacker((0,)).pack({0: {"x": 1}})
+    groups[0][0].keys = ("x", Sealed())
     with pytest.raises(Unsendable, match="TypeError"):
         line.worker.answer(1, Extras(InfoRows(groups), {}, {}, {}))
-    groups[0][0].structure = (("x", int),)
+    groups[0][0].keys = ("x",)
     for id in (2, 3):
         line.worker.answer(id, Extras(InfoRows(groups), {}, {}, {}))
         reply = line.caller.take(1.0)

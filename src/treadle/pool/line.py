@@ -21,7 +21,7 @@ from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, await_bell
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
-from treadle.pool.info_rows import InfoRows, Schema
+from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
@@ -31,7 +31,7 @@ WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
 ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
-FLAG_ROWS = 16  # what lies in the box is `InfoRows.raw`, and not a pickle
+FLAG_ROWS = 16  # what lies in the box is `raw_of` infos, and not a pickle
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
 CREDIT = 0  # word: answers that the caller has taken
@@ -203,6 +203,16 @@ class Line:
         reply, self._kept = self._kept, None
         return reply
 
+    def take_rows(self) -> Extras:
+        """What the next answer says, which is known to be there and to say nothing but rows."""
+        at, number = self.taken % self.depth, self.taken + 1
+        start = at * BOX
+        infos, finals = from_raw(bytes(self.box[start : start + self.answers[at * 4 + 3]]), self._schemas)
+        if self.fenced:
+            fence()
+        self.taken = self.words[CREDIT] = number
+        return Extras(infos, {}, finals, {})
+
     def _take(self, number: int, id: int, flags: int, nbytes: int, timeout: float) -> Reply | None:
         extras = None
         try:
@@ -210,7 +220,8 @@ class Line:
                 start = self.taken % self.depth * BOX
                 data = bytes(self.box[start : start + nbytes])
                 if flags & FLAG_ROWS:
-                    extras = Extras(InfoRows.from_raw(data, self._schemas), {}, {}, {})
+                    infos, finals = from_raw(data, self._schemas)
+                    extras = Extras(infos, {}, finals, {})
                 else:
                     extras = self.channel.decode(data)
             elif flags & FLAG_CHANNEL:
@@ -223,8 +234,8 @@ class Line:
         except Exception as error:  # noqa: BLE001 - cannot be unpickled, or its descriptors have no room here
             why = Raised.of(error.error if isinstance(error, Undecodable) else error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
-        if extras is not None and type(extras.infos) is InfoRows and not flags & FLAG_ROWS:
-            self._schemas.update((schema.number, schema) for schema, _ in extras.infos.groups)
+        if extras is not None and not flags & FLAG_ROWS:
+            self._schemas.update(_schemas(extras))
         reply = Reply(id, extras, not flags & FLAG_MORE)
         if self.one_to_one:
             self.latest = reply
@@ -341,8 +352,10 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
-        rows = None if extras is None else _only_rows(extras)
-        raw = None if rows is None else self._raw(rows)
+        raw = None
+        if extras is not None and not extras.loose and not extras.raised:
+            raw = raw_of(extras.infos, extras.finals, self._schemas)
+            raw = None if raw is None or len(raw) > BOX else raw
         try:
             if extras is not None and raw is None:
                 packed = self.channel.pack(extras)
@@ -353,9 +366,9 @@ class Line:
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
         elif packed is not None:
-            if rows is not None and packed.size <= BOX:
+            if extras is not None and packed.size <= BOX and _only_rows(extras):
                 # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
-                self._schemas.update((schema.number, schema) for schema, _ in rows.groups)
+                self._schemas.update(_schemas(extras))
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX
@@ -378,17 +391,19 @@ class Line:
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 
-    def _raw(self, rows: InfoRows) -> bytes | None:
-        """Rows without a pickle, if the caller knows their schemas and they fit."""
-        if not all(schema.number in self._schemas for schema, _ in rows.groups):
-            return None
-        raw = rows.raw()
-        return raw if len(raw) <= BOX else None
+
+def _only_rows(extras: Extras) -> bool:
+    """Does an answer say nothing but infos, and those as rows?"""
+    infos, loose, finals, raised = extras
+    return not (loose or raised) and all(
+        isinstance(rows, InfoRows) and not rows.rest for rows in (infos, finals) if rows
+    )
 
 
-def _only_rows(extras: Extras) -> InfoRows | None:
-    """The infos of an answer that says nothing else, and them all as rows."""
-    rows = extras.infos
-    if type(rows) is not InfoRows or rows.rest or extras.loose or extras.finals or extras.raised:
-        return None
-    return rows
+def _schemas(extras: Extras) -> dict[int, Schema]:
+    """Those that an answer tells, by number."""
+    found: dict[int, Schema] = {}
+    for rows in (extras.infos, extras.finals):
+        if isinstance(rows, InfoRows):
+            found.update((schema.number, schema) for schema, _, _ in rows.groups)
+    return found

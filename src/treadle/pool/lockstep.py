@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, bad_action
 from treadle.pool.fences import fence
 from treadle.pool.flight import Flight, orders_of, step_orders
-from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
+from treadle.pool.info_rows import joined
+from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.pool.recover import Recovery
@@ -148,7 +149,9 @@ class Lockstep:
                     fence()
                 flags = answers[at + 2]
                 ended |= flags
-                if flags & WITH_EXTRAS:
+                if flags & FLAG_ROWS:
+                    told[member.index] = line.take_rows()
+                elif flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
@@ -157,13 +160,17 @@ class Lockstep:
                     line.taken = line.words[0] = number
             self._pending = None
             batches.block = block
-            if extras is None and not told and all_fixed:
-                arrays = hand_out(block)
-                finals = finals_of(block, arrays, {}) if ended & FLAG_ENDED else {}
-                if single:
-                    return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
-                return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
-            return self._finish(block, [extras, *told.values()], ended=bool(ended & FLAG_ENDED))
+            said = [*told.values()] if extras is None else [extras, *told.values()]
+            if not all_fixed or any(each.raised for each in said):
+                return self._finish(block, said, ended=bool(ended & FLAG_ENDED))
+            infos: Mapping[int, Any] = joined([each.infos for each in said]) if said else {}
+            arrays = hand_out(block)
+            finals: dict[int, Any] = {}
+            if ended & FLAG_ENDED:
+                finals = finals_of(block, arrays, {slot: final for each in said for slot, final in each.finals.items()})
+            if single:
+                return Batch(arrays[0], arrays[1], arrays[2], arrays[3], infos, finals)
+            return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], infos, finals)
 
         return step
 

@@ -51,7 +51,7 @@ class Extras(NamedTuple):
 
     infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
-    finals: dict[int, tuple[dict[str, Any], dict[int, Any] | None]]
+    finals: Mapping[int, tuple[dict[str, Any], dict[int, Any] | None]]
     raised: dict[int, Raised]
 
 

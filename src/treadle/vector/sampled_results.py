@@ -7,6 +7,8 @@ import queue
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ RESTARTED, ABORTED, DROPPED = NEWS[News.RESTARTED], NEWS[News.ABORTED], NEWS[New
 # the vector's own names in infos: a task's own value under one of them is kept as "task_" + name
 OWN = frozenset({"terminated", "truncated", "final_observation", "held", METRICS_KEY, CALLBACK_KEY, *NEWS.values()})
 QUIET = News(0)
+FALSE = repeat(False)
+_made = partial(tuple.__new__, RLStepResult)  # of four values: a third of what a call of the class takes
 
 
 class Slot(Enum):
@@ -94,13 +98,14 @@ class Results:
         infos, finals, news = batch.infos, batch.finals, batch.news
         slots = list(slots)
         if not (infos or finals or lost or news or self._restarted):
-            self.steps[slots] += 1
+            if len(slots) == len(rows):
+                self.steps += 1
+            else:
+                self.steps[slots] += 1
+                rows, rewards = [rows[slot] for slot in slots], [rewards[slot] for slot in slots]
             if self._last is not None:
-                self._last.update((slot, rows[slot]) for slot in slots)
-            return [
-                RLStepResult(rows[slot], rewards[slot], False, {"terminated": False, "truncated": False})
-                for slot in slots
-            ]
+                self._last.update(zip(slots, rows))
+            return [*map(_made, zip(rows, rewards, FALSE, [{"terminated": False, "truncated": False} for _ in slots]))]
         lost = set(lost)
         stepped = set(slots)
         for slot in news:

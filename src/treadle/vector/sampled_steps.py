@@ -59,7 +59,7 @@ class SampledSteps:
                 `next_task_at` or `reset_all`; after a death there is nothing but close, unless on_failure says so.
         """
         self._begin("step")
-        return self._advance(self._paired(actions))
+        return self._advance(self._live, self._one_each(actions))
 
     @one_at_a_time
     def step_at(self, sampler_index: int, action: Any) -> list[RLStepResult]:
@@ -68,15 +68,14 @@ class SampledSteps:
         slot = self._slot(sampler_index)
         if action is None and self._results.states[slot] is Slot.HELD:
             raise UsageError(f"slot {slot}: its task is done and waits for the others. Nothing was sent")
-        return self._advance({slot: action})
+        return self._advance([slot], [action])
 
     @one_at_a_time
     def async_step(self, actions: Sequence[Any]) -> None:
         """Begin a `step`; `wait_step` returns its results. What can be checked is checked now."""
         self._begin("async_step")
-        actions_of = self._paired(actions)
-        self._run(self._lockstep.post_step, self._row_of(actions_of))
-        self._posted = list(actions_of)
+        self._run(self._lockstep.post_step, self._row_of(self._live, self._one_each(actions)))
+        self._posted = list(self._live)
 
     @one_at_a_time
     def wait_step(self) -> list[RLStepResult]:
@@ -106,30 +105,30 @@ class SampledSteps:
         self._posted = None
         return self._stepped(batch, slots)
 
-    def _paired(self, actions: Sequence[Any]) -> dict[int, Any]:
+    def _one_each(self, actions: Sequence[Any]) -> list[Any]:
         actions = listed("step", actions, "actions")
         if len(actions) != len(self._live):
             raise UsageError(f"{len(actions)} actions for {len(self._live)} unpaused slots. Nothing was sent")
-        return dict(zip(self._live, actions))
+        return actions
 
-    def _advance(self, actions: dict[int, Any]) -> list[RLStepResult]:
+    def _advance(self, slots: list[int], actions: list[Any]) -> list[RLStepResult]:
         """Step these slots, each with its action."""
-        row = self._row_of(actions)
+        row = self._row_of(slots, actions)
         try:
             batch = self._run(self._lockstep.step, row)
         except WorkerError as error:
-            self._keep_partial(error, list(actions))
+            self._keep_partial(error, slots)
             raise
-        return self._stepped(batch, list(actions))
+        return self._stepped(batch, slots)
 
-    def _row_of(self, actions: dict[int, Any]) -> list[Any]:
+    def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
         """What every slot is sent. Raises UsageError, with nothing sent, for slots that cannot be stepped."""
         books, stale = self._results, self._lockstep.stale
         books.lost |= stale
         if len(actions) == self._n and not books.special and not books.lost:
-            return list(actions.values())
+            return actions
         row: list[Any] = [Code.IDLE] * self._n
-        for slot, action in actions.items():
+        for slot, action in zip(slots, actions):
             if slot in books.lost:
                 raise UsageError(
                     f"slot {slot} moved on in a step that failed, or came too late, and nobody saw its result: "
@@ -142,8 +141,8 @@ class SampledSteps:
                 raise UsageError(f"slot {slot}: its task is done: give None for it. Nothing was sent")
             row[slot] = Code.HELD if state is Slot.HELD else action
         if stale:  # of slots that are not stepped: the pool steps all or none
-            slots = sorted(stale)
-            books.of_stay(self._run(self._lockstep.reset, None, [Stay()] * len(slots), slots), slots)
+            others = sorted(stale)
+            books.of_stay(self._run(self._lockstep.reset, None, [Stay()] * len(others), others), others)
         return row
 
     def _stepped(self, batch: Batch, slots: list[int]) -> list[RLStepResult]:

@@ -162,10 +162,10 @@ def _splitter(plan: Any, layout: Layout) -> Callable[[Any], list[Any]]:
             return lambda column: column.tolist()
         return lambda column: [column[i, ...] for i in range(len(column))]
     keys = list(plan) if isinstance(plan, dict) else list(range(len(plan)))
-    parts = [_splitter(plan[key], layout) for key in keys]
+    pairs = [(key, _splitter(plan[key], layout)) for key in keys]
     if isinstance(plan, dict):
-        return lambda tree: [dict(zip(keys, row)) for row in zip(*[part(tree[key]) for key, part in zip(keys, parts)])]
-    return lambda tree: list(zip(*[part(tree[key]) for key, part in zip(keys, parts)]))
+        return lambda tree: [dict(zip(keys, row)) for row in zip(*[part(tree[key]) for key, part in pairs])]
+    return lambda tree: list(zip(*[part(tree[key]) for key, part in pairs]))
 
 
 def row_mender(layout: Layout) -> Callable[[Any], Any]:
