@@ -62,7 +62,7 @@ def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured 
     patience = None
     try:
         pid = pool.members[0].worker.pid
-        for name in ("begin", "steps"):
+        for name in ("prepare", "steps"):
             began, busy = perf_counter(), sum(times_of(pid))
             event = _asked(pool, name)
             if isinstance(event, Failed) and isinstance(event.error, WorkerTimeout):
@@ -139,7 +139,7 @@ class _Probe(Program):
     def describe(self) -> Description:
         return Description()
 
-    def begin(self) -> bool:
+    def prepare(self) -> bool:
         """The first step imports, compiles, allocates."""
         space: Any = self._slot.describe().action_space
         space.seed(0)
