@@ -12,7 +12,7 @@ from gymnasium import spaces as gs
 from small_envs import Counter
 
 import treadle
-from treadle.errors import BadAction, NoBatch, StartupRefused, UsageError
+from treadle.errors import BadAction, NoBatch, StartupRefused, TaskRaised, UsageError
 
 
 class NoSpaces(gym.Env[Any, Any]):
@@ -73,6 +73,16 @@ def test_environments_that_are_none_say_what_they_lack(
 def test_collecting_says_the_same(make: Callable[[], gym.Env], words: str) -> None:
     with pytest.raises(StartupRefused, match=words):
         list(treadle.collect(make, episodes=1, workers=1))
+
+
+@pytest.mark.parametrize("setup", [{"backend": "serial"}, {"workers": 1, "inline": 0}], ids=str)
+def test_an_unknown_id_is_one_error_and_its_cause(setup: dict[str, Any]) -> None:
+    """Which says what is wrong and where; the failure of the slot is among `failures` and is not told once more."""
+    with pytest.raises(StartupRefused, match="no environment 'CartPol-v1'; did you mean CartPole-v1") as caught:
+        treadle.VectorEnv("CartPol-v1", 2, **setup)
+    assert type(caught.value.__cause__) is UsageError
+    assert caught.value.__cause__.__cause__ is None
+    assert isinstance(caught.value.failures[0], TaskRaised)
 
 
 @pytest.mark.parametrize("make", [lambda: Seeding(NoSeed()), Anything, lambda: gym.wrappers.TimeLimit(Anything(), 5)])

@@ -300,7 +300,8 @@ def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
     fields = {"where": first.where, "remote_traceback": first.remote_traceback, "failures": tuple(failures)}
     if isinstance(first, TaskRaised) and all(isinstance(failure, UsageError) for failure in failures):
         error: StartupFailed = StartupRefused(f"{first.error_message} ({first.where})", **fields)
+        error.__cause__ = first.__cause__  # the failure between the two says the same once more
     else:
         error = StartupFailed(f"{first}{more}", **fields)
-    error.__cause__ = first
+        error.__cause__ = first
     return error
