@@ -115,7 +115,7 @@ def test_nor_does_one_of_every_kth_slot(k: int, first: int, expected: list[int],
     with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
         nothing_there.recv(1)
     for number in (1, 2):
-        id, op, block, (chosen, loose) = line.worker.next(0)
+        id, op, block, (chosen, loose) = line.worker.next()
         assert (id, op, block, chosen, loose) == (number, 2, 5, expected, None)
 
 

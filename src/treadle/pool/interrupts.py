@@ -22,6 +22,7 @@ import queue
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Generic, Self, TypeVar
@@ -79,7 +80,7 @@ class Later:
                     return  # within another
                 handler = handler.before
             if callable(handler):
-                self._waits = _Waits(handler, block)
+                self._waits = _Waits(handler, block, weakref.ref(self))
                 _signal.signal(_SIGINT, self._waits)
 
     def __exit__(self, *_: object) -> None:
@@ -100,13 +101,16 @@ class _Waits:
     """A handler of signals that come within a block. An exception out of nowhere (another signal's) may cut the block
     short where it begins or ends, and leave this in force: then it finds that the block is over, and makes way."""
 
-    def __init__(self, before: Callable[[int, Any], Any], block: FrameType) -> None:
+    def __init__(self, before: Callable[[int, Any], Any], block: FrameType, later: weakref.ref[Later]) -> None:
         self.before = before
         self.came: list[int] = []
+        self._later = later  # it lives as long as its block; by then another frame may have the same id
         self._block = id(block), block.f_code  # not the frame, which would keep all that it knows
 
     def around(self, frame: FrameType | None) -> bool:
         """Is this frame the block's, or called from it?"""
+        if self._later() is None:
+            return False
         while frame is not None and (id(frame), frame.f_code) != self._block:
             frame = frame.f_back
         return frame is not None

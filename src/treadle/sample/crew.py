@@ -158,6 +158,7 @@ class Crew:
 
     def close(self) -> None:
         self.pool.close()
+        self.calls.clear()  # and with it what orders took along: the files of parcels
 
 
 def _parcels(orders: dict[int, Order]) -> list[Parcel]:
