@@ -159,8 +159,9 @@ class Flight:
 
     def _note(self, event: Any) -> None:
         if isinstance(event, Answered):
-            if not self._answered(event):
-                any(other._answered(event) for other in self.others())
+            for each in (self, *self.others()):
+                if each._answered(event):
+                    break
         elif self.recovery is not None and not self._failures:
             self.recovery.advance(self)
         elif isinstance(event, Failed):
