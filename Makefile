@@ -43,8 +43,8 @@ test-all: setup-heavy ## every test; a missing library is a failure here, not a 
 test-pythons: ## the quick tests on Python 3.12 and 3.13, where they are installed
 	@scripts/test-pythons.sh $(ARGS)
 
-bench: setup ## measure against the loops people use today (Stable-Baselines3 where it is installed)
-	$(BIN)/python -m benchmarks.run $(ARGS)
+bench: setup ## measure what people run against what they run it with today (libraries that are installed)
+	$(BIN)/python -m benchmarks.real --quick $(ARGS)
 
 format: setup ## rewrite the sources the way `make test` wants them
 	$(BIN)/ruff check --fix

@@ -1,28 +1,30 @@
-"""Who is measured, behind one small interface: the limit, Gymnasium's and Stable-Baselines3's vectors, and Treadle.
+"""Who is measured, behind one small interface: Gymnasium's and Stable-Baselines3's vectors.
 
-Treadle's own entries live in `benchmarks/ours.py`, so that this file and the peers in it run without Treadle.
+Treadle's own entries live in `benchmarks/ours.py`, the other libraries' in `benchmarks/peers.py`, the limit in
+`benchmarks/limit.py`. A contestant is set up and run in a process of its own (`benchmarks/seat.py`).
 """
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 
-from benchmarks.limit import Limit
 from benchmarks.measure import Measure, measure
-from benchmarks.workloads import SEED, Workload
+from benchmarks.policies import Act, ready_made
+from benchmarks.rows import Row
+from benchmarks.workloads import SEED
 
 
 class Session(Protocol):
     """A contestant's envs, built, seeded and reset, for one row."""
 
     def run(self, seconds: float) -> Measure:
-        """Steps all envs for about `seconds`; may be called again and then goes on where it stopped."""
+        """Steps all envs for about `seconds`, once at least; may be called again and then goes on where it stopped."""
         ...
 
     def close(self) -> None:
@@ -31,143 +33,158 @@ class Session(Protocol):
 
 
 class Contestant(Protocol):
-    """One way to step a workload. name: its rows' name in the table, also what `--contestants` selects."""
+    """One way to step a row. name: its lines' name in the table, also what `--contestants` selects. library: the module
+    that its users import; None: none but Gymnasium itself."""
 
     name: str
+    library: str | None
 
-    def refusal(self, workload: Workload) -> str | None:
-        """Why it does not take part in the workload's rows, as a phrase for the reader; None when it does."""
-        return None
+    def refusal(self, row: Row) -> str | None:
+        """Why it does not take part in the row, as a phrase for the reader; None when it does."""
+        ...
 
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> Session:
-        """Builds n_envs envs with `workload.make`, env i reset with seed SEED + i.
+    def setup(self, row: Row, workers: int) -> Session:
+        """Builds the row's envs, env i reset with seed SEED + i, and the policy in the caller.
 
         workers: the number of cores to use; a contestant whose design fixes its number of processes ignores it.
         """
         ...
 
 
-class VectorSession:
-    """Drives anything that steps like a `gymnasium.vector.VectorEnv`; `benchmarks/ours.py` may use it too.
+def quantiles(at: Sequence[float], scale: float = 1e3) -> dict[str, float]:
+    """p50_ms and p99_ms of the times between moments in seconds. scale: milliseconds in one of them."""
+    p50, p99 = np.quantile(np.diff(np.asarray(at)) * scale, (0.5, 0.99)).tolist()
+    return {"p50_ms": p50, "p99_ms": p99}
 
-    envs: already reset; needs `step(actions) -> (obs, rewards, terminated, truncated, infos)` with bool[n_envs] flags.
-    reset_rows: whether the step after an episode's end is a reset that ignores its action (NEXT_STEP); such rows are
-    then not counted. close: called by `close`. pids: workers that do not descend from this process, if any.
+
+class VectorSession:
+    """Drives anything that steps like a `gymnasium.vector.VectorEnv`, from its first observations on.
+
+    step: actions -> (obs, rewards, terminated, truncated, infos) with bool[n_envs] flags. reset_rows: whether the step
+    after an episode's end is a reset that ignores its action (NEXT_STEP); such rows are then not counted. close: called
+    by `close`. With the row's policy between the steps, or its ready-made actions. A batch's time goes from one result
+    to the next: the policy's is in it.
     """
 
     def __init__(
         self,
         step: Callable[[Any], tuple[Any, Any, Any, Any, Any]],
-        workload: Workload,
-        n_envs: int,
+        row: Row,
+        observations: Any,
         *,
         close: Callable[[], Any],
         reset_rows: bool,
-        pids: Iterable[int] = (),
     ) -> None:
         self._step = step
-        self._batches = list(workload.actions(n_envs))
-        self._n_envs = n_envs
+        self._act: Act = actions_of(row)
+        self._n_envs = row.n_envs
         self._close = close
         self._reset_rows = reset_rows
-        self._pids = tuple(pids)
-        self._next = 0
+        self._observations = observations
         self._ended = 0  # episodes that ended in the latest step
+        self._at: list[float] = []
 
     def run(self, seconds: float) -> Measure:
-        return measure(lambda: self._stretch(seconds), self._pids)
+        found = measure(lambda: self._stretch(seconds))
+        return replace(found, **quantiles(self._at))
 
     def _stretch(self, seconds: float) -> tuple[int, float]:
-        step, batches, k, n_batches = self._step, self._batches, self._next, len(self._batches)
+        step, act = self._step, self._act
         clock, count = perf_counter, np.count_nonzero
-        ended, reset_rows = self._ended, self._reset_rows
+        ended, reset_rows, observations = self._ended, self._reset_rows, self._observations
         calls = resets = 0
         start = clock()
         end = start + seconds
+        at = [start]
         while True:
-            _, _, terminated, truncated, _ = step(batches[k])
+            observations, _, terminated, truncated, _ = step(act(observations, None))
             calls += 1
             if reset_rows:
                 resets += ended
                 ended = int(count(terminated | truncated))
-            k += 1
-            if k == n_batches:
-                k = 0
             now = clock()
+            at.append(now)
             if now >= end:
                 break
-        self._next, self._ended = k, ended
+        self._ended, self._observations, self._at = ended, observations, at
         return calls * self._n_envs - resets, now - start
 
     def close(self) -> None:
         self._close()
 
 
-class GymnasiumSync:
+def actions_of(row: Row) -> Act:
+    """The row's policy, or its ready-made actions."""
+    if row.policy is None:
+        return ready_made(list(row.workload.actions(row.n_envs)))
+    return row.policy.make(row.workload, row.n_envs)
+
+
+class Library:
+    """A contestant of a library that may not be installed."""
+
+    name = ""
+    library: str | None = None
+
+    def refusal(self, row: Row) -> str | None:
+        found = self.library is None or importlib.util.find_spec(self.library.partition(".")[0]) is not None
+        return None if found else f"{str(self.library).partition('.')[0]} is not installed"
+
+
+class GymnasiumSync(Library):
     """`gymnasium.vector.SyncVectorEnv` as it comes: one process, NEXT_STEP, observations copied."""
 
     name = "Gymnasium Sync"
+    library = "gymnasium"
+    vector = "SyncVectorEnv"
 
-    def refusal(self, workload: Workload) -> str | None:
-        return None
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> VectorSession:
+    def setup(self, row: Row, workers: int) -> VectorSession:
         """workers is ignored: all envs run in the caller."""
-        envs = gym.vector.SyncVectorEnv([workload.make] * n_envs)
-        envs.reset(seed=SEED)
-        return VectorSession(envs.step, workload, n_envs, close=envs.close, reset_rows=True)
+        import gymnasium as gym
+
+        vector, makes = getattr(gym.vector, self.vector), [row.workload.make] * row.n_envs
+        try:
+            envs = vector(makes)
+        except ValueError:  # texts have no place in its shared memory; then one does what its message says
+            envs = vector(makes, shared_memory=False)
+        observations = envs.reset(seed=SEED)[0]
+        return VectorSession(envs.step, row, observations, close=envs.close, reset_rows=True)
 
 
-class GymnasiumAsync:
+class GymnasiumAsync(GymnasiumSync):
     """`gymnasium.vector.AsyncVectorEnv` as it comes: one process per env, NEXT_STEP, shared memory, copies."""
 
     name = "Gymnasium Async"
-
-    def refusal(self, workload: Workload) -> str | None:
-        return None
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> VectorSession:
-        """workers is ignored: there is one process per env."""
-        envs = gym.vector.AsyncVectorEnv([workload.make] * n_envs)
-        envs.reset(seed=SEED)
-        return VectorSession(envs.step, workload, n_envs, close=envs.close, reset_rows=True)
+    vector = "AsyncVectorEnv"
 
 
-class _StableBaselines:
-    """What Stable-Baselines3's two vectors share: both reset within the step, so every row is an env step."""
+class StableBaselinesDummy(Library):
+    """`stable_baselines3.common.vec_env.DummyVecEnv` as it comes: one process. It and the next one reset within the
+    step, so every row is an env step."""
 
-    name = ""
-    vector = ""
+    name = "SB3 Dummy"
+    library = "stable_baselines3.common.vec_env"
+    vector = "DummyVecEnv"
     options: Mapping[str, Any] = MappingProxyType({})
 
-    def refusal(self, workload: Workload) -> str | None:
-        if importlib.util.find_spec("stable_baselines3") is None:
-            return "stable_baselines3 is not installed"
-        return None
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> VectorSession:
+    def setup(self, row: Row, workers: int) -> VectorSession:
         """workers is ignored: SubprocVecEnv has one process per env, DummyVecEnv none."""
-        module = importlib.import_module("stable_baselines3.common.vec_env")
-        envs = getattr(module, self.vector)([workload.make] * n_envs, **self.options)
+        assert self.library is not None
+        envs = getattr(importlib.import_module(self.library), self.vector)(
+            [row.workload.make] * row.n_envs, **self.options
+        )
         envs.seed(SEED)
-        envs.reset()
-        never = np.zeros(n_envs, np.bool_)
+        observations = envs.reset()
+        never = np.zeros(row.n_envs, np.bool_)
 
         def step(actions: Any) -> tuple[Any, Any, Any, Any, Any]:
             observations, rewards, dones, infos = envs.step(actions)
             return observations, rewards, dones, never, infos
 
-        return VectorSession(step, workload, n_envs, close=envs.close, reset_rows=False)
+        return VectorSession(step, row, observations, close=envs.close, reset_rows=False)
 
 
-class StableBaselinesDummy(_StableBaselines):
-    """`stable_baselines3.common.vec_env.DummyVecEnv` as it comes: one process."""
-
-    name = "SB3 Dummy"
-    vector = "DummyVecEnv"
-
-
-class StableBaselinesSubproc(_StableBaselines):
+class StableBaselinesSubproc(StableBaselinesDummy):
     """`stable_baselines3.common.vec_env.SubprocVecEnv`: one process per env, everything through pipes.
 
     Its processes are forked. Its own default, forkserver, took 0.5 to 0.7 s per env to start (20 s and more for 32),
@@ -177,20 +194,3 @@ class StableBaselinesSubproc(_StableBaselines):
     name = "SB3 Subproc"
     vector = "SubprocVecEnv"
     options = MappingProxyType({"start_method": "fork"})
-
-
-def peers() -> list[Contestant]:
-    """The limit, then the libraries that Treadle is compared with, installed or not."""
-    return [Limit(), GymnasiumSync(), GymnasiumAsync(), StableBaselinesDummy(), StableBaselinesSubproc()]
-
-
-def ours() -> list[Contestant]:
-    """Treadle's contestants; empty when `benchmarks/ours.py` is not there. An import that fails inside it is raised."""
-    try:
-        module = importlib.import_module("benchmarks.ours")
-    except ModuleNotFoundError as error:
-        if error.name != "benchmarks.ours":
-            raise
-        return []
-    found: list[Contestant] = module.contestants()
-    return found

@@ -19,12 +19,15 @@ class Measure:
     """One timed stretch.
 
     env_steps: calls of `env.step`; resets are not counted, though the time they take is. wall_s: seconds from the first
-    action to the last result. cpu_s: CPU seconds of all processes that took part, the caller included.
+    action to the last result. cpu_s: CPU seconds of all processes that took part, the caller included. p50_ms, p99_ms:
+    quantiles of a batch's time, where there are batches.
     """
 
     env_steps: int
     wall_s: float
     cpu_s: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
 
     @property
     def steps_per_s(self) -> float:
@@ -48,15 +51,15 @@ def measure(stretch: Callable[[], tuple[int, float]], pids: Iterable[int] = ()) 
     A process that ends during the stretch drops out of the count.
     """
     outside = frozenset(pids)
-    before = _cpu_by_pid(outside)
+    before = cpu_by_pid(outside)
     own_before = time.process_time()
     env_steps, wall_s = stretch()
     own = time.process_time() - own_before
-    after = _cpu_by_pid(outside)
+    after = cpu_by_pid(outside)
     return Measure(env_steps, wall_s, own + sum(cpu - before.get(pid, 0.0) for pid, cpu in after.items()))
 
 
-def _cpu_by_pid(outside: frozenset[int]) -> dict[int, float]:
+def cpu_by_pid(outside: frozenset[int] = frozenset()) -> dict[int, float]:
     """CPU seconds of every live descendant of this process, and of `outside`."""
     parent: dict[int, int] = {}
     cpu: dict[int, float] = {}
@@ -81,3 +84,26 @@ def _cpu_by_pid(outside: frozenset[int]) -> dict[int, float]:
         return pid in outside
 
     return {pid: seconds for pid, seconds in cpu.items() if pid != me and belongs(pid)}
+
+
+def private_mib(pid: int) -> float:
+    """MiB of memory that a process shares with nobody; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))) / 1024
+
+
+def ran(pid: int) -> float:
+    """Seconds that a process's main thread has run so far, exactly; 0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+def busy_seconds() -> float:
+    """Seconds that all cores together have been at work so far, for anybody, those included that a host took away."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND

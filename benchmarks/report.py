@@ -15,7 +15,8 @@ from benchmarks.measure import Measure
 
 BEGIN = "<!-- bench:begin -->"
 END = "<!-- bench:end -->"
-_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "ale-py", "stable-baselines3", "allenact")
+_DISTRIBUTIONS = ("treadle", "numpy", "gymnasium", "torch", "ale-py", "mujoco", "minigrid")
+_DISTRIBUTIONS += ("stable-baselines3", "tianshou", "allenact")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""`python -m benchmarks.vectors`: the Gymnasium vectors themselves, through `treadle.make_vec`, against their targets.
+"""`python -m benchmarks.vectors`: what a vector does besides stepping all of its envs at once (`benchmarks.real`).
 
-Six tables, each with the limit and its peers in the same run, contestants interleaved:
+Four kinds of tables, each with the limit and its peers in the same run, contestants interleaved:
 
-- sync: stepping all envs at once, with a share of them in the caller ("auto") and without (`inline=0`);
 - partial: whichever envs are ready first, under exponential step times, envs that compute and envs that wait;
 - rollouts: images stored in blocks of 64 steps;
 - safe: batches that are the caller's to keep, as leases, against views and against copies;
@@ -20,159 +19,49 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.contestants import Contestant, GymnasiumAsync, GymnasiumSync, VectorSession
+from benchmarks.contestants import Contestant, GymnasiumAsync, Library, VectorSession
+from benchmarks.field import chosen
 from benchmarks.limit import Limit, LimitSession
-from benchmarks.measure import Measure, measure
-from benchmarks.report import machine, markdown, summarise, write_between_markers
-from benchmarks.run import PAGE, run_row, select
-from benchmarks.workloads import SEED, WORKLOADS, Row, Workload
+from benchmarks.measure import Measure
+from benchmarks.ours import Partial, Rollouts, T, Treadle, keeping
+from benchmarks.report import figure, machine, markdown, progress, summarise, write_between_markers
+from benchmarks.rows import Row
+from benchmarks.workloads import SEED, WORKLOADS
 
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- vectors:begin -->", "<!-- vectors:end -->"
-T = 64  # steps of a rollout
 
 
-class Vector:
-    """`treadle.make_vec` with some options, stepped like any vector.
-
-    options: of make_vec. keep: what the caller does with each batch that `step` returns, besides letting it go; makes
-    the function for a workload's vector.
-    """
-
-    def __init__(self, name: str, *, keep: Callable[[Any], Callable[[Any], Any]] | None = None, **options: Any) -> None:
-        self.name, self._keep, self._options = name, keep, options
-
-    def refusal(self, workload: Workload) -> str | None:
-        return None
-
-    def vector(self, workload: Workload, n_envs: int, workers: int) -> Any:
-        """The vector. "auto" is left to it as long as all cores are to be used."""
-        import treadle
-
-        options = {"workers": workers, **self._options}
-        if workers == len(os.sched_getaffinity(0)) and "workers" not in self._options:
-            options["workers"] = "auto"
-        made: Any = workload.make_rows if options.get("owned") else workload.make
-        return treadle.make_vec(made, n_envs, **options)
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> Any:
-        envs = self.vector(workload, n_envs, workers)
-        envs.reset(seed=SEED)
-        step = _keeping(envs.step, self._keep(envs)) if self._keep else envs.step
-        return VectorSession(step, workload, n_envs, close=envs.close, reset_rows=True)
-
-
-class Partial(Vector):
-    """The same by `send` and `recv`: the first batch of envs that are ready, again and again.
-
-    batch: how many `recv` waits for.
-    """
-
-    def __init__(self, name: str, *, batch: int, **options: Any) -> None:
-        super().__init__(name, **options)
-        self._batch = batch
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> Any:
-        return PartialSession(self.vector(workload, n_envs, workers), workload, self._batch)
-
-
-class PartialSession:
-    """Requests stay out from one run to the next: every env is busy when the clock starts, and when it stops."""
-
-    def __init__(self, envs: Any, workload: Workload, batch: int) -> None:
-        self._envs, self._batch, self._k = envs, batch, 0
-        self._actions = workload.actions(envs.num_envs)
-        envs.async_reset(seed=SEED)
-
-    def run(self, seconds: float) -> Measure:
-        return measure(lambda: self._stretch(seconds))
-
-    def _stretch(self, seconds: float) -> tuple[int, float]:
-        envs, actions, k, batch = self._envs, self._actions, self._k, self._batch
-        most, count, clock = envs.num_envs, np.count_nonzero, perf_counter
-        steps = 0
-        start = now = clock()
-        while now - start < seconds:
-            infos = envs.recv(min=batch, max=most)[4]
-            steps += int(count(infos["valid"]))
-            ids = infos["env_id"]
-            envs.send(actions[k][ids], ids)
-            k = (k + 1) % len(actions)
-            now = clock()
-        self._k = k
-        return steps, now - start
-
-    def close(self) -> None:
-        self._envs.recv(min=self._envs.num_envs)  # what is still out
-        self._envs.close()
-
-
-class Rollouts(Vector):
-    """Rollouts of T steps, which workers write; each is let go before the next is asked for."""
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> Any:
-        envs = self.vector(workload, n_envs, workers)
-        envs.reset(seed=SEED)
-        return RolloutSession(envs, workload)
-
-
-class RolloutSession:
-    def __init__(self, envs: Any, workload: Workload) -> None:
-        self._envs, self._k = envs, 0
-        self._batches = list(workload.actions(envs.num_envs))
-
-    def run(self, seconds: float) -> Measure:
-        return measure(lambda: self._stretch(seconds))
-
-    def _policy(self, observations: Any) -> Any:
-        self._k = (self._k + 1) % len(self._batches)
-        return self._batches[self._k]
-
-    def _stretch(self, seconds: float) -> tuple[int, float]:
-        steps = 0
-        start = now = perf_counter()
-        while now - start < seconds:
-            steps += int(np.count_nonzero(self._envs.rollout(self._policy, steps=T).valid))
-            now = perf_counter()
-        return steps, now - start
-
-    def close(self) -> None:
-        self._envs.close()
-
-
-class Stored:
+class Stored(Library):
     """One of Gymnasium's vectors, each of its batches copied into the next of T rows."""
 
     def __init__(self, name: str, make: Callable[[list[Any]], Any]) -> None:
         self.name, self._make = name, make
 
-    def refusal(self, workload: Workload) -> str | None:
-        return None
-
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> VectorSession:
+    def setup(self, row: Row, workers: int) -> VectorSession:
         """workers is ignored: one process, or one for each env."""
-        envs = self._make([workload.make] * n_envs)
-        envs.reset(seed=SEED)
-        return VectorSession(_keeping(envs.step, stored(envs)), workload, n_envs, close=envs.close, reset_rows=True)
+        envs = self._make([row.workload.make] * row.n_envs)
+        first = envs.reset(seed=SEED)[0]
+        return VectorSession(keeping(envs.step, stored(envs)), row, first, close=envs.close, reset_rows=True)
 
 
 class OneEach(Limit):
     """The limit of envs that wait: a process for each."""
 
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
-        return LimitSession(workload, n_envs, n_envs)
+    def setup(self, row: Row, workers: int) -> LimitSession:
+        return LimitSession(row.workload, row.n_envs, row.n_envs)
 
 
 class Alone(Limit):
     """The limit of vectorised envs: one in each process, nobody to talk to."""
 
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
-        return LimitSession(workload, n_envs, workers, rows=True)
+    def setup(self, row: Row, workers: int) -> LimitSession:
+        return LimitSession(row.workload, row.n_envs, workers, rows=True)
 
 
 class LimitStored(Limit):
@@ -180,8 +69,8 @@ class LimitStored(Limit):
 
     name = "the limit's loop, stored"
 
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
-        return LimitSession(workload, n_envs, workers, kept=T)
+    def setup(self, row: Row, workers: int) -> LimitSession:
+        return LimitSession(row.workload, row.n_envs, workers, kept=T)
 
 
 class AloneInOne(Alone):
@@ -189,17 +78,8 @@ class AloneInOne(Alone):
 
     name = "the NumPy env in one process"
 
-    def setup(self, workload: Workload, n_envs: int, workers: int) -> LimitSession:
-        return LimitSession(workload, n_envs, 1, rows=True)
-
-
-def _keeping(step: Callable[[Any], Any], keep: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def stepped(actions: Any) -> Any:
-        batch = step(actions)
-        keep(batch)
-        return batch
-
-    return stepped
+    def setup(self, row: Row, workers: int) -> LimitSession:
+        return LimitSession(row.workload, row.n_envs, 1, rows=True)
 
 
 def stored(envs: Any) -> Callable[[Any], None]:
@@ -240,20 +120,11 @@ class Table:
 
 def tables() -> list[Table]:
     """All of them, in the order in which they are measured."""
-    stepping = (
-        Limit(),
-        GymnasiumSync(),
-        GymnasiumAsync(),
-        Vector("make_vec"),
-        Vector("make_vec, inline=0", inline=0),
-    )
-    sync = [("cartpole", 8), ("cartpole", 128), ("pong", 8), ("python100us", 8), ("python1ms", 8)]
-    sync += [("dict10us", 8), ("images", 32)]
-    found = [Table(f"sync {name}-{n}", Row(WORKLOADS[name], n), stepping) for name, n in sync]
+    found = []
     computing = (
         Limit(),
         GymnasiumAsync(),
-        Vector("make_vec, step"),
+        Treadle("make_vec, step"),
         Partial("make_vec, recv(min=1)", batch=1, inline=0),
         Partial("make_vec, recv(min=4)", batch=4, inline=0),
         Partial("make_vec, recv(min=4), inline", batch=4),
@@ -261,7 +132,7 @@ def tables() -> list[Table]:
     waiting = (
         OneEach(),
         GymnasiumAsync(),
-        Vector("make_vec, step"),
+        Treadle("make_vec, step"),
         Partial("make_vec, recv(min=1)", batch=1),
         Partial("make_vec, recv(min=4)", batch=4),
     )
@@ -273,25 +144,25 @@ def tables() -> list[Table]:
         LimitStored(),
         Stored("Gymnasium Sync, stored", gym.vector.SyncVectorEnv),
         Stored("Gymnasium Async, stored", gym.vector.AsyncVectorEnv),
-        Vector("make_vec, stored", keep=stored),
+        Treadle("make_vec, stored", keep=stored),
         Rollouts("make_vec, rollout"),
         Rollouts("make_vec, rollout, inline=0", inline=0),
     )
     found.append(Table("rollouts images-32", images, storing))
     safe = (
         Limit(),
-        Vector("views (copy=False)", copy=False),
-        Vector("leases (copy=True)"),
-        Vector("leases, four held", keep=held),
-        Vector("fresh copies", copy=False, keep=copied),
+        Treadle("views (copy=False)", copy=False),
+        Treadle("leases (copy=True)"),
+        Treadle("leases, four held", keep=held),
+        Treadle("fresh copies", copy=False, keep=copied),
     )
     found.append(Table("safe images-32", images, safe))
     for n in (128, 4096):
         rows = (
             Alone(),
             AloneInOne(),
-            Vector("make_vec, owned=True", owned=True),
-            Vector("make_vec, owned=True, inline=0", owned=True, inline=0),
+            Treadle("make_vec, owned=True", owned=True),
+            Treadle("make_vec, owned=True, inline=0", owned=True, inline=0),
         )
         found.append(Table(f"owned cartpole-{n}", Row(WORKLOADS["cartpole"], n), rows))
     return found
@@ -305,6 +176,44 @@ def chosen_tables(only: str) -> list[Table]:
         if not any(part in table.name for table in everything):
             raise ValueError(f"no table {part!r} among {', '.join(table.name for table in everything)}")
     return [table for table in everything if not parts or any(part in table.name for part in parts)]
+
+
+def run_turn(contestant: Contestant, row: Row, *, workers: int, seconds: float, warmup: float) -> Measure:
+    """One contestant's turn on one row: build, warm up, measure, close. seconds and warmup are wall time."""
+    session = contestant.setup(row, workers)
+    try:
+        session.run(warmup)
+        return session.run(seconds)
+    finally:
+        session.close()
+
+
+def run_row(
+    row: Row, contestants: Sequence[Contestant], *, rounds: int, workers: int, seconds: float, warmup: float
+) -> tuple[dict[str, list[Measure]], list[str]]:
+    """All rounds of one row.
+
+    Returns the measures of every contestant that finished them all, by name, and a sentence for each that failed.
+    """
+    failures = []
+    running = list(contestants)
+    measures: dict[str, list[Measure]] = {contestant.name: [] for contestant in running}
+    for number in range(1, rounds + 1):
+        for contestant in list(running):
+            try:
+                result = run_turn(contestant, row, workers=workers, seconds=seconds, warmup=warmup)
+            except Exception as error:  # noqa: BLE001  one contestant's failure must not lose the figures of all others
+                failures.append(f"{contestant.name} failed on {row.name} in round {number}: {error!r}")
+                running.remove(contestant)
+                del measures[contestant.name]
+                progress(failures[-1])
+                continue
+            measures[contestant.name].append(result)
+            progress(
+                f"{row.name} {number}/{rounds} {contestant.name}: {figure(result.steps_per_s)} steps/s, "
+                f"{figure(result.cpu_us_per_step)} us of CPU a step, {result.cores:.2f} cores"
+            )
+    return measures, failures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -323,15 +232,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = chosen_tables(options.only)
     except ValueError as error:
         parser.error(str(error))
-    parts = [part.strip() for part in options.contestants.split(",") if part.strip()]
     facts: dict[str, Any] = machine() | {"date": datetime.date.today().isoformat()}
     facts |= {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers")}
     lines, failures, raw = [], [], {}
     for table in wanted:
-        taking_part = table.contestants if not parts else select(table.contestants, parts)
         measures, failed = run_row(
             table.row,
-            taking_part,
+            chosen(table.contestants, options.contestants),
             rounds=options.rounds,
             workers=options.workers,
             seconds=options.seconds,

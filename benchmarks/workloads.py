@@ -18,16 +18,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from numpy.typing import NDArray
 
 SEED = 7
 EPISODE_STEPS = (200, 1000)
-# Turns of `_busy` that take about 100 us in CPython 3.11 on the machine where the first table was made. A constant, not
-# calibrated at start: all contestants of a run must do exactly the same work.
+# Turns of `compute` that take about 100 us in CPython 3.11 on the machine where the first table was made. A constant,
+# not calibrated at start: all contestants of a run must do exactly the same work.
 TURNS_PER_100_US = 1400
 
 
-def _busy(turns: int, x: int) -> int:
+def compute(turns: int, x: int) -> int:
     """Runs `turns` turns of a linear congruential generator from x: plain Python that nothing can skip or cache."""
     for _ in range(turns):
         x = (x * 1103515245 + 12345) & 0x7FFFFFFF
@@ -73,7 +74,7 @@ class PythonEnv(EpisodicEnv):
         self._x = 1
 
     def observe(self, action: int) -> NDArray[Any]:
-        self._x = _busy(self._turns, self._x + int(action))
+        self._x = compute(self._turns, self._x + int(action))
         return np.full(8, self._x / 2**31, np.float32)
 
 
@@ -88,7 +89,7 @@ class NestedEnv(PythonEnv):
         self.observation_space: Any = spaces.Dict({"body": body, "goal": box(shape=(2,)), "view": view})
 
     def observe(self, action: int) -> Any:
-        self._x = _busy(self._turns, self._x + int(action))
+        self._x = compute(self._turns, self._x + int(action))
         at = self._x / 2**31
         body = {"joints": np.full(8, at, np.float32), "speed": np.full(3, at, np.float32)}
         return {"body": body, "goal": np.full(2, at, np.float32), "view": np.full((7, 7, 3), self._x & 255, np.uint8)}
@@ -116,7 +117,7 @@ class ExponentialEnv(EpisodicEnv):
         if self._sleeps:
             time.sleep(1e-3 * length)
         else:
-            self._x = _busy(int(10 * TURNS_PER_100_US * length), self._x + int(action))
+            self._x = compute(int(10 * TURNS_PER_100_US * length), self._x + int(action))
         return np.full(8, self._x / 2**31, np.float32)
 
 
@@ -141,6 +142,23 @@ def make_pong() -> gym.Env[Any, Any]:
     return gym.make("ALE/Pong-v5")
 
 
+def make_atari() -> gym.Env[Any, Any]:
+    """Makes Pong as agents learn it: AtariPreprocessing, then four frames, uint8[4, 84, 84]."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    gym.register_envs(ale_py)
+    return FrameStackObservation(AtariPreprocessing(gym.make("ALE/Pong-v5", frameskip=1)), 4)
+
+
+def make_doorkey() -> gym.Env[Any, Any]:
+    """Makes MiniGrid's DoorKey: a dict of an image, a direction and the mission as text."""
+    import minigrid
+
+    gym.register_envs(minigrid)
+    return gym.make("MiniGrid-DoorKey-8x8-v0")
+
+
 def make_cartpoles(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
     """Gymnasium's CartPole in NumPy: one expression steps all rows."""
     return gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
@@ -151,8 +169,9 @@ class Workload:
     """One env to step.
 
     name: the first part of its rows' names. about: one phrase for the table. make: builds one env; picklable by module
-    path, so that it works under every start method. n_actions: the size of its Discrete action space. make_rows: builds
-    k of it as one vectorised env, where it has that form.
+    path, so that it works under every start method. n_actions: the size of its Discrete action space; 0: it has a Box,
+    of `reach` (numbers, highest absolute value). make_rows: builds k of it as one vectorised env, where it has that
+    form. seen: what a policy looks at where observations are dicts.
     """
 
     name: str
@@ -160,10 +179,22 @@ class Workload:
     make: Callable[[], gym.Env[Any, Any]]
     n_actions: int
     make_rows: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None = None
+    reach: tuple[int, float] = (0, 0.0)
+    seen: str | None = None
 
-    def actions(self, n_envs: int, batches: int = 64) -> NDArray[np.int64]:
-        """Random actions, int64[batches, n_envs], the same on every call; contestants cycle through them."""
-        return np.random.default_rng(SEED).integers(self.n_actions, size=(batches, n_envs))
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        size, high = self.reach
+        return spaces.Discrete(self.n_actions) if self.n_actions else spaces.Box(-high, high, (size,), np.float32)
+
+    def actions(self, n_envs: int, batches: int = 64) -> NDArray[Any]:
+        """Random actions, int64[batches, n_envs] (or float32[batches, n_envs, size]), the same on every call;
+        contestants cycle through them."""
+        generator = np.random.default_rng(SEED)
+        if self.n_actions:
+            return generator.integers(self.n_actions, size=(batches, n_envs))
+        size, high = self.reach
+        return generator.uniform(-high, high, (batches, n_envs, size)).astype(np.float32)
 
 
 WORKLOADS = {
@@ -171,33 +202,17 @@ WORKLOADS = {
     for workload in (
         Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2, make_cartpoles),
         Workload("pong", "ALE/Pong-v5, raw uint8[210, 160, 3]", make_pong, 6),
+        Workload("halfcheetah", "HalfCheetah-v5, float64[17]", partial(gym.make, "HalfCheetah-v5"), 0, reach=(6, 1.0)),
+        Workload("hopper", "Hopper-v5, float64[11]", partial(gym.make, "Hopper-v5"), 0, reach=(3, 1.0)),
+        Workload("humanoid", "Humanoid-v5, float64[348]", partial(gym.make, "Humanoid-v5"), 0, reach=(17, 0.4)),
+        Workload("atari", "Pong, AtariPreprocessing and four frames, uint8[4, 84, 84]", make_atari, 6),
+        Workload("minigrid", "DoorKey-8x8, a dict with an image and a text", make_doorkey, 7, seen="image"),
         Workload("python100us", "100 us of Python, float32[8]", partial(PythonEnv, 100), 2),
         Workload("python1ms", "1 ms of Python, float32[8]", partial(PythonEnv, 1000), 2),
+        Workload("python10ms", "10 ms of Python, float32[8]", partial(PythonEnv, 10_000), 2),
         Workload("dict10us", "10 us of Python, four leaves in nested Dicts", partial(NestedEnv, 10), 2),
         Workload("exp1ms", "1 ms of Python on average, exponential", partial(ExponentialEnv, sleeps=False), 2),
         Workload("sleep1ms", "1 ms of waiting on average, exponential", partial(ExponentialEnv, sleeps=True), 2),
         Workload("images", "no work, uint8[84, 84, 4]", ImageEnv, 2),
     )
 }
-
-DEFAULT_ROWS = ("cartpole-8", "cartpole-128", "pong-8", "python100us-8", "images-32")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A workload and the number of envs that step it together."""
-
-    workload: Workload
-    n_envs: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.workload.name}-{self.n_envs}"
-
-
-def parse_row(name: str) -> Row:
-    """Reads a row's name, `WORKLOAD-N` with any N >= 1. Raises ValueError that lists the workloads."""
-    workload, _, n_envs = name.rpartition("-")
-    if workload not in WORKLOADS or not n_envs.isdecimal() or int(n_envs) < 1:
-        raise ValueError(f"no row {name!r}: write WORKLOAD-N, N envs of one of {', '.join(WORKLOADS)}")
-    return Row(WORKLOADS[workload], int(n_envs))

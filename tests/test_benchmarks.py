@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,33 +18,46 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import vectors  # noqa: E402
-from benchmarks.contestants import Contestant, ours, peers  # noqa: E402
-from benchmarks.limit import Loop, RowsLoop  # noqa: E402
-from benchmarks.measure import Measure, measure  # noqa: E402
+from benchmarks import real, vectors  # noqa: E402
+from benchmarks.contestants import Contestant  # noqa: E402
+from benchmarks.field import everyone  # noqa: E402
+from benchmarks.judge import judge, overview, regret  # noqa: E402
+from benchmarks.limit import LimitSession, Loop, RowsLoop  # noqa: E402
+from benchmarks.measure import Measure, measure, private_mib  # noqa: E402
+from benchmarks.ours import Partial, Rollouts, Treadle  # noqa: E402
+from benchmarks.policies import parse_policy  # noqa: E402
 from benchmarks.report import BEGIN, END, figure, summarise, write_between_markers  # noqa: E402
-from benchmarks.run import main  # noqa: E402
-from benchmarks.workloads import (  # noqa: E402
-    DEFAULT_ROWS,
-    EPISODE_STEPS,
-    WORKLOADS,
-    ImageEnv,
-    NestedEnv,
-    Workload,
-    parse_row,
-)
+from benchmarks.rows import Row, parse_row  # noqa: E402
+from benchmarks.workloads import EPISODE_STEPS, WORKLOADS, ImageEnv, NestedEnv, Workload  # noqa: E402
 
 from tally import Tally  # noqa: E402 - a file of its own: processes that import it must stay without Treadle
 
 
-@pytest.mark.parametrize("contestant", [*peers(), *ours()], ids=lambda contestant: contestant.name)
-def test_a_contestant_reports_exactly_the_steps_its_envs_made(contestant: Contestant, tmp_path: Path) -> None:
-    # CartPole under random actions ends every 20 steps or so: miscounted resets would show at once.
-    workload = Workload("tally", "CartPole-v1 that counts", partial(Tally, str(tmp_path)), 2)
-    refusal = contestant.refusal(workload)
+def tally(directory: Path, policy: str | None = None) -> Row:
+    """A row of three CartPoles that count. Under random actions one ends every 20 steps: miscounted resets show."""
+    make = partial(Tally, str(directory))
+    return Row(Workload("tally", "CartPole-v1 that counts", make, 2), 3, parse_policy(policy) if policy else None)
+
+
+def counted(directory: Path) -> int:
+    return sum(int(path.read_text()) for path in directory.iterdir())
+
+
+def of_three(directory: Path) -> set[int]:
+    """What three of the envs have counted together; "auto" builds another one, to see what it is like."""
+    return {sum(three) for three in combinations([int(path.read_text()) for path in directory.iterdir()], 3)}
+
+
+@pytest.mark.parametrize("policy", [None, "wait0.1"])
+@pytest.mark.parametrize("contestant", everyone(), ids=lambda contestant: contestant.name)
+def test_a_contestant_reports_exactly_the_steps_its_envs_made(
+    contestant: Contestant, policy: str | None, tmp_path: Path
+) -> None:
+    row = tally(tmp_path, policy)
+    refusal = contestant.refusal(row)
     if refusal is not None:
         pytest.skip(refusal)
-    session = contestant.setup(workload, 3, 2)
+    session = contestant.setup(row, 2)
     try:
         first, second = session.run(0.1), session.run(0.2)
     finally:
@@ -52,38 +66,80 @@ def test_a_contestant_reports_exactly_the_steps_its_envs_made(contestant: Contes
     assert second.env_steps > 0
     assert second.wall_s >= 0.2
     assert second.cpu_s > 0
-    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == first.env_steps + second.env_steps
+    if not contestant.name.startswith("limit"):
+        assert second.p50_ms is not None
+        assert second.p99_ms is not None
+        assert 0 < second.p50_ms <= second.p99_ms
+    steps = first.env_steps + second.env_steps
+    # in partial batches and in groups each env may have one out at the end
+    out = 3 if contestant.name in ("Treadle partial", "Treadle groups") else 0
+    assert any(0 <= made - steps <= out for made in of_three(tmp_path))
 
 
 VECTORS = [
-    vectors.Vector("steps", workers=2),
-    vectors.Vector("keeps", workers=2, inline=0, copy=False, keep=vectors.copied),
-    vectors.Rollouts("rollouts", workers=2),
+    Treadle("steps", workers=2),
+    Treadle("keeps", workers=2, inline=0, copy=False, keep=vectors.copied),
+    Rollouts("rollouts", workers=2),
     vectors.Stored("stores", gym.vector.SyncVectorEnv),
 ]
 
 
 @pytest.mark.parametrize("contestant", VECTORS, ids=lambda contestant: contestant.name)
 def test_a_vector_reports_exactly_the_steps_its_envs_made(contestant: Contestant, tmp_path: Path) -> None:
-    workload = Workload("tally", "CartPole-v1 that counts", partial(Tally, str(tmp_path)), 2)
-    session = contestant.setup(workload, 3, 2)
+    session = contestant.setup(tally(tmp_path), 2)
     try:
         steps = session.run(0.1).env_steps + session.run(0.2).env_steps
     finally:
         session.close()
     assert steps > 0
-    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == steps
+    assert counted(tmp_path) == steps
 
 
 def test_partial_batches_report_the_steps_that_were_received(tmp_path: Path) -> None:
-    workload = Workload("tally", "CartPole-v1 that counts", partial(Tally, str(tmp_path)), 2)
-    session = vectors.Partial("partial", batch=2, workers=2, inline=0).setup(workload, 3, 2)
+    session = Partial("partial", batch=2, workers=2, inline=0).setup(tally(tmp_path), 2)
     try:
         steps = session.run(0.1).env_steps + session.run(0.2).env_steps
     finally:
         session.close()
-    made = sum(int(path.read_text()) for path in tmp_path.iterdir())
-    assert 0 <= made - steps <= 3  # at the end each env had one out
+    assert 0 <= counted(tmp_path) - steps <= 3  # at the end each env had one out
+
+
+def test_the_limits_processes_have_a_policy_each(tmp_path: Path) -> None:
+    row = tally(tmp_path)
+    sessions = [LimitSession(row.workload, 4, 2, policy=parse_policy("wait50"), groups=groups) for groups in (1, 2)]
+    try:
+        steps = [session.run(0.2).env_steps for session in sessions]
+    finally:
+        for session in sessions:
+            session.close()
+    assert counted(tmp_path) == sum(steps)
+    # one answer takes 50 ms: four in that time and one that was under way, for two envs or (in groups) for one
+    assert 0 < steps[0] <= 2 * 5 * 2
+    assert 0 < steps[1] <= 2 * 6 * 1
+
+
+@pytest.mark.parametrize("policy", ["mlp", "mlp@2", "cnn", "wait0.1", "burn0.1"])
+@pytest.mark.parametrize("workload", ["cartpole", "halfcheetah", "images", "minigrid"])
+def test_a_policy_says_actions_of_the_space(workload: str, policy: str) -> None:
+    if policy == "cnn" and workload != "images":
+        pytest.skip("not a picture")
+    if policy[:3] in ("mlp", "cnn"):
+        require("torch")
+    for name in {"halfcheetah": ("mujoco",), "minigrid": ("minigrid",)}.get(workload, ()):
+        require(name)
+    chosen = WORKLOADS[workload]
+    env = chosen.make()
+    try:
+        observation = env.reset(seed=0)[0]
+    finally:
+        env.close()
+    seen = observation[chosen.seen] if chosen.seen else observation
+    batch = np.stack([seen] * 3)
+    act = parse_policy(policy).make(chosen, 3)
+    for slots in (None, np.array([2, 0, 1])):
+        actions = act({chosen.seen: batch} if chosen.seen else batch, slots)
+        assert len(actions) == 3
+        assert all(chosen.action_space.contains(action) for action in actions)
 
 
 def test_the_limit_of_vectorised_envs_counts_no_resets(tmp_path: Path) -> None:
@@ -100,6 +156,7 @@ def test_the_limits_loop_keeps_nested_observations() -> None:
     loop.run(0.0)
     leaves = {path: np.asarray(row) for path, row in loop._rows[0].leaves}
     assert sorted(leaves) == [("body", "joints"), ("body", "speed"), ("goal",), ("view",)]
+    assert all(np.shares_memory(leaves[path], array) for path, array in loop.observations.items())
     np.testing.assert_array_equal(leaves["body", "joints"], np.full(8, env._x / 2**31, np.float32))
     np.testing.assert_array_equal(leaves["view",], np.full((7, 7, 3), env._x, np.uint8))
 
@@ -147,16 +204,19 @@ def test_the_limits_loop_stores_as_many_steps_as_it_is_told() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
 def test_a_workload_travels_and_steps_as_its_spaces_say(workload: Workload) -> None:
-    if workload.name == "pong":
-        require("ale_py")
+    needed = {"pong": ("ale_py",), "atari": ("ale_py", "cv2"), "minigrid": ("minigrid",)}
+    needed |= dict.fromkeys(("halfcheetah", "hopper", "humanoid"), ("mujoco",))
+    for module in needed.get(workload.name, ()):
+        require(module)
     actions = workload.actions(5)
-    assert actions.shape == (64, 5)
+    assert actions.shape[:2] == (64, 5)
     np.testing.assert_array_equal(actions, workload.actions(5))
     env = pickle.loads(pickle.dumps(workload)).make()
     try:
-        assert env.action_space == gym.spaces.Discrete(workload.n_actions)
+        assert env.action_space == workload.action_space
         assert env.reset(seed=0)[0] in env.observation_space
-        for action in actions[:, 0].tolist()[:3]:
+        for action in actions[:3, 0]:
+            assert action in env.action_space
             assert env.step(action)[0] in env.observation_space
     finally:
         env.close()
@@ -216,10 +276,53 @@ def test_a_share_is_taken_round_by_round() -> None:
 
 
 def test_rows_are_read_by_name() -> None:
-    assert [parse_row(name).name for name in DEFAULT_ROWS] == list(DEFAULT_ROWS)
-    for wrong in ("cartpole", "cartpole-0", "cartpole-x", "chess-8", ""):
-        with pytest.raises(ValueError, match="no row"):
+    names = [*real.ROWS, *real.BUSY, *real.QUICK, "cartpole-2+mlp+busy"]
+    assert [parse_row(name).name for name in names] == names
+    assert len(set(real.ROWS)) == len(real.ROWS)
+    for wrong in ("cartpole", "cartpole-0", "cartpole-x", "chess-8", "", "cartpole-8+chess", "cartpole-8+wait+burn1"):
+        with pytest.raises(ValueError, match=r"no (row|policy)"):
             parse_row(wrong)
+
+
+def seat(rates: list[float]) -> dict[str, object]:
+    taken = [{"env_steps": rate, "wall_s": 1.0, "cpu_s": 0.5, "p50_ms": 1.0, "p99_ms": 2.0} for rate in rates]
+    start = {"import_s": 0.1, "first_batch_s": 0.2, "worker_mib": None, "workers": 0}
+    return {"start": start, "taken": taken, "foreign": [0.0] * len(rates), "again": 0}
+
+
+def test_a_row_is_judged_round_by_round() -> None:
+    rates = {
+        "limit": [100.0, 200.0, 400.0],
+        "Gymnasium Sync": [20.0, 90.0, 100.0],
+        "PufferLib Serial": [25.0, 100.0, 160.0],
+        "SB3 Subproc": [50.0, 125.0, 200.0],
+        "Treadle auto": [50.0, 150.0, 160.0],
+    }
+    judged = judge("cartpole-8", {name: seat(found) for name, found in rates.items()})
+    by_name = {standing.name: standing for standing in judged.standings}
+    auto = by_name["Treadle auto"]
+    assert auto.share is not None
+    assert (auto.share.median, auto.share.low, auto.share.high) == (0.5, 0.4, 0.75)
+    assert auto.loop == 1.5  # of PufferLib: 2, 1.5 and 1
+    assert auto.peer == 1.0  # of Subproc: 1, 1.2 and 0.8
+    assert by_name["PufferLib Serial"].loop == 1.0
+    assert judged.regret is None  # there is nothing that it could have chosen
+    line = overview([judged]).splitlines()[-1]
+    assert "| 0.40 PufferLib Serial | 0.50 SB3 Subproc | 0.50 | 1.50 | 1.00 |" in line
+
+
+def test_the_regret_of_auto_is_not_measured_where_the_best_was_chosen() -> None:
+    # two arms that are the same but for luck: each is the better one in the rounds in which it is chosen
+    lucky = {"Treadle auto": [100.0] * 4, "a": [110.0, 90.0, 110.0, 90.0], "b": [90.0, 110.0, 90.0, 110.0]}
+    found = regret(lucky)
+    assert found is not None
+    assert found.median < 0
+    found = regret({"Treadle auto": [90.0] * 4, "a": [100.0] * 4, "b": [80.0] * 4})
+    assert found is not None
+    assert found.best == "a"
+    assert found.median == pytest.approx(0.1)
+    assert regret({"Treadle auto": [90.0] * 4}) is None
+    assert regret({"a": [90.0] * 4}) is None
 
 
 def test_figures_have_three_digits() -> None:
@@ -236,9 +339,32 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
         write_between_markers(page, "new")
 
 
-def test_the_command_prints_a_line_per_contestant(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--only", "cartpole-2", "--contestants", "limit,sync", "--rounds", "1", "--seconds", "0.1"]
-    assert main([*options, "--warmup", "0"]) == 0
-    out = capsys.readouterr().out
-    assert "| cartpole-2 | limit |" in out
-    assert "| cartpole-2 | Gymnasium Sync |" in out
+def test_the_command_prints_a_line_per_contestant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "measures.json"
+    options = ["--contestants", "limit,sync,treadle serial", "--rounds", "2", "--seconds", "0.1", "--json", str(kept)]
+    assert real.main(["--rows", "cartpole-2", *options]) == 0
+    assert real.main(["--rows", "dict10us-2+wait0.1+busy", *options, "--against", str(ROOT)]) == 0
+    capfd.readouterr()
+    assert real.main(["--show", "--json", str(kept)]) == 0
+    out = capfd.readouterr().out
+    for row in ("cartpole-2", "dict10us-2+wait0.1+busy"):
+        for name in ("limit", "Gymnasium Sync", "Treadle serial"):
+            assert f"| {row} | {name} |" in out
+    assert "| dict10us-2+wait0.1+busy | Treadle serial (against) |" in out
+    assert "| dict10us-2+wait0.1+busy | limit, two groups |" in out
+
+
+def test_a_contestant_that_cannot_is_named_with_its_reason(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = tmp_path / "src" / "treadle"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ZeroDivisionError('not today')")
+    options = ["--contestants", "limit,treadle serial", "--rounds", "1", "--seconds", "0.1"]
+    assert real.main(["--rows", "cartpole-2", *options, "--source", str(tmp_path)]) == 1
+    assert "Treadle serial cannot step cartpole-2: ZeroDivisionError('not today')." in capfd.readouterr().out
+
+
+def test_memory_of_a_process_that_has_ended_is_none() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert private_mib(child.pid) > 0
+    child.communicate(b"\n")
+    assert private_mib(child.pid) == 0

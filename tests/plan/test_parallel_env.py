@@ -259,7 +259,7 @@ def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.Mo
         with pytest.raises(WorkerDied, match="exited with code 7") as caught:
             env.step_batch([3] + [0] * 31, [state] * 32)
         assert not isinstance(caught.value, BrokenPool)
-        assert not env._exchange._waiting
+        assert not env._exchange._calls
 
 
 @pytest.mark.parametrize("policy", ["restart", "drop"])

@@ -37,7 +37,7 @@ def test_interrupts_at_every_moment_of_a_batch(
             pressed.run(batch, point)
             same(seen(batch()), expected)
             assert env.free_handles == free, pressed.moment
-            assert not env._exchange._waiting, pressed.moment
+            assert not env._exchange._calls, pressed.moment
             assert all(block.free for block in batcher._trays._blocks), pressed.moment
         assert len(batcher._trays._blocks) <= 2
     assert points > 300
@@ -54,6 +54,6 @@ def test_interrupts_at_every_moment_of_a_request_disturb_no_other_worker(every: 
             pressed.run(lambda: first.set_state(state), point)
             same(second.step(1, state), expected)
             first.get_state()  # answered after the one that was interrupted, if that was sent
-            assert not env._exchange._waiting, pressed.moment
+            assert not env._exchange._calls, pressed.moment
         same(first.step(1, state), expected)
     assert points > 100

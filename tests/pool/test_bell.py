@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kit import (
     show,
+    until,
     warm,
     with_fault,
     within,
@@ -14,8 +15,9 @@ from kit import (
 
 from treadle.pool import bell as bells
 from treadle.pool.arena import Arena
-from treadle.pool.bell import CELL, PipeBell, arena_bell, await_bell, init_cell, local_bell, spins
+from treadle.pool.bell import CELL, SHARED, PipeBell, Waiting, arena_bell, init_cell, local_bell, who_tries
 from treadle.pool.pool import Pool
+from treadle.pool.rhythm import LONGEST
 from treadle.testing.faults import SlowOnce
 
 
@@ -46,14 +48,14 @@ def test_a_bell_counts(a_bell: Any) -> None:
         a_bell.release()
     assert [a_bell.acquire(False) for _ in range(4)] == [True, True, True, False]
     with within(1.0):
-        assert not await_bell(a_bell, 10, 0.05)
+        assert not Waiting(a_bell, LONGEST).ring(0.05)
     a_bell.release()
-    assert await_bell(a_bell, 0, 10.0)
+    assert Waiting(a_bell).ring(10.0)
 
 
 def test_a_bell_wakes_a_sleeper(a_bell: Any) -> None:
     woken: list[bool] = []
-    sleeper = threading.Thread(target=lambda: woken.append(await_bell(a_bell, 0, 10.0)))
+    sleeper = threading.Thread(target=lambda: woken.append(Waiting(a_bell).ring(10.0)))
     sleeper.start()
     a_bell.release()
     with within(5.0):
@@ -70,13 +72,62 @@ def test_a_full_pipe_is_rung_all_the_same() -> None:
 
 
 def test_who_tries_and_who_sleeps() -> None:
-    on = bells.SPIN_TRIES
-    assert spins(1, 0, 2) == (on, on)  # a core each
-    assert spins(2, 0, 2) == (0, on)  # as many workers as cores: the caller sleeps
-    assert spins(3, 0, 2) == (0, 0)
-    assert spins(1, 4, 2) == (on, on)  # the caller's own share is one more that runs
-    assert spins(2, 4, 2) == (0, 0)
-    assert spins(8, 0, 1) == (0, 0)
+    assert who_tries(1, 0, 2) == (LONGEST, LONGEST)  # a core each
+    assert who_tries(2, 0, 2) == (SHARED, LONGEST)  # as many workers as cores: the caller has none of its own
+    assert who_tries(3, 0, 2) == (0, 0)
+    assert who_tries(1, 4, 2) == (LONGEST, LONGEST)  # the caller's own share is one more that runs
+    assert who_tries(2, 4, 2) == (0, 0)
+    assert who_tries(2, 0, 2, lockstep=False) == (0, 0)
+    assert who_tries(8, 0, 1) == (0, 0)
+
+
+@pytest.mark.parametrize("longest", [0, LONGEST], ids=["sleeps", "tries"])
+def test_waiting_for_a_word(longest: int, a_bell: Any) -> None:
+    """However early or late it comes, with its ring or before it, and after rings that mean nothing."""
+    words, waiting = memoryview(bytearray(8 * 4)).cast("q"), Waiting(a_bell, longest)
+    with within(1.0):
+        assert not waiting.until(words, 1, 1, 0.05)
+    for number in range(1, 50):
+        for _ in range(number % 3):
+            a_bell.release()
+
+        def write(number: int = number) -> None:
+            words[1] = number
+            a_bell.release()
+
+        other = threading.Timer(0.0005 * (number % 4), write)
+        other.start()
+        with within(5.0):
+            while not waiting.until(words, 1, number, 1.0):
+                pass
+            other.join()
+        assert words[1] == number
+    words[1] = 0
+    while a_bell.acquire(False):
+        pass
+    with within(1.0):
+        assert not waiting.until(words, 1, 1, 0.05)
+
+
+@pytest.mark.parametrize("setup", [{"workers": 1}, {"workers": 2}, {"workers": 1, "inline": 2}], ids=show)
+def test_an_idle_pool_sleeps(setup: dict[str, Any]) -> None:
+    """Workers that have learnt to expect the next step at once stop trying when there is none."""
+    with Pool(with_fault(SlowOnce, at=10**6), **setup) as pool:
+        warm(pool, 200)
+        pids = [member.worker.pid for member in pool.members if not member.inline]
+        readings: list[list[int]] = []
+
+        def nothing_used() -> bool:
+            readings.append([cpu_ns(pid) for pid in pids])
+            return len(readings) > 20 and readings[-1] == readings[-20]
+
+        until(nothing_used, 10.0)
+
+
+def cpu_ns(pid: int) -> int:
+    """Processor time that a process has taken."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0])
 
 
 def test_cores_follow_affinity() -> None:

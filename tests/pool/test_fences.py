@@ -130,7 +130,7 @@ def exchange(seed: int, fenced: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
             worker = sides.as_(sides.worker)
             if worker.requests[worker.posted % worker.depth * 4] == worker.posted + 1:
                 answered += 1
-                if worker.next(0) != (answered, 3, answered % 7, [answered] * 5 if answered % 2 else None):
+                if worker.next() != (answered, 3, answered % 7, [answered] * 5 if answered % 2 else None):
                     return False
                 sides.as_(worker).answer(answered, Extras({0: answered}, {}, {}, {}) if rng.random() < 0.5 else None)
             reply = sides.as_(sides.caller).take(0.0)

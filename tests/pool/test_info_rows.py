@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import treadle
 from treadle.pool.flight import Flight
-from treadle.pool.info_rows import InfoPacker, InfoRows, Schema, joined, structure_of
+from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
 from treadle.pool.member import Answered, Member
 from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
 from treadle.vector.infos import columns
@@ -70,21 +70,23 @@ def same(found: Any, expected: Any) -> None:
 
 def travelled(packer: InfoPacker, known: dict[int, Schema], infos: dict[int, Any], first: int) -> Mapping[int, Any]:
     """What the caller gets of a worker's infos."""
-    groups, rest = packer.pack(infos, first)
+    groups, rest = packer.pack(infos)
     rest = {first + slot: info for slot, info in rest.items()}
-    if groups and not rest and all(schema.number in known for schema, _ in groups):
-        return InfoRows.from_raw(InfoRows(groups).raw(), known)
-    known.update((schema.number, schema) for schema, _ in groups)
+    raw = raw_of(InfoRows(groups, rest), {}, known)
+    if raw is not None:
+        return from_raw(raw, known)[0]
+    known.update((schema.number, schema) for schema, _, _ in groups)
     return pickle.loads(pickle.dumps(InfoRows(groups, rest))) if groups else rest
 
 
 @given(st.lists(st.lists(INFOS, min_size=5, max_size=5), min_size=1, max_size=4), st.integers(0, 5))
 def test_infos_come_out_as_they_went_in(steps: list[list[dict[str, Any]]], split: int) -> None:
-    packers, known = [InfoPacker(), InfoPacker()], [{}, {}]
+    shares = [(0, split), (split, 5)]
+    packers, known = [InfoPacker(tuple(range(*share))) for share in shares], [{}, {}]
     for infos in steps:
         given_ = {slot: info for slot, info in enumerate(infos) if info}
         parts = []
-        for worker, (lo, hi) in enumerate([(0, split), (split, 5)]):
+        for worker, (lo, hi) in enumerate(shares):
             own = {slot - lo: info for slot, info in given_.items() if lo <= slot < hi}
             parts.append(travelled(packers[worker], known[worker], own, lo))
         found = joined(parts)
@@ -96,13 +98,13 @@ def test_infos_come_out_as_they_went_in(steps: list[list[dict[str, Any]]], split
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from(KINDS))
 def test_slots_without_an_info_are_masked(has: list[bool], kind: type) -> None:
     given_ = {slot: {"x": kind(slot), "at": {"y": slot}} for slot in range(4) if has[slot]}
-    groups, rest = InfoPacker().pack(given_, 0)
+    groups, rest = InfoPacker(tuple(range(4))).pack(given_)
     assert not rest
     same(columns(4, InfoRows(groups) if groups else {}), columns(4, given_))
 
 
 def test_what_is_handed_out_is_the_callers() -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1.0, "a": np.arange(3)}, 1: {"x": 2.0, "a": np.arange(3)}}, 0)
+    groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1.0, "a": np.arange(3)}, 1: {"x": 2.0, "a": np.arange(3)}})
     rows = InfoRows(groups)
     out = columns(2, rows)
     for value in out.values():
@@ -114,8 +116,23 @@ def test_what_is_handed_out_is_the_callers() -> None:
     assert columns(2, rows)["_a"].all()
 
 
+def test_final_infos_travel_beside_infos() -> None:
+    packer = InfoPacker((4, 5, 6))
+    infos = {0: {"x": 1}, 2: {"x": 2}}
+    ended = {2: {"total": 0.5, "episode": {"l": 3}}}
+    groups, finals = packer.pack(infos)[0], packer.pack_each(ended)[0]
+    known = {schema.number: schema for schema, _, _ in [*groups, *finals]}
+    assert raw_of(InfoRows(groups), FinalRows(finals), {}) is None
+    raw = raw_of(InfoRows(groups), FinalRows(finals), known)
+    assert raw is not None
+    found, told = from_raw(raw, known)
+    assert dict(found) == {4: {"x": 1}, 6: {"x": 2}}
+    assert dict(told) == {6: ({"total": 0.5, "episode": {"l": 3}}, None)}
+    assert raw_of(InfoRows(groups), FinalRows(finals, {5: ({"why": "text"}, None)}), known) is None
+
+
 def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
+    groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1}})
     member = Member(WorkerSpec(0, (0, 1), b""), [], None, False)
     answer = Answered(member, Reply(1, Extras(InfoRows(groups), {}, {}, {})))
     flight = Flight(Op.STEP, 0, (0, 1))
@@ -126,35 +143,29 @@ def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
     assert (out["x"].tolist(), out["_x"].tolist()) == ([1, 0], [True, False])
 
 
-def test_a_note_about_a_slot_stands_in_for_what_it_said() -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1}, 1: {"x": 2}}, 0)
-    assert joined([InfoRows(groups), {1: {"aborted": True}}]) == {0: {"x": 1}, 1: {"aborted": True}}
-
-
 @pytest.mark.parametrize(
     "info",
     [{"x": np.zeros(1000)}, {"x": np.zeros(0)}, {"x": Colour.RED}, {"_x": 1}, {1: 1}, {"x": {"y": "text"}}, 3]
     + [{"x": value} for value in (None, np.bool_(True), np.longlong(1), 1j)],
 )
 def test_what_goes_by_message(info: Any) -> None:
-    assert structure_of(info) is None
+    assert InfoPacker((0,)).pack({0: info}) == ([], {0: info})
 
 
 def test_keys_without_end_are_not_remembered_without_end() -> None:
-    packer = InfoPacker()
+    packer = InfoPacker((0,))
     for number in range(1000):
-        groups, rest = packer.pack({0: {f"key {number}": number}}, 0)
+        groups, rest = packer.pack({0: {f"key {number}": number}})
         assert bool(groups) != bool(rest)
     assert len(packer._schemas) == 64
 
 
 def test_deep_infos_go_by_message() -> None:
-    """Their schema needs more of the stack than they do: it could not be packed where they can."""
     deep: dict[str, Any] = {"x": 1}
     for _ in range(16):
-        assert structure_of(deep) is not None
+        assert not InfoPacker((0,)).pack({0: deep})[1]
         deep = {"in": deep}
-    assert structure_of(deep) is None
+    assert InfoPacker((0,)).pack({0: deep}) == ([], {0: deep})
 
 
 class Talkative(gym.Env):

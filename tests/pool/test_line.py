@@ -11,7 +11,7 @@ from treadle.pool.arena import Arena
 from treadle.pool.bell import local_bell
 from treadle.pool.channel import SPILL, Channel
 from treadle.pool.info_rows import InfoPacker, InfoRows
-from treadle.pool.line import BOX, CREDIT, Line, LineFields, OneSlot, Undecodable, Unsendable
+from treadle.pool.line import BOX, CREDIT, Chosen, Line, LineFields, Undecodable, Unsendable
 from treadle.pool.messages import Extras
 
 
@@ -51,7 +51,7 @@ def test_both_rings_wrap(size: int | None, line: Ends) -> None:
     """With nothing to say, with words that fit the box, that just do not, and that need a file."""
     for id in range(1, 5 * line.caller.depth):
         line.caller.post(id, 2, id % 7, line.caller.channel.pack({"payload": id}) if id % 3 == 0 else None)
-        assert line.worker.next(0) == (id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
+        assert line.worker.next() == (id, 2, id % 7, {"payload": id} if id % 3 == 0 else None)
         assert line.caller.take(0.0) is None
         line.worker.answer(id, None if size is None else extras(b"%d" % id + b"x" * size))
         reply = line.caller.take(1.0)
@@ -68,7 +68,7 @@ def test_payloads_of_any_size(size: int, line: Ends) -> None:
     for id, payload in enumerate(payloads, 1):
         line.caller.post(id, 3, -1, line.caller.channel.pack(payload))
         if id > 5:  # some are always on their way
-            assert line.worker.next(0) == (id - 5, 3, -1, payloads[id - 6])
+            assert line.worker.next() == (id - 5, 3, -1, payloads[id - 6])
             line.worker.answer(id - 5, None)
             assert line.caller.take(0.0) is not None
 
@@ -84,45 +84,39 @@ SIZES = pytest.mark.parametrize("size", [0, 2 * BOX, 3 * SPILL])
 def test_a_payload_that_cannot_be_unpickled_fails_its_request(size: int, kind: type, line: Ends) -> None:
     line.caller.post(1, 3, -1, line.caller.channel.pack(Poison(kind, size)))
     line.caller.post(2, 3, -1, line.caller.channel.pack("sound"))
-    found = line.worker.next(0)[3]
+    found = line.worker.next()[3]
     assert isinstance(found, Undecodable)
     assert isinstance(found.error, kind)
     assert str(found.error) == "poison"
-    assert line.worker.next(0)[3] == "sound"
-
-
-@pytest.mark.parametrize("payload", [None, "small", "large" * SPILL])
-@pytest.mark.parametrize("tokens", [0, 1])
-def test_an_answer_together_with_others_rings_if_it_is_the_last(tokens: int, payload: Any, line: Ends) -> None:
-    turnstile = line.worker.turnstile = local_bell()
-    for _ in range(tokens):
-        turnstile.release()
-    line.caller.post(1, 3, 7, line.caller.channel.pack(payload), together=True)
-    line.caller.post(2, 3)
-    assert line.worker.next(0) == (1, 3, 7, payload)
-    line.worker.answer(1, None)
-    assert line.bells[1].acquire(False) == (tokens == 0)
-    assert not turnstile.acquire(False)
-    assert line.worker.next(0)[:2] == (2, 3)
-    turnstile.release()
-    line.worker.answer(2, None)
-    assert line.bells[1].acquire(False), "it was asked alone"
+    assert line.worker.next()[3] == "sound"
 
 
 def test_requests_queue_up_in_order(line: Ends) -> None:
     for id in range(1, line.caller.depth):
         line.caller.post(id, 2, -1)
     assert not line.caller.idle()
-    assert [line.worker.next(0)[0] for _ in range(1, line.caller.depth)] == list(range(1, line.caller.depth))
+    assert [line.worker.next()[0] for _ in range(1, line.caller.depth)] == list(range(1, line.caller.depth))
 
 
 @pytest.mark.parametrize("slot", [0, 1, 100_000])
 def test_a_step_of_one_slot_needs_no_message(slot: int, line: Ends) -> None:
-    line.caller.post(1, 2, 5, OneSlot.of(slot))
+    line.caller.post(1, 2, 5, Chosen.one(slot))
     with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
         nothing_there.recv(1)
-    id, op, block, (chosen, loose) = line.worker.next(0)
+    id, op, block, (chosen, loose) = line.worker.next()
     assert (id, op, block, chosen, loose) == (1, 2, 5, [slot], None)
+
+
+@pytest.mark.parametrize(("k", "first", "expected"), [(2, 0, [6, 8]), (2, 1, [5, 7]), (4, 3, [7]), (2047, 8, [8])])
+def test_nor_does_one_of_every_kth_slot(k: int, first: int, expected: list[int], line: Ends) -> None:
+    line.worker.slots = (5, 6, 7, 8)
+    for id in (1, 2):
+        line.caller.post(id, 2, 5, Chosen.every(k, first, line.worker.slots))
+    with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
+        nothing_there.recv(1)
+    for number in (1, 2):
+        id, op, block, (chosen, loose) = line.worker.next()
+        assert (id, op, block, chosen, loose) == (number, 2, 5, expected, None)
 
 
 def test_a_stream_waits_for_credit(line: Ends) -> None:
@@ -164,7 +158,7 @@ def test_the_beat_of_a_stream(line: Ends) -> None:
 def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
     for id in range(1, 6):
         line.caller.post(id, 2, -1)
-    line.worker.next(0)
+    line.worker.next()
     line.worker.answer(1, extras("old"))
     line.caller.stop(5)
     line.caller.clear()
@@ -173,7 +167,7 @@ def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
     assert line.caller.take(0.0) is None
     assert not fresh.stopped(1)
     line.caller.post(9, 2, 3)
-    assert fresh.next(0) == (9, 2, 3, None)
+    assert fresh.next() == (9, 2, 3, None)
 
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3, 4])
@@ -182,7 +176,7 @@ def test_a_post_that_was_cut_short_is_mended(before: int, written: int, line: En
     """However many of its words an interrupt has let through."""
     for id in range(1, before + 1):
         line.caller.post(id, 2, 0)
-        assert line.worker.next(0)[0] == id
+        assert line.worker.next()[0] == id
     caller = line.caller
     id = before + 1
     if written:
@@ -192,16 +186,16 @@ def test_a_post_that_was_cut_short_is_mended(before: int, written: int, line: En
             caller.requests[at + i] = word
     caller.repost(id, 2, 5)
     caller.repost(id, 2, 5)
-    assert line.worker.next(0) == (id, 2, 5, None)
+    assert line.worker.next() == (id, 2, 5, None)
     caller.post(id + 1, 2, 6)
-    assert line.worker.next(0) == (id + 1, 2, 6, None)
+    assert line.worker.next() == (id + 1, 2, 6, None)
 
 
 @POISONS
 @SIZES
 def test_an_answer_that_cannot_be_unpickled_names_the_slots(size: int, kind: type, line: Ends) -> None:
     line.caller.post(1, 3)
-    line.worker.next(0)
+    line.worker.next()
     line.worker.answer(1, extras(Poison(kind, size)))
     reply = line.caller.take(1.0)
     assert reply is not None
@@ -230,11 +224,11 @@ class Sealed(int):
 
 
 def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> None:
-    groups, _ = InfoPacker().pack({0: {"x": 1}}, 0)
-    groups[0][0].structure = (("x", Sealed()),)
+    groups, _ = InfoPacker((0,)).pack({0: {"x": 1}})
+    groups[0][0].keys = ("x", Sealed())
     with pytest.raises(Unsendable, match="TypeError"):
         line.worker.answer(1, Extras(InfoRows(groups), {}, {}, {}))
-    groups[0][0].structure = (("x", int),)
+    groups[0][0].keys = ("x",)
     for id in (2, 3):
         line.worker.answer(id, Extras(InfoRows(groups), {}, {}, {}))
         reply = line.caller.take(1.0)
@@ -247,7 +241,7 @@ def test_rows_are_not_known_before_their_schema_has_travelled(line: Ends) -> Non
 def test_a_worker_that_dies_within_an_answer(line: Ends) -> None:
     """The entry is announced and the payload never comes: nothing is taken, nothing is raised."""
     line.caller.post(1, 3)
-    line.worker.next(0)
+    line.worker.next()
     at = 0
     line.worker.answers[at + 1], line.worker.answers[at + 2], line.worker.answers[at] = 1, 2, 1
     line.channels[1].close()

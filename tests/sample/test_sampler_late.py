@@ -77,7 +77,8 @@ def test_a_failure_that_comes_late_is_raised_by_the_next_sampling(where: str, tm
         error: Any = caught.value
         assert isinstance(error, TaskRaised)
         assert (error.where.slot, error.where.step) == (1, 1)
-        assert error.where.episode == (where == "reset")  # the first one was given up in its reset
+        # the first one was given up in its reset; so is each that the end of a sampling meets before its first step
+        assert error.where.episode >= (where == "reset")
         batch = late.obtain_exact_episodes(3, None, env_update=Walk())  # it lives, and nothing is told twice
         assert len(batch.lengths) == 6
 

@@ -1,7 +1,7 @@
 """Same seed, same bytes: step for step what Gymnasium's SyncVectorEnv returns, infos included."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import gymnasium as gym
@@ -13,8 +13,37 @@ from small_envs import Counter, assert_same, copied, of
 from treadle.vector.gymnasium import VectorEnv
 
 N = 5
-FEWER = {"pong": 3}  # slots: to build one, with a seed, takes longer than all of its steps
+FEWER = {"pong": 3, "atari": 3}  # slots: to build one, with a seed, takes longer than all of its steps
+
+
+def atari() -> gym.Env:
+    """Pong as agents see it: preprocessed, four frames at once."""
+    env = gym.make("ALE/Pong-v5", frameskip=1, max_episode_steps=40)
+    return gym.wrappers.FrameStackObservation(gym.wrappers.AtariPreprocessing(env), 4)
+
+
+class Images(gym.Env[np.ndarray, int]):
+    """Pictures that take no time, with an info about each."""
+
+    observation_space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros((84, 84, 4), np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        mean = self.np_random.random(dtype=np.float32)
+        return np.full((84, 84, 4), self.t, np.uint8), 0.0, self.t == 7, False, {"mean": mean, "t": self.t}
+
+
 ENVS: dict[str, tuple[Any, dict[str, Any], int]] = {  # what to build, with what, for how many steps
+    "atari": (atari, {}, 25),
+    "images": (Images, {}, 20),
+    "cheetah": ("HalfCheetah-v5", {"max_episode_steps": 13}, 60),
+    "humanoid": ("Humanoid-v5", {"max_episode_steps": 9}, 40),
     "cartpole": ("CartPole-v1", {}, 60),
     "pong": ("ALE/Pong-v5", {"max_episode_steps": 9}, 30),
     "minigrid": ("MiniGrid-DoorKey-5x5-v0", {"max_steps": 11}, 40),
@@ -37,7 +66,8 @@ def show(setup: dict[str, Any]) -> str:
 
 def makers(name: str) -> list[Callable[[], gym.Env]]:
     env, kwargs, _ = ENVS[name]
-    return [lambda: gym.make(env, **kwargs)] * FEWER.get(name, N)
+    make = partial(gym.make, env, **kwargs) if isinstance(env, str) else env
+    return [make] * FEWER.get(name, N)
 
 
 def play(vector: gym.vector.VectorEnv, actions: list[Any]) -> list[Any]:
@@ -81,7 +111,11 @@ def test_cartpole(mode: AutoresetMode, setup: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setup", [SETUPS[1], SETUPS[3]], ids=show)
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
-@pytest.mark.parametrize(("name", "package"), [("pong", "ale_py"), ("minigrid", "minigrid"), ("hopper", "mujoco")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("pong", "ale_py"), ("atari", "ale_py"), ("minigrid", "minigrid"), ("images", "numpy")]
+    + [(name, "mujoco") for name in ("hopper", "cheetah", "humanoid")],
+)
 def test_real_environments(name: str, package: str, mode: AutoresetMode, setup: dict[str, Any], require: Any) -> None:
     gym.register_envs(require(package))
     check(name, mode, setup)

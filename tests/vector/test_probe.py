@@ -19,7 +19,8 @@ from treadle.program.step import OnEnd
 from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.probe import SECONDS, STEPS, Waiting, measure_waiting
+from treadle.vector.probe import GRAPHICS, SECONDS, STEPS, measure, policy_threads, tell
+from treadle.vector.shares import CROWDED_SHARE, Measured, Why
 
 CHILD = "import sys\nfor line in sys.stdin:\n    print(sum(range(200_000)) % 7, flush=True)"
 
@@ -54,7 +55,7 @@ class Waiter(Walk):
 
 class Worker(Walk):
     def work(self) -> None:
-        sum(range(40_000))
+        sum(range(100_000))  # long enough for it not to matter who else computes on the machine
 
 
 class Simulated(Walk):
@@ -78,6 +79,7 @@ class Simulated(Walk):
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.pool.bell.cores", lambda: 2)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # whatever other tests have imported
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -86,7 +88,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize(
     ("env", "workers", "inline", "word"),
-    [(Waiter, 4, 0, "wait"), (Simulated, 4, 0, "wait"), (Worker, 1, 2, "compute"), (Walk, 1, 2, "compute")],
+    [(Waiter, 4, 0, "wait"), (Simulated, 4, 0, "wait"), (Worker, 1, 2, "compute"), (Walk, 0, 4, "compute")],
 )
 def test_the_choice_and_the_bytes(
     env: type[gym.Env], workers: int, inline: int, word: str, caplog: pytest.LogCaptureFixture
@@ -98,7 +100,11 @@ def test_the_choice_and_the_bytes(
         assert len(set(ours.call("pid"))) == workers + (inline > 0)
         (line,) = said(caplog)
         assert f"environments {word} (a step took" in line
-        assert f"{inline} are the caller's; workers for the others: {workers}" in line
+        if workers:
+            assert f"{inline} are the caller's; workers for the others: {workers}" in line
+        else:
+            assert "no longer than waking a worker" in line
+            assert "All 4 slots are the caller's, without workers" in line
         assert_same(ours.reset(seed=3), theirs.reset(seed=3))
         for t in range(12):
             actions = np.array([t % 2, 1, 0, t % 3 == 0]).astype(np.int64)
@@ -124,9 +130,11 @@ def test_no_step_is_measured_where_nothing_hangs_on_it(tmp_path: Any, caplog: py
         (tmp_path / "built").unlink()
         return count
 
-    assert built(2) == 2
+    assert built(1) == 1
+    assert built(2, inline=0) == 2
     assert built(3, workers=1) == 3
     assert built(3, inline=2) == 3
+    assert built(2, step_timeout=9.0) == 2
     assert built(3, backend="thread") == 3
     assert said(caplog) == []
     assert built(3) == 4
@@ -182,15 +190,9 @@ def test_a_step_that_never_ends_is_judged_by_what_it_has_cost(monkeypatch: pytes
                 pass
 
     for env, waits in ((Stuck, True), (Spinning, False)):
-        found = measure_waiting(slots_of([env], None, OnEnd.NEXT_STEP)[0])
+        found = measure(slots_of([env], None, OnEnd.NEXT_STEP)[0], 8)
         assert found is not None
         assert found.waits is waits
-
-
-def test_what_is_worth_a_worker() -> None:
-    assert Waiting(0.001, 0.9).waits
-    assert not Waiting(0.001, 0.4).waits  # it computes more than it waits
-    assert not Waiting(0.0001, 0.9).waits  # waking its worker would take as long
 
 
 def test_few_steps_are_taken(tmp_path: Any) -> None:
@@ -199,6 +201,59 @@ def test_few_steps_are_taken(tmp_path: Any) -> None:
             with open(tmp_path / "steps", "a") as file:
                 file.write("x")
 
-    assert measure_waiting(slots_of([Noted], None, OnEnd.NEXT_STEP)[0]) is not None
+    assert measure(slots_of([Noted], None, OnEnd.NEXT_STEP)[0], 8) is not None
     assert 2 <= (tmp_path / "steps").stat().st_size <= STEPS + 1
     assert SECONDS <= 0.5  # what a vector's construction may take longer, at most, for steps that are short
+
+
+ON_ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from treadle.program.step import OnEnd
+from treadle.vector.env_slot import slots_of
+from treadle.vector.probe import measure
+found = measure(slots_of(["CartPole-v1"], None, OnEnd.NEXT_STEP)[0], 64)
+print(found.stood, found.share)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+def test_standing_in_line_is_neither_waiting_nor_having_a_core(tmp_path: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True, check=True, cwd=tmp_path)
+    stood, share = map(float, done.stdout.split())
+    assert stood >= CROWDED_SHARE
+    assert share < 0.5
+
+
+def test_threads_of_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert policy_threads() == 1  # they are told to sleep when they have nothing to do
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+        assert policy_threads() == (1 if any(map(os.path.exists, GRAPHICS)) else 2)
+        torch.set_num_threads(1)
+        assert policy_threads() == 1
+        monkeypatch.delitem(sys.modules, "torch")
+        assert policy_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        (Why.SHORT, "8 of them take 0.04 ms, no longer than waking a worker (0.07 ms). All 8 slots are the caller's"),
+        (Why.CROWDED, "other programs compute: 36% of the time was standing in line for a core. All 8 slots"),
+        (Why.THREADS, "torch has 2 threads (torch.set_num_threads), which keep cores from workers. All 8 slots"),
+    ],
+)
+def test_one_line_says_why_there_are_no_workers_and_how_to_ask_for_them(
+    why: Why, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "treadle")
+    tell(Measured(5e-6, 0.0, 70e-6, 0.36), 8, 1, 8, why, 2)
+    (line,) = said(caplog)
+    assert words in line
+    assert "workers=1 or more: processes" in line

@@ -6,17 +6,16 @@ more disturb nobody, and an error of one slot leaves no answer of another unread
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.promise import Promise
-from treadle.pool import failure, life
+from treadle.pool import failure
+from treadle.pool.calls import Calls, Done, Event, Lost
 from treadle.pool.failure import Policy
 from treadle.pool.life import State
-from treadle.pool.member import Answered, Failed, Member, PoolEvent
+from treadle.pool.member import Member
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 
@@ -35,7 +34,7 @@ class Exchange:
         serial = pool.get("backend") == "serial"
         self.pool = Pool(factories, workers=None if serial else len(factories), rows=False, **pool)
         self._members = {slot: member for member in self.pool.members for slot in member.slots}
-        self._waiting: dict[int, tuple[Promise, int]] = {}
+        self._calls = Calls(self.pool)
 
     def __len__(self) -> int:
         return self.pool.n
@@ -58,11 +57,10 @@ class Exchange:
         kwargs: dict[str, Any] | None = None,
         *,
         then: Callable[[Any], Any] | None = None,
-        together: bool = False,
     ) -> Promise:
         """Run a program's operation in a slot; `then` is applied to its result, here.
 
-        `together`: see `Dispatch.together`. Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
+        Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """
         self.pool.check()
         member = self._members[slot]
@@ -72,58 +70,31 @@ class Exchange:
             self.pump(None)
             self.pool.check()
         promise = Promise(self, then)
-        id = self.pool.send(member, Op.CALL, {slot: (name, args, kwargs or {})}, slots=(slot,), together=together)
-        self._waiting[id] = promise, slot
+        self._calls.submit(member, Op.CALL, {slot: (name, args, kwargs or {})}, (slot,), (promise, slot))
         return promise
 
     def pump(self, timeout: float | None) -> None:
         """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
         try:
-            events = self.pool.poll(timeout, self._hear)
+            heard = self._calls.poll(timeout, self._hear)
         except (ClosedPool, BrokenPool) as error:
             self._fail_all(error)
             raise
-        if not events and timeout is None and self._waiting:  # nobody owes anything: cannot be, so do not wait on
+        if not heard and timeout is None and self._calls:  # nobody owes anything: cannot be, so do not wait on
             self._fail_all(UsageError("the answer to this request was lost"))
 
-    def _hear(self, event: PoolEvent) -> None:
-        if isinstance(event, Answered):
-            found = self._waiting.pop(event.reply.id, None)
-            if found is None:
-                return
-            promise, slot = found
-            extras = event.reply.extras
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Done):
+            (promise, slot), member, extras = event.tag, event.member, event.reply.extras
             if extras is not None and slot in extras.raised:
-                member = event.member
                 promise.settle(error=failure.task_error(extras.raised[slot], slot, member.shown, member.worker.pid))
             else:
                 promise.settle(None if extras is None else extras.infos.get(slot))
-        elif isinstance(event, Failed):
-            member = event.member
-            if member.state is State.LATE and self.pool.policy is not Policy.RAISE:
-                member.worker.kill(signal.SIGKILL)
-            if member.state is State.DEAD:
-                self._decide(event)
-            lost = {owed.request.id for owed in event.owed}
-            lost.update(
-                id for id, (_, slot) in self._waiting.items() if member.state is State.GONE and slot in member.slots
-            )
-            for id in lost:
-                if id in self._waiting:
-                    self._waiting.pop(id)[0].settle(error=event.error)
-
-    def _decide(self, failed: Failed) -> None:
-        """A worker is dead: start another, do without it, or call the pool broken."""
-        pool, member = self.pool, failed.member
-        verdict = failure.on_death(pool.policy, member.restarts, monotonic(), pool.max_restarts)
-        if failed.error.where.phase == "init":  # it would fail again
-            verdict = failure.Verdict(Policy.RAISE)
-        if verdict.act is Policy.RESTART:
-            pool.restart(member, verdict.delay)
-        elif verdict.act is Policy.DROP and any(m.state in life.ALIVE for m in pool.members):
-            pool.drop(member)
-        else:
-            pool.broken = pool.broken or failed.error
+        elif isinstance(event, Lost):
+            if event.verdict is Policy.RAISE:
+                self.pool.broken = self.pool.broken or event.error
+            for promise, _ in event.tags:
+                promise.settle(error=event.error)
 
     def owes(self, after: int, upto: int) -> bool:
         """Does, or may, any slot still work on a request that is numbered above `after` and at most `upto`?"""
@@ -134,8 +105,7 @@ class Exchange:
         return self._members[slot]
 
     def _fail_all(self, error: BaseException) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for promise, _ in waiting.values():
+        for promise, _ in self._calls.clear():
             promise.settle(error=error)
 
     def close(self, timeout: float | None = None) -> None:

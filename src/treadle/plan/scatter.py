@@ -82,11 +82,9 @@ class _Scattered:
         self._by: list[Lane] = [lanes[0]] * len(works)
         self._load = dict.fromkeys(lanes, 0)
         self._error: BaseException | None = None
-        self._together = False
         self.out: dict[int, tuple[Promise, Lane]] = {}  # chunk -> its promise, and who has it
 
     def run(self) -> tuple[list[Done], list[Lane]]:
-        self._together = self._all_at_once() and self._lanes[0][0].pool.together(len(self._works))
         while self._todo or self.out:
             self._send()
             if self.out:
@@ -102,16 +100,6 @@ class _Scattered:
                 del error  # as in `raise_failed`
         return [done for done in self._results if done is not None], self._by
 
-    def _all_at_once(self) -> bool:
-        """Has every chunk a slot of one pool to itself? Then there is nothing to be done before all have answered."""
-        exchange = self._lanes[0][0]
-        ours = {slot for other, slot in self._lanes if other is exchange}
-        return (
-            not self._one_by_one
-            and len(ours) == len(self._lanes)
-            and len(self._works) <= len(ours.intersection(exchange.slots()))
-        )
-
     def _send(self) -> None:
         if self._error is not None:
             return
@@ -124,7 +112,7 @@ class _Scattered:
             index = self._todo[0]
             try:
                 work = self._works[index]
-                self.out[index] = lane[0].ask(lane[1], Ask.WORK, (work,), together=self._together), lane
+                self.out[index] = lane[0].ask(lane[1], Ask.WORK, (work,)), lane
             except Exception as error:  # noqa: BLE001 - raised again once all answers have come
                 if self._anywhere and lane[0].member(lane[1]).state is State.GONE:  # dropped while it was waited for
                     alive = [other for other in alive if other != lane]

@@ -2,7 +2,8 @@
 
 Rows of fixed size in memory that every worker maps. A handle on the caller's side names the row of a state, and when
 the last handle of a row is gone, the row is free again. So a search tree may have a hundred thousand states of which
-none ever crosses to the caller.
+none ever crosses to the caller. What that is worth depends on their size (steps/s against plain states, 64 and 1,024
+items a batch, 2 workers, 2026-11-22): 0.96 and 1.06 for 256 bytes, 3.5 and 5.3 for 64 KiB, 2.3 for 1 MiB.
 
 Who writes a row? The worker that makes its state, before it answers; nobody knows the row's handle until then. Who
 reads it? Any worker that is asked to begin there, while the caller holds the handle for the request.

@@ -10,7 +10,7 @@ import numpy as np
 
 from treadle.pool.arena import Arena, Field
 from treadle.pool.info_rows import joined
-from treadle.pool.lease import Leases
+from treadle.pool.lease import Leases, PartLeases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
 from treadle.spaces import Layout
@@ -55,6 +55,7 @@ class Batches:
     """Makes the batches of one pool.
 
     Args:
+        slots: whose rows; the batches' arrays have a row for each. (Fields and messages are about all slots.)
         remember: keep the last batch, so that rows of it can be shown again (`keep_row`, `keep_final`).
 
     Attributes:
@@ -63,11 +64,20 @@ class Batches:
     """
 
     def __init__(
-        self, arena: Arena, fields: RowFields, leases: Leases, observations: Layout, n: int, *, remember: bool = False
+        self,
+        arena: Arena,
+        fields: RowFields,
+        leases: Leases | PartLeases,
+        observations: Layout,
+        slots: range,
+        *,
+        remember: bool = False,
     ) -> None:
-        self._arena, self._fields, self._leases, self.observations, self._n = arena, fields, leases, observations, n
+        self._arena, self._fields, self._leases, self.observations = arena, fields, leases, observations
+        self.slots, self._rows = slots, slice(slots.start, slots.stop, slots.step)
         self.block = -1
         self._last: list[np.ndarray] = []  # holding it keeps its block from being written
+        self._remember = remember
         self.hand_out = self._hand_out_and_keep if remember else leases.hand_out
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
@@ -76,9 +86,12 @@ class Batches:
     @property
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
-        valid = self._arena.array(self._fields.blocks[self.block].valid).copy()
-        valid[list(self._lost)] = False
+        valid = self._arena.array(self._fields.blocks[self.block].valid)[self._rows].copy()
+        valid[self._rows_of(self._lost)] = False
         return valid
+
+    def _rows_of(self, slots: Iterable[int]) -> list[int]:
+        return [self.slots.index(slot) for slot in slots]
 
     def assemble(
         self,
@@ -90,13 +103,14 @@ class Batches:
         ended: bool = True,
         news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
-        """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
+        """The batch in a block. Rows of `lost` slots (if they are its own), and of those that raised, are zero, empty
+        and not valid.
 
         `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
         Where a slot raised they are copies, too: rewards and flags of a rollout's step are not leased on their own.
         """
         self.block = block
-        self._lost = set(lost)
+        self._lost = {slot for slot in lost if slot in self.slots}
         raised = False
         infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
@@ -107,7 +121,7 @@ class Batches:
                 finals.update(each.finals)
                 self._lost.update(each.raised)
                 raised = raised or bool(each.raised)
-        for slot in range(self._n if self.observations.loose else 0):
+        for slot in self.slots if self.observations.loose else ():
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         if copy or self._lost:
             arrays = self._leases.peek(block)
@@ -116,7 +130,7 @@ class Batches:
             for slot in self._lost:
                 self._last_loose[slot] = [None] * len(self.observations.loose)
                 for array in arrays:
-                    array[slot] = 0
+                    array[self.slots.index(slot)] = 0
         if not copy:
             arrays = self.hand_out(block)
             if raised:
@@ -124,6 +138,33 @@ class Batches:
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
+
+    def take_over(self, block: int, extras: Sequence[Extras | None], kept: Iterable[int], lost: Iterable[int]) -> None:
+        """Nobody is handed the batch in a block, and yet it is the last one. Rows of slots in `kept` stay as they
+        were."""
+        for slot in kept:
+            self._copy_last(self._fields.blocks[block].observations, slot)
+        self.assemble(block, extras, lost, ended=False)
+
+    def go_on_from(self, block: int, parts: Iterable[Batches]) -> None:
+        """The last batch is the one in a block, put together from those of parts."""
+        self.block, self._lost = block, set()
+        for part in parts:
+            self._lost |= part._lost
+            self._last_loose.update(part._last_loose)
+        self.hand_out(block)
+
+    def part(self, slots: range, leases: PartLeases) -> Batches:
+        """Batches of some of the slots, that go on from the last one."""
+        part = Batches(self._arena, self._fields, leases, self.observations, slots, remember=self._remember)
+        part.block, part._lost = self.block, self._lost.intersection(slots)
+        part._last_loose = {slot: values for slot, values in self._last_loose.items() if slot in slots}
+        part._last = [array[part._rows] for array in self._last]
+        return part
+
+    def now(self) -> Batch:
+        """The last batch once more, as the caller has left it, without a word beyond its rows."""
+        return self.assemble(self.block, (), self._lost, ended=False)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
@@ -134,7 +175,7 @@ class Batches:
                 values.append(next(fixed))
             else:
                 at = self.observations.loose.index(index)
-                values.append([self._last_loose[slot][at] for slot in range(self._n)])
+                values.append([self._last_loose[slot][at] for slot in self.slots])
         return self.observations.unflatten(values)
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
@@ -147,7 +188,8 @@ class Batches:
         if not views:
             return {}
         found = {}
-        for slot in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
+        for row in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
+            slot = self.slots[row]
             info, untold = told.get(slot, (None, None))
             found[slot] = (final_observation(self.observations, views, slot, untold), {} if info is None else info)
         return found
@@ -155,7 +197,7 @@ class Batches:
     def ends(self, block: int) -> np.ndarray:
         """bool[n]: which rows of a block end an episode."""
         fields = self._fields.blocks[block]
-        return self._arena.array(fields.terminated) | self._arena.array(fields.truncated)
+        return (self._arena.array(fields.terminated) | self._arena.array(fields.truncated))[self._rows]
 
     def keep_row(self, block: int, slot: int) -> None:
         """Show a slot's row of the last batch again, as the caller has left it."""
@@ -175,8 +217,9 @@ class Batches:
 
     def _copy_last(self, fields: Sequence[Field | None], slot: int) -> None:
         fixed = [field for field in fields if field is not None]
+        row = self.slots.index(slot)
         for i, field in enumerate(fixed):
-            self._arena.array(field)[slot] = self._last[i][slot] if self._last else 0
+            self._arena.array(field)[slot] = self._last[i][row] if self._last else 0
 
     def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
         self._last = arrays = self._leases.hand_out(block)
@@ -185,9 +228,9 @@ class Batches:
 
     def carry_over(self, block: int, chosen: set[int]) -> None:
         """Rows that are not reset keep their last observation."""
-        if self.block < 0 or len(chosen) == self._n:
+        if self.block < 0 or len(chosen) == len(self.slots):
             return
-        keep = [slot for slot in range(self._n) if slot not in chosen]
+        keep = [slot for slot in self.slots if slot not in chosen]
         arena = self._arena
         before, after = self._fields.blocks[self.block], self._fields.blocks[block]
         for a, b in zip(before.observations, after.observations):

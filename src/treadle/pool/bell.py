@@ -3,9 +3,8 @@
 A bell is a counting semaphore without an owner, so nobody's death can leave it locked. A ring is only a hint (counts
 may be too high after a death): the truth is always the request id in the arena.
 
-Waking a sleeping process costs 45 to 90 us here whatever primitive is used, a failed try 60 to 80 ns, so both sides
-first try for a while and then sleep. Trying pays only while every runnable process has a core of its own; beyond that
-the one that tries keeps the one it waits for from running, and costs milliseconds. `spins` decides.
+Waking a sleeping process costs 45 to 90 us here whatever primitive is used, so both sides first try for a while and
+then sleep: `Waiting`. `who_tries` says who may at all, `rhythm.py` for how long.
 
 Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own
 SemLock): no name to leak in /dev/shm, nothing to pickle. Zeroed memory without `sem_init` would hang. Where sem_init
@@ -19,16 +18,22 @@ import os
 import queue
 import select
 import sys
+from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.rhythm import LONGEST, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 
 SLICE = 0.05  # seconds that one sleep lasts at most: between them somebody looks at the processes
-SPIN_TRIES = 1500  # past about 1,500 tries (100 us) no further gain was measured, below 200 none
+LOOKS = range(200)  # looks between two glances at the clock: 5 to 10 us
+SHARED = 100_000  # ns: the longest usual wait in which the caller tries on a core that it shares with its workers
+
+give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Bell(Protocol):
@@ -129,24 +134,73 @@ def cores() -> int:
     return max(1, count)
 
 
-def spins(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
-    """Tries before sleeping, as (caller, worker). Pure.
+def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
+    """How long a wait may usually take (ns) to be worth trying, as (caller's, workers'). Pure.
 
-    With inline slots the caller is one more runnable process. Without, it has nothing to do while its workers step,
-    so with as many workers as cores it sleeps at once and the workers, whose next order comes soon, do the trying.
+    Who tries needs a core. With inline slots the caller is one more that runs. Without, it has nothing to do while
+    its workers step; where there are as many of them as cores it tries in short waits only.
     That is so in lockstep; what else workers are asked comes later than it pays to try.
     """
-    if inline or not lockstep:
-        return (SPIN_TRIES, SPIN_TRIES) if workers + 1 <= cores else (0, 0)
     if workers + 1 <= cores:
-        return SPIN_TRIES, SPIN_TRIES
-    return (0, SPIN_TRIES) if workers <= cores else (0, 0)
+        return LONGEST, LONGEST
+    return (SHARED, LONGEST) if workers <= cores and lockstep and not inline else (0, 0)
 
 
-def await_bell(bell: Bell, tries: int, timeout: float) -> bool:
-    """Try, then sleep up to `timeout` seconds. True when the bell rang."""
-    acquire = bell.acquire
-    for _ in range(tries):
-        if acquire(False):
-            return True
-    return acquire(True, timeout)
+class Waiting:
+    """How one side waits for the other: it tries for as long as its rhythm says, then it sleeps.
+
+    Who tries gives way (`sched_yield`) every few microseconds: two that wait for one another may be on one core,
+    although another one is idle, and would take turns of a millisecond. Where others want the core, who gives way is
+    held up for milliseconds; then the rhythm stops trying.
+    """
+
+    __slots__ = ("_acquire", "rhythm")
+
+    def __init__(self, bell: Bell, longest: int = 0) -> None:
+        self.rhythm = Rhythm(longest)
+        self._acquire = bell.acquire
+
+    def until(self, words: Any, at: int, number: int, timeout: float) -> bool:
+        """Wait until words[at] == number. False when the bell did not ring for `timeout` seconds."""
+        acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
+        budget = rhythm.budget
+        if budget:
+            for _ in LOOKS:  # most waits of small environments are over by then, and nothing is to be learnt from them
+                if words[at] == number:
+                    acquire(False)
+                    return True
+        began = now = clock()
+        end, held_up = began + budget, 0
+        while now < end:
+            give_way()
+            before, now = now, clock()
+            if now - before > held_up:
+                held_up = now - before
+            for _ in LOOKS:
+                if words[at] == number:
+                    acquire(False)
+                    rhythm.note(now, now - began, now - began, held_up)
+                    return True
+        rung = True
+        while rung and words[at] != number:
+            rung = acquire(True, timeout)
+        woken = clock()
+        rhythm.note(woken, woken - began, now - began, held_up)
+        return rung or words[at] == number
+
+    def ring(self, timeout: float) -> bool:
+        """Wait for a ring, whatever it means. False when there was none for `timeout` seconds."""
+        acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
+        began = now = clock()
+        end, held_up = began + rhythm.budget, 0
+        rung = False
+        while now < end and not rung:
+            rung = any(acquire(False) for _ in LOOKS)
+            give_way()
+            before, now = now, clock()
+            held_up = max(held_up, now - before)
+        tried = now - began
+        rung = rung or acquire(True, timeout)
+        woken = clock()
+        rhythm.note(woken, woken - began, tried, held_up)
+        return rung

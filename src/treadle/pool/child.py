@@ -28,7 +28,7 @@ from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
-from treadle.pool.line import BUSY_NS, Line, OneSlot, Undecodable, Unsendable
+from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
@@ -60,7 +60,7 @@ class Grounds:
     """The second message. With it come descriptors: arena, ticket pipe, then two pipe bells (4) if there are any."""
 
     ground: Ground
-    tries: int
+    longest: int  # ns: of waits that it tries in; see `Rhythm`
 
 
 def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
@@ -126,10 +126,9 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     tickets = PipeTickets(fds.pop(0), owners=arena.array(ground.owners))
     if ground.arena_bells:
         bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
-        turnstile: Any = arena_bell(arena, ground.turnstile)
     else:
-        bell, pool_bell, turnstile = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3]), None
-    line = Line(arena, ground.line, bell, pool_bell, channel, turnstile=turnstile)
+        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
+    line = Line(arena, ground.line, bell, pool_bell, channel, start.spec.slots, longest=message.longest)
     lender = channel.lender = Lender(line.loans)
     slots = start.spec.slots
     server = Server(slots, programs)
@@ -142,16 +141,16 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         assert ground.observations is not None
         assert ground.actions is not None
         server.attach(Rows(arena, ground.rows, ground.observations, ground.actions, slots[0], slots[-1] + 1))
-    serve(server, line, message.tries, tickets, start.spec.index)
+    serve(server, line, tickets, start.spec.index)
     return 0
 
 
-def serve(server: Server, line: Line, tries: int, tickets: Any, worker: int) -> None:
+def serve(server: Server, line: Line, tickets: Any, worker: int) -> None:
     """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
     while True:
-        id, op, block, payload = line.next(tries)
+        id, op, block, payload = line.next()
         start = perf_counter_ns()
-        if op == STEP and (payload is None or type(payload) is OneSlot):  # the common case, without ceremony
+        if op == STEP and (payload is None or type(payload) is Chosen):  # the common case, without ceremony
             extras = server.step(id, block, *(payload or ()))
             line.words[BUSY_NS] += perf_counter_ns() - start
             answer(line, id, extras, "step", ended=server.ended)

@@ -53,7 +53,7 @@ class Dispatch:
         step_timeout: float | None = None,
         close_timeout: float = 5.0,
         on_failure: str = "raise",
-        max_restarts: int = 3,
+        max_restarts: int | None = 3,
         worker_output: str = "prefix",
         rows: bool = True,
         copy: bool = True,
@@ -71,6 +71,8 @@ class Dispatch:
 
             start_method = start_method or process.default_start_method()
             process.check_start_method(start_method)
+        if inline == self.n:  # no worker, so nothing that workers need
+            backend = "serial"
         self.backend, self.start_method = backend, start_method
         self.step_timeout, self.close_timeout = step_timeout, close_timeout
         self.policy, self.max_restarts = Policy(on_failure), max_restarts
@@ -82,9 +84,9 @@ class Dispatch:
         inline = self.n if backend == "serial" else inline
         shares = partition(self.n - inline, workers or min(cores, max(1, self.n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
-        self.tries, self.worker_tries = (0, 0) if backend == "thread" else bell.spins(len(shares), inline, cores, rows)
+        longest = (0, 0) if backend == "thread" else bell.who_tries(len(shares), inline, cores, rows)
         self.grounding = Grounding(self.n, rows=rows, copy=copy, blocks=blocks, shared=backend == "process")
-        self.roster = Roster(backend, start_method, preload, self.grounding, self.worker_tries, start_timeout)
+        self.roster = Roster(backend, start_method, preload, self.grounding, longest, start_timeout)
         self.members = self.roster.members
         self._remote = backend != "serial" and not inline
         self._closed = False
@@ -99,6 +101,7 @@ class Dispatch:
                 self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
             self.roster.launch()
             self.descriptions = self.roster.start()
+            self._waiting = bell.Waiting(self.grounding.pool_bell, longest[0])
         except BaseException as error:
             try:
                 self.roster.end_building()
@@ -129,37 +132,15 @@ class Dispatch:
         payload: Any = None,
         block: int = -1,
         slots: Sequence[int] | None = None,
-        together: bool = False,
     ) -> int:
-        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits.
-
-        `together`: see the method of that name.
-        """
-        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block, together)[0]
-
-    def together(self, count: int) -> bool:
-        """So many requests are going to be sent `together`: only the last of their answers rings, so that the caller
-        is woken once. Returns whether that can be done.
-
-        All but one of them find a token in a turnstile and pass without ringing. Whatever happens there are never too
-        many tokens: those that were left are taken out, and an answer of earlier requests that takes one makes another
-        ring too early. When a worker dies, nobody rings for it, and `poll` finds out when it looks.
-        """
-        turnstile = self.grounding.turnstile
-        if turnstile is None or count < 2:
-            return False
-        while turnstile.acquire(False):
-            pass
-        for _ in range(count - 1):
-            turnstile.release()
-        return True
+        """Send a request; returns its number. Raises ClosedPool, BrokenPool or UsageError; never waits."""
+        return self.send_all(op, [(member, payload, tuple(slots or member.slots))], block)[0]
 
     def send_all(
         self,
         op: Op,
         orders: Sequence[Order],
         block: int = -1,
-        together: bool = False,
         expect: Callable[[Member, int, tuple[int, ...]], object] | None = None,
     ) -> list[int]:
         """Send each of several members a request: all or, when one of them cannot be sent, none.
@@ -181,11 +162,11 @@ class Dispatch:
                 raise
             ids = []
             for (member, payload, slots), each in zip(orders, packed, strict=True):
-                if op is not Op.STEP:
+                if op is not Op.STEP or len(slots) < len(member.slots):
                     member.asides += 1
                 if op is Op.STREAM and member.worker.line is not None:
                     member.worker.line.one_to_one = False
-                request = Request(self.next_id(), op, payload, block, together)
+                request = Request(self.next_id(), op, payload, block)
                 if expect is not None:
                     expect(member, request.id, slots)
                 member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
@@ -226,7 +207,7 @@ class Dispatch:
                 self.roster.sleep_on(starting, min(left, 0.005))
                 self.grounding.pool_bell.acquire(False)
             else:
-                bell.await_bell(self.grounding.pool_bell, self.tries, left)
+                self._waiting.ring(left)
 
     @property
     def expects(self) -> bool:
@@ -346,6 +327,7 @@ class Dispatch:
         member.owed.clear()
         member.late.clear()
         member.see(Event.DIED)
+        member.barren += 1
         if self.policy is Policy.RAISE:
             self.broken = self.broken or error
         return failed

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from treadle.pool.member import Member
 
 WINDOW = 600.0  # seconds within which restarts are counted
+MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 LEAST_GRACE = 5.0
 
@@ -42,16 +43,40 @@ class Verdict:
     delay: float = 0.0  # seconds before the restart
 
 
-def on_death(policy: Policy, restarts: list[float], now: float, max_restarts: int) -> Verdict:
-    """A worker is dead. `restarts`: when (monotonic seconds) it was restarted before."""
-    if policy is Policy.RAISE:
+def on_death(
+    policy: Policy,
+    restarts: list[float],
+    now: float,
+    max_restarts: int | None,
+    *,
+    lasting: bool = False,
+    others: bool = True,
+    barren: int = 1,
+) -> Verdict:
+    """A worker is dead.
+
+    Args:
+        restarts: when (monotonic seconds) it was restarted before.
+        max_restarts: in ten minutes; None: as often as that brings answers (see MOST_BARREN).
+        lasting: would another one fail in the same way?
+        others: are there workers that are not dropped?
+        barren: deaths in a row, this one included, without an answer between them.
+    """
+    if policy is Policy.RAISE or lasting:
         return Verdict(Policy.RAISE)
     if policy is Policy.DROP:
-        return Verdict(Policy.DROP)
+        return Verdict(Policy.DROP if others else Policy.RAISE)
+    if max_restarts is None:
+        return Verdict(Policy.RAISE) if barren > MOST_BARREN else Verdict(Policy.RESTART, backoff(max(0, barren - 1)))
     recent = [t for t in restarts if now - t <= WINDOW]
     if len(recent) >= max_restarts:
         return Verdict(Policy.RAISE)
     return Verdict(Policy.RESTART, backoff(len(recent)))
+
+
+def lasts(error: WorkerError, report: ExitReport) -> bool:
+    """Of what a worker has died: a constructor that raised, or hung until it was killed, does so again."""
+    return error.where.phase == "init" and (not isinstance(error, WorkerDied) or report.forced)
 
 
 def backoff(k: int) -> float:
@@ -200,6 +225,7 @@ __all__ = [
     "died",
     "first_of",
     "grace",
+    "lasts",
     "late",
     "on_death",
     "reason",

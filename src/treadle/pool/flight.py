@@ -1,8 +1,12 @@
-"""A flight: one request to several members that is on its way, and what has come of it so far."""
+"""A flight: one request to several members that is on its way, and what has come of it so far.
+
+Several may be under way at once, about different slots (`parts.py`), and a member may owe answers to more than one of
+them. Whichever is waited for hears all events, and gives the others theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,7 +18,7 @@ from treadle.pool.messages import Extras, Op, Raised
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
-    from treadle.pool.batch import News
+    from treadle.pool.batch import Batches, News
     from treadle.pool.dispatch import Dispatch, Order
     from treadle.pool.recover import Recovery
 
@@ -48,6 +52,8 @@ class Flight:
     sent: to all whom it goes to; until then an interrupt leaves some of them a step behind the others.
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
+    others: the flights that are under way beside it.
+    batches: makes its batch; None: it has none.
     recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this flight:
     begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
     unsent: those of `begins` that a fresh worker has yet to be asked for.
@@ -64,6 +70,8 @@ class Flight:
     slots: tuple[int, ...]
     sent: bool = False
     posted: bool = False
+    others: Callable[[], Iterable[Flight]] = tuple
+    batches: Batches | None = None
     recovery: Recovery | None = None
     extras: list[Extras] = field(default_factory=list)
     begins: dict[int, Any] = field(default_factory=dict)
@@ -103,10 +111,10 @@ class Flight:
         return {slot for key in mine for slot in self._waiting.pop(key)[1]}
 
     def fail(self, failed: Failed, slots: Iterable[int] = ()) -> None:
-        """This failure, which these slots' rows are lost to, ends the flight: the others get a last call."""
+        """This failure, which these slots' rows are lost to, ends the flight: the others get a last call, from when it
+        is waited for."""
         self._failures.append(failed)
         self._spoiled.update(slots)
-        self._last_call = self._last_call or monotonic() + LAST_CALL
 
     def advance(self) -> None:
         """Do what members' deaths ask for, where it goes on after them."""
@@ -121,11 +129,17 @@ class Flight:
         """
         deadline = None if timeout is None else monotonic() + timeout
         recovery = self.recovery
-        self.advance()
-        while self._waiting or (recovery is not None and self._last_call is None and recovery.unfinished):
+        if not self._failures:
+            self.advance()
+        while self._waiting or (recovery is not None and not self._failures and recovery.unfinished):
+            if self._failures and self._last_call is None:
+                self._last_call = monotonic() + LAST_CALL
             until = self._last_call if self._last_call is not None else deadline
-            events = pool.poll(None if until is None else max(0.0, until - monotonic()))
-            for event in events:
+            left = None if until is None else max(0.0, until - monotonic())
+            alone = not any(True for _ in self.others())
+            # what is heard for another flight must not be lost to an interrupt: it may be long until it is waited for
+            events = pool.poll(left, None if alone else self._note)
+            for event in events if alone else ():
                 self._note(event)
             if events:
                 continue
@@ -138,8 +152,11 @@ class Flight:
                 self._recollect()
         if self._failures:
             for member in {member.index: member for member, _ in self._waiting.values()}.values():
-                pool.give_up(member)
+                pool.give_up(member)  # whatever it owes
                 self._given_up.append(member)
+                for each in self.others():
+                    if given_up := each.forget(member):
+                        each.fail(self._failures[0], () if each.op is Op.CALL else given_up)
             self._waiting.clear()
             first, *others = (failed.error for failed in self._failures)
             for other in others:
@@ -148,16 +165,28 @@ class Flight:
 
     def _note(self, event: Any) -> None:
         if isinstance(event, Answered):
-            key, extras = (event.member.index, event.reply.id), event.reply.extras
-            # before it counts as noted: see `_recollect`, which may note it again; rows of infos must not be doubled
-            if key in self._waiting and extras is not None and not any(each is extras for each in self.extras):
-                self.extras.append(extras)
-            self._waiting.pop(key, None)
-        elif self.recovery is not None and self._last_call is None:
+            for each in (self, *self.others()):
+                if each._answered(event):
+                    break
+        elif self.recovery is not None and not self._failures:
             self.recovery.advance(self)
         elif isinstance(event, Failed):
-            self.forget(event.member)
-            self.fail(event)
+            for other in self.others():
+                if other.forget(event.member):
+                    other.fail(event)
+            if self.forget(event.member) or event.member.state not in ALIVE:  # a death is told by whoever hears of it
+                self.fail(event)
+
+    def _answered(self, event: Answered) -> bool:
+        """Note an answer, if it is to this."""
+        key, extras = (event.member.index, event.reply.id), event.reply.extras
+        if key not in self._waiting:
+            return False
+        # before it counts as noted: see `_recollect`, which may note it again; rows of infos must not be doubled
+        if extras is not None and not any(each is extras for each in self.extras):
+            self.extras.append(extras)
+        del self._waiting[key]
+        return True
 
     def _recollect(self) -> None:
         """Nobody owes anything any more, and yet something is awaited: an interrupt (Ctrl-C) fell between an event and

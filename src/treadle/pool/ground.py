@@ -36,7 +36,6 @@ class Grounding:
         self.fields: RowFields | None = None
         self.done: np.ndarray | None = None
         self.pool_bell: Bell = bell.local_bell()
-        self.turnstile: Bell | None = bell.local_bell()
         self._arena_bells = shared and bell.arena_bells_work()
         self._line_fields: dict[int, LineFields] = {}
         self._pipes: list[PipeBell] = []
@@ -49,21 +48,18 @@ class Grounding:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
         arena = self.arena = Arena(shared=self._shared)
         plan = arena.plan()
-        pool_bell, turnstile = plan.add("u1", (CELL,)), plan.add("u1", (CELL,))
+        self._pool_bell_field = plan.add("u1", (CELL,))
         for member in members:
             self._line_fields[member.index] = LineFields.plan(plan, len(member.slots), self.fenced)
         self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
         tickets.owners = arena.array(self._owners_field)
-        self._pool_bell_field, self._turnstile_field = pool_bell, turnstile
         if self._shared:
             if self._arena_bells:
-                bell.init_cell(arena, pool_bell)
-                self.pool_bell = bell.arena_bell(arena, pool_bell)
-                bell.init_cell(arena, turnstile)
-                self.turnstile = bell.arena_bell(arena, turnstile)
+                bell.init_cell(arena, self._pool_bell_field)
+                self.pool_bell = bell.arena_bell(arena, self._pool_bell_field)
             else:
-                self.pool_bell, self.turnstile = self._pipe(), None
+                self.pool_bell = self._pipe()
         if self._want_rows:
             self._lay_rows(arena, descriptions)
 
@@ -89,7 +85,7 @@ class Grounding:
         self.fields.blocks.rollouts.append(rollout)
         return rollout, plan.segment
 
-    def give(self, member: Any, tries: int, tickets: Any) -> None:
+    def give(self, member: Any, longest: tuple[int, int], tickets: Any) -> None:
         """Put a member on the ground, for the first time or again after a restart."""
         assert self.arena is not None
         if member.inline:
@@ -101,9 +97,9 @@ class Grounding:
             a, b = bell.local_bell(), self.pool_bell
             line = Line(self.arena, fields, a, b, member.worker.channel, member.slots)
             line.clear()
-            theirs = Line(self.arena, fields, a, b, member.worker._theirs, turnstile=self.turnstile)
+            theirs = Line(self.arena, fields, a, b, member.worker._theirs, member.slots)
             rows = self._rows(member) if self.fields is not None else None
-            member.worker.ground_here(line, theirs, rows, tries)
+            member.worker.ground_here(line, theirs, rows)
             return
         from treadle.pool.child import Grounds
 
@@ -117,21 +113,20 @@ class Grounding:
             assert isinstance(ring, PipeBell)
             assert isinstance(self.pool_bell, PipeBell)
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots)
+        line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots, longest=longest[0])
         line.clear()
         member.worker.channel.borrower = Borrower(line.loans, self.fenced)
         ground = Ground(
             self.arena.segments,
             fields,
             self._pool_bell_field,
-            self._turnstile_field,
             self._owners_field,
             self.fields,
             self.observations,
             self.actions,
             self._arena_bells,
         )
-        member.worker.ground(Grounds(ground, tries), tuple(fds), line)
+        member.worker.ground(Grounds(ground, longest[1]), tuple(fds), line)
 
     def _rows(self, member: Any) -> Rows:
         assert self.arena is not None
@@ -169,9 +164,11 @@ class Grounding:
         if request.op is Op.RESET:
             return Where(slot, worker, pid, phase, seed=request.payload[slot][0])
         line = member.worker.line
-        later = sum(each.request.op is Op.STEP for each in member.owed) - 1
-        began, episode, seed = (int(self._word(name)[slot]) for name in ("began", "episode", "seed"))
-        step = line.posted - member.asides - max(0, later) - began if line is not None else None
+        later = sum(each.request.op is Op.STEP and len(each.slots) == len(member.slots) for each in member.owed)
+        if len(member.owed[0].slots) == len(member.slots):
+            later -= 1
+        began, own, episode, seed = (int(self._word(name)[slot]) for name in ("began", "own", "episode", "seed"))
+        step = line.posted - member.asides - max(0, later) + own - began if line is not None else None
         return Where(
             slot,
             worker,

@@ -1,278 +1,458 @@
 """Infos as rows of numbers: what a batch's info dicts become on their way from a worker to its caller.
 
 Most environments give the same few numbers in every step's info, and to pickle and unpickle them costs more than the
-steps of a small environment. So a worker that meets a dict of numbers (`Schema`: its keys and the type of each value)
-writes nothing but the values from then on, one after the other, behind the slot's number. The schema itself travels
-once. The caller reads all slots' values of a key as one array (`records`), or any slot's dict as it was
-(`InfoRows` is a mapping): the same keys in the same order, values of the same types, a dict of one's own.
+steps of a small environment. So a worker that meets a dict of numbers (`Schema`: its keys and what stands under each)
+writes nothing but the values from then on, all slots' one after the other. The schema itself travels once. The caller
+reads all slots' values of a key as one array (`Schema.columns`), or any slot's dict as it was (`InfoRows` is a
+mapping): the same keys in the same order, values of the same types, a dict of one's own.
 
 What is a number is decided by the exact type: Python's and NumPy's numbers and Python's bools, small arrays of them,
 and dicts of all these. A subclass (an IntEnum), an integer beyond 64 bits, np.bool_ (an object column in Gymnasium),
 text, None and everything else leave the whole info to the message. So does a key that begins with an underscore, which
 may be the mask of another one.
+
+A number is a cell of eight bytes, whatever its type: as a double all of NumPy's smaller floats are what they were, and
+as an integer of 64 bits all other numbers. So a row is read and written by one `struct`, and a column is one copy.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-SLOT = "="  # no padding: numpy's packed records, byte for byte
 MOST_BYTES = 1024  # of an array: a larger one is better sent as it is
-MOST_DEPTH = 16  # of dicts within dicts: a schema needs more of the stack than the dict that it describes
+MOST_DEPTH = 16  # of dicts within dicts
 MOST_SCHEMAS = 64  # of a worker; an environment that makes up its keys is not worth remembering
+MOST_CELLS = 4096  # that one `struct` writes at once
 
-# type of a value -> how `struct` writes it
-NUMBERS: dict[type, str] = {int: "q", float: "d", bool: "?", np.int64: "q", np.uint64: "Q"}
-NUMBERS |= {np.dtype(code).type: code for code in "bhiBHIefd"}  # "q" and "Q" of NumPy are other types than int64
-PLAIN = (int, float, bool)  # what `struct` reads as it was
+CELL = 8
+FLOATS = (float, np.float64, np.float32, np.float16)
+UNSIGNED = np.uint64  # what no signed cell holds; NumPy's longlong and ulonglong are other types
+NUMBERS: frozenset[type] = frozenset(FLOATS) | {int, bool, np.int64, UNSIGNED}
+NUMBERS |= {np.dtype(code).type for code in "bhiBHI"}
+PLAIN = (int, float)  # what `struct` reads as it was
 ARRAY_KINDS = "biufc"
 
-# key -> a number's type, (dtype, shape) of an array, or a dict's own Structure as a list
-Structure = tuple[tuple[str, Any], ...]
+OPEN, CLOSE = 1, -1  # among keys: the dict that stands under the key before, from here to there
+
+Keys = tuple[Any, ...]
+Kinds = tuple[Any, ...]  # of each value: a number's type, or (dtype, shape) of an array
 
 
 class Schema:
-    """The keys of an info, in order, and what stands under each.
+    """What infos have in common.
 
     Args:
         number: the worker's name for it.
-        structure: of the info.
+        keys: in order; dicts within stand between OPEN and CLOSE.
+        kinds: of the values, in order.
     """
 
-    def __init__(self, number: int, structure: Structure) -> None:
-        self.number, self.structure, self.key = number, structure, _hashable(structure)
-        self.leaves: list[Any] = list(_leaves(structure))
-        self.flat = all(isinstance(kind, type) for _, kind in structure)
-        self.struct = struct.Struct(SLOT + "i" + "".join(_code(leaf) for leaf in self.leaves))
+    def __init__(self, number: int, keys: Keys, kinds: Kinds) -> None:
+        self.number, self.key = number, _one(keys, kinds)
+        self.keys, self.kinds = self.key
+        self.flat = len(keys) == len(kinds)
+        self.codes = "".join(_code(kind) for kind in kinds)
+        self.struct = struct.Struct(f"={self.codes}")
         self.size = self.struct.size
+        self.arrays = [at for at, kind in enumerate(kinds) if type(kind) is tuple]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Schema, (self.number, self.structure)
+        return Schema, (self.number, self.keys, self.kinds)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def dtype(self) -> np.dtype:
-        """Of a record: the slot, then a field "0", "1", ... for each leaf."""
-        fields = [(str(at), *_field(leaf)) for at, leaf in enumerate(self.leaves)]
-        return np.dtype([("slot", "=i4"), *fields])
+    def tree(self) -> list[tuple[str, Any]]:
+        """(key, number of its value) in order; instead of a number, a list of the same for a dict within."""
+        above: list[list[tuple[str, Any]]] = [[]]
+        count = 0
+        for at, key in enumerate(self.keys):
+            if key == OPEN:
+                above.append(above[-1][-1][1])
+            elif key == CLOSE:
+                above.pop()
+            elif self.keys[at + 1 : at + 2] == (OPEN,):
+                above[-1].append((key, []))
+            else:
+                above[-1].append((key, count))
+                count += 1
+        return above[0]
 
-    def write(self, buffer: Any, at: int, slot: int, info: dict[str, Any]) -> None:
-        """Raises struct.error for an integer that 64 bits cannot hold."""
-        values = info.values() if self.flat else _values(info)
-        self.struct.pack_into(buffer, at, slot, *values)
+    @cached_property
+    def masks(self) -> list[str]:
+        """The names of the masks of a flat one's columns."""
+        return [f"_{key}" for key in self.keys]
 
-    def read(self, record: Any) -> dict[str, Any]:
-        """The info of a record, as it was."""
-        _, *values = self.struct.unpack(record)
-        return _dict_of(self.structure, iter(values))
+    @cached_property
+    def _fields(self) -> list[tuple[int, bool, np.dtype]]:
+        """Of each number: its cell, is that a double?, its dtype. In the place of an array a cell of its own, -1."""
+        fields: list[tuple[int, bool, np.dtype]] = []
+        at = 0
+        for kind in self.kinds:
+            array = type(kind) is tuple
+            fields.append((-1, False, np.dtype(kind[0])) if array else (at, kind in FLOATS, np.dtype(kind)))
+            at += _cells(kind)
+        return fields
+
+    @cached_property
+    def _doubles_only(self) -> bool:
+        return all(double for _, double, _ in self._fields)
+
+    @cached_property
+    def _inner(self) -> list[tuple[int, np.dtype, tuple[int, ...], int, tuple[int, ...]]]:
+        """Of each array: its number, dtype, shape, where it begins in a row, and its strides."""
+        found = []
+        for at in self.arrays:
+            dtype, shape = np.dtype(self.kinds[at][0]), self.kinds[at][1]
+            start = CELL * sum(map(_cells, self.kinds[:at]))
+            found.append((at, dtype, shape, start, (self.size, *np.empty(shape, dtype).strides)))
+        return found
+
+    def columns(self, data: bytes) -> list[np.ndarray]:
+        """Of each value an array [rows, *shape], the caller's own, from rows that stand one after the other."""
+        doubles = integers = np.frombuffer(data).reshape(-1, self.size // CELL).T
+        if not self._doubles_only:
+            integers = doubles.view(np.int64)
+        out = [(doubles if double else integers)[at].astype(dtype) for at, double, dtype in self._fields]
+        for at, dtype, shape, start, strides in self._inner:
+            out[at] = np.ndarray((doubles.shape[1], *shape), dtype, data, start, strides).copy()
+        return out
+
+    # -- dicts ---------------------------------------------------------------------------------------------------------
+
+    def read(self, row: Any) -> dict[str, Any]:
+        """The info of a row, as it was."""
+        values = list(self.struct.unpack(row))
+        for at, make in self._makers:
+            values[at] = make(values[at])
+        return dict(zip(self.keys, values)) if self.flat else _nested(self.tree, values)
+
+    @cached_property
+    def _makers(self) -> list[tuple[int, Any]]:
+        """Of each value that is another as `struct` reads it: its number, what makes the right one of it."""
+        makers: list[tuple[int, Any]] = []
+        for at, kind in enumerate(self.kinds):
+            if type(kind) is tuple:
+                makers.append((at, partial(_array, np.dtype(kind[0]), kind[1])))
+            elif kind not in PLAIN:
+                makers.append((at, kind))
+        return makers
 
 
-def _leaves(structure: Structure) -> Iterator[Any]:
-    for _, kind in structure:
-        if isinstance(kind, list):
-            yield from _leaves(tuple(kind))
-        else:
-            yield kind
+def _array(dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> np.ndarray:
+    return np.ndarray(shape, dtype, data).copy()
 
 
-def _code(leaf: Any) -> str:
-    return NUMBERS[leaf] if isinstance(leaf, type) else f"{_nbytes(leaf)}s"
+def _nested(tree: list[tuple[str, Any]], values: list[Any]) -> dict[str, Any]:
+    return {key: _nested(at, values) if type(at) is list else values[at] for key, at in tree}
 
 
-def _nbytes(leaf: tuple[str, tuple[int, ...]]) -> int:
-    return np.dtype(leaf[0]).itemsize * int(np.prod(leaf[1], dtype=np.int64))
+@lru_cache(1024)
+def _one(keys: Keys, kinds: Kinds) -> tuple[Keys, Kinds]:
+    """Of equal ones the same: the rows of several workers are put together by it."""
+    return keys, kinds
 
 
-def _field(leaf: Any) -> tuple[Any, ...]:
-    return (np.dtype(leaf),) if isinstance(leaf, type) else leaf
+def _cells(kind: Any) -> int:
+    """How many cells a value of this kind takes."""
+    if type(kind) is not tuple:
+        return 1
+    return -(-np.dtype(kind[0]).itemsize * int(np.prod(kind[1], dtype=np.int64)) // CELL)
 
 
-def _values(info: dict[str, Any]) -> Iterator[Any]:
-    for value in info.values():
-        kind = type(value)
-        if kind is dict:
-            yield from _values(value)
-        else:
-            yield value.tobytes() if kind is np.ndarray else value
+def _code(kind: Any) -> str:
+    if type(kind) is tuple:
+        return f"{_cells(kind) * CELL}s"
+    return "d" if kind in FLOATS else "Q" if kind is UNSIGNED else "q"
 
 
-def _dict_of(structure: Structure, values: Iterator[Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, kind in structure:
-        if isinstance(kind, list):
-            out[key] = _dict_of(tuple(kind), values)
-        elif isinstance(kind, tuple):
-            out[key] = np.frombuffer(next(values), kind[0]).reshape(kind[1]).copy()
-        else:
-            value = next(values)
-            out[key] = value if kind in PLAIN else kind(value)
-    return out
+Group = tuple[Schema, tuple[int, ...], bytes]  # infos of one schema: the slots, and their rows one after the other
 
 
-def structure_of(info: Any, depth: int = MOST_DEPTH) -> Structure | None:
-    """What stands under each key; None where an info must go by message."""
-    if type(info) is not dict or not depth:
-        return None
-    found: list[tuple[str, Any]] = []
-    for key, value in info.items():
-        if type(key) is not str or key.startswith("_") or key == "final_obs":
-            return None
-        kind: Any = type(value)
-        if kind is dict:
-            inner = structure_of(value, depth - 1)
-            if inner is None:
-                return None
-            kind = list(inner)
-        elif kind is np.ndarray:
-            if value.dtype.kind not in ARRAY_KINDS or not value.nbytes or value.nbytes > MOST_BYTES:
-                return None
-            kind = (value.dtype.str, value.shape)
-        elif kind not in NUMBERS:
-            return None
-        found.append((key, kind))
-    return tuple(found)
+class Row(NamedTuple):
+    """One slot's info, unread."""
+
+    schema: Schema
+    data: bytes
 
 
 class InfoRows(Mapping[int, Any]):
-    """Infos of some slots, in slot order: a mapping from a slot to its info, read only when it is asked for.
+    """Infos of some slots: a mapping from a slot to its info, in slot order, read only when it is asked for.
 
     Args:
-        groups: (schema, its records one after the other).
+        groups: each slot is in one of them at most.
         rest: slot -> info, of those that went by message.
     """
 
-    def __init__(self, groups: list[tuple[Schema, bytes]], rest: dict[int, Any] | None = None) -> None:
+    def __init__(self, groups: list[Group], rest: dict[int, Any] | None = None) -> None:
         self.groups, self.rest = groups, {} if rest is None else rest
 
-    def records(self) -> list[tuple[Schema, np.ndarray]]:
-        """Of each schema, the records: a structured array with the fields of `Schema.dtype`, in no order."""
-        return [(schema, np.frombuffer(data, schema.dtype)) for schema, data in self.groups]
+    def rows(self) -> dict[int, Any]:
+        """slot -> its `Row`, or its info if that went by message. In no order."""
+        found: dict[int, Any] = dict(self.rest)
+        for schema, slots, data in self.groups:
+            size = schema.size
+            for at, slot in enumerate(slots):
+                found[slot] = Row(schema, data[at * size : at * size + size])
+        return found
 
     @cached_property
-    def _places(self) -> dict[int, tuple[Schema, int, bytes] | None]:
-        places: dict[int, Any] = dict.fromkeys(self.rest)
-        for (schema, data), (_, records) in zip(self.groups, self.records(), strict=True):
-            for at, slot in enumerate(records["slot"].tolist()):
-                places[slot] = schema, at * schema.size, data
-        return dict(sorted(places.items()))
+    def _rows(self) -> dict[int, Any]:
+        return dict(sorted(self.rows().items()))
 
     def __getitem__(self, slot: int) -> Any:
-        place = self._places[slot]
-        if place is None:
-            return self.rest[slot]
-        schema, at, data = place
-        return schema.read(data[at : at + schema.size])
+        row = self._rows[slot]
+        return row.schema.read(row.data) if type(row) is Row else row
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self.rest) + sum(len(data) // schema.size for schema, data in self.groups)
+        return len(self.rest) + sum(len(slots) for _, slots, _ in self.groups)
 
     def __bool__(self) -> bool:
         return bool(self.groups or self.rest)
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self._places
+        return slot in self._rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InfoRows, (self.groups, self.rest)
+        return type(self), (self.groups, self.rest)
 
-    # -- without pickle, for those who know the schemas ----------------------------------------------------------------
 
-    def raw(self) -> bytes:
-        """What `from_raw` reads where the schemas are known. Without the rest."""
-        return b"".join(part for schema, data in self.groups for part in (HEAD.pack(schema.number, len(data)), data))
+class FinalRows(InfoRows):
+    """Final infos, as `Extras.finals` tells them: a mapping from a slot to (its info, what its row does not tell)."""
 
-    @classmethod
-    def from_raw(cls, data: bytes, schemas: Mapping[int, Schema]) -> InfoRows:
-        """The other way round."""
-        groups, at = [], 0
-        while at < len(data):
-            number, size = HEAD.unpack_from(data, at)
-            at += HEAD.size
-            groups.append((schemas[number], data[at : at + size]))
-            at += size
-        return cls(groups)
+    def __getitem__(self, slot: int) -> Any:
+        found = super().__getitem__(slot)
+        return found if slot in self.rest else (found, None)
+
+
+def gathered(rows: Mapping[int, Any]) -> Mapping[int, Any]:
+    """The other way round of `InfoRows.rows`."""
+    groups: list[Group] = [(row.schema, (slot,), row.data) for slot, row in rows.items() if type(row) is Row]
+    if not groups:
+        return rows
+    return InfoRows(_together(groups), {slot: row for slot, row in rows.items() if type(row) is not Row})
 
 
 def joined(parts: Iterable[Mapping[int, Any]]) -> Mapping[int, Any]:
-    """The infos of several workers as one mapping in slot order; of two for one slot the later one counts."""
-    parts = [part for part in parts if part]
-    if any(type(part) is InfoRows for part in parts):
-        groups: dict[Any, tuple[Schema, list[bytes]]] = {}
-        rest: dict[int, Any] = {}
-        for part in parts:
-            if type(part) is InfoRows:
+    """The infos of several workers as one mapping in slot order."""
+    groups: list[Group] = []
+    rest: dict[int, Any] = {}
+    for part in parts:
+        if type(part) is InfoRows:
+            groups += part.groups
+            if part.rest:
                 rest.update(part.rest)
-                for schema, data in part.groups:
-                    groups.setdefault(schema.key, (schema, []))[1].append(data)
-            else:
-                rest.update(part)
-        found = InfoRows([(schema, b"".join(data)) for schema, data in groups.values()], rest)
-        if not rest or len(found) == len(found._places):
-            return found
-        # a note about a slot stands in for what the slot has said itself
-    return dict(sorted({slot: info for part in parts for slot, info in part.items()}.items()))
+        elif part:
+            rest.update(part)
+    return InfoRows(_together(groups), rest) if groups else dict(sorted(rest.items()))
 
 
-HEAD = struct.Struct("=ii")  # number of the schema, bytes of its records
+def _together(groups: list[Group]) -> list[Group]:
+    """One for each schema."""
+    if len(groups) == 1:
+        return groups
+    if len(groups) == 2:  # the caller's own slots and a worker's, most often
+        (schema, slots, data), (other, more, rows) = groups
+        return [(schema, slots + more, data + rows)] if schema.key is other.key else groups
+    found: dict[int, list[Group]] = {}
+    for group in groups:
+        found.setdefault(id(group[0].key), []).append(group)
+    return [
+        (same[0][0], tuple([slot for _, slots, _ in same for slot in slots]), b"".join([data for _, _, data in same]))
+        for same in found.values()
+    ]
 
 
-def _hashable(structure: Structure) -> Any:
-    return tuple((key, tuple(_hashable(tuple(kind))) if isinstance(kind, list) else kind) for key, kind in structure)
+# -- how rows travel where the schemas are known ---------------------------------------------------------------------
+
+HEAD = struct.Struct("=iii")  # number of the schema, how many slots, are they final infos?
+
+
+@cache
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}i")
+
+
+def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any], schemas: Mapping[int, Schema]) -> bytes | None:
+    """Both as bytes; None where they hold more than rows of known schemas."""
+    parts: list[bytes] = []
+    for final, rows in enumerate((infos, finals)):
+        if isinstance(rows, InfoRows):
+            if rows.rest:
+                return None
+            for schema, slots, data in rows.groups:
+                if schema.number not in schemas:
+                    return None
+                count = len(slots)
+                parts += (HEAD.pack(schema.number, count, final), _numbers(count).pack(*slots), data)
+        elif rows:
+            return None
+    return b"".join(parts)
+
+
+def from_raw(data: bytes, schemas: Mapping[int, Schema]) -> tuple[InfoRows, Mapping[int, Any]]:
+    """The infos and the final infos of `raw_of`."""
+    groups: tuple[list[Group], list[Group]] = [], []
+    at = 0
+    while at < len(data):
+        number, count, final = HEAD.unpack_from(data, at)
+        at += HEAD.size
+        schema, end = schemas[number], at + 4 * count
+        slots = _numbers(count).unpack_from(data, at)
+        at = end + schema.size * count
+        groups[final].append((schema, slots, data[end:at]))
+    return InfoRows(groups[0]), FinalRows(groups[1]) if groups[1] else {}
+
+
+# -- the worker's half -------------------------------------------------------------------------------------------------
 
 
 class InfoPacker:
-    """A worker's half: makes rows of its slots' infos, and remembers the schemas that it has met."""
+    """Makes rows of a worker's infos, and remembers the schemas that it has met.
 
-    def __init__(self) -> None:
-        self._schemas: dict[Any, Schema] = {}
-        self._flat: dict[tuple[Any, Any], Schema] = {}  # (keys, types of values), of flat ones
+    Args:
+        slots: the worker's. Infos are keyed by their place in it.
+    """
 
-    def pack(self, infos: dict[int, Any], first: int) -> tuple[list[tuple[Schema, bytes]], dict[int, Any]]:
-        """Rows of the infos, as `InfoRows` takes them, and those that do not fit. `first`: added to slots in rows."""
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        self._slots, self._all = slots, tuple(range(len(slots)))
+        self._schemas: dict[Any, Schema | None] = {}  # None: goes by message
+        self._latest: _Alike | None = None
+
+    def pack(self, infos: dict[int, Any]) -> tuple[list[Group], dict[int, Any]]:
+        """Rows of the infos, and those that do not fit."""
+        latest = self._latest
+        if latest is not None and len(infos) == latest.count:
+            data = latest.pack(infos.values())
+            if data is not None:
+                return [(latest.schema, self._slots_of(infos), data)], {}
+        groups, rest = self.pack_each(infos)
+        if len(groups) == 1 and not rest and groups[0][0].size * len(infos) <= MOST_CELLS * CELL:
+            self._latest = _Alike(groups[0][0], len(infos))
+        return groups, rest
+
+    def _slots_of(self, places: Iterable[int]) -> tuple[int, ...]:
+        places = tuple(places)
+        return self._slots if places == self._all else tuple([self._slots[i] for i in places])
+
+    def pack_each(self, infos: dict[int, Any]) -> tuple[list[Group], dict[int, Any]]:
+        """The same, one by one, for those that are not what the next ones will be like."""
         rest: dict[int, Any] = {}
-        groups: dict[int, list[Any]] = {}
-        schema_of, flat = self._schema_of, self._flat
-        for slot, info in infos.items():
+        found: dict[int, tuple[Schema, list[int], list[bytes]]] = {}
+        for i, info in infos.items():
             try:
-                schema = flat.get((tuple(info), tuple(map(type, info.values()))))
-                if schema is None or type(info) is not dict:
-                    schema = schema_of(info)
-            except Exception:  # noqa: BLE001 - whatever a foreign mapping does: pickling will tell
-                schema = None
-            if schema is None:
-                rest[slot] = info
+                schema, values = self._read(info)
+                row = None if schema is None else schema.struct.pack(*values)
+            except Exception:  # noqa: BLE001 - an integer beyond its cell; whatever a foreign key does: pickling tells
+                schema = row = None
+            if schema is None or row is None:
+                rest[i] = info
                 continue
-            group = groups.get(schema.number)
-            if group is None:
-                room = schema.size * len(infos)
-                group = groups[schema.number] = [schema, bytearray(room), 0]
-            try:
-                schema.write(group[1], group[2], first + slot, info)
-                group[2] += schema.size
-            except struct.error:
-                rest[slot] = info
-        return [(schema, bytes(memoryview(buffer)[:size])) for schema, buffer, size in groups.values() if size], rest
+            _, places, rows = found.setdefault(schema.number, (schema, [], []))
+            places.append(i)
+            rows.append(row)
+        return [(schema, self._slots_of(at), b"".join(rows)) for schema, at, rows in found.values()], rest
 
-    def _schema_of(self, info: Any) -> Schema | None:
-        structure = structure_of(info)
-        if structure is None:
-            return None
-        key = _hashable(structure)
-        schema = self._schemas.get(key)
-        if schema is None:
+    def _read(self, info: Any) -> tuple[Schema | None, list[Any]]:
+        """Its schema, None where it must go by message; its values, as `struct` takes them."""
+        keys: list[Any] = []
+        values: list[Any] = []
+        kinds: list[Any] = []
+        if type(info) is not dict or not _expand(info, keys, values, MOST_DEPTH):
+            return None, values
+        for at, value in enumerate(values):
+            kind: Any = type(value)
+            if kind is np.ndarray:
+                kind = value.dtype.str, value.shape
+                if value.dtype.kind in ARRAY_KINDS and value.nbytes <= MOST_BYTES:
+                    values[at] = value.tobytes()
+            kinds.append(kind)
+        key = tuple(keys), tuple(kinds)
+        if key not in self._schemas:
             if len(self._schemas) == MOST_SCHEMAS:
+                return None, values
+            self._schemas[key] = Schema(len(self._schemas), *key) if _fit(*key) else None
+        return self._schemas[key], values
+
+
+def _expand(info: dict[str, Any], keys: list[Any], values: list[Any], depth: int) -> bool:
+    """Lay out a dict with those within it. False where they are too deep."""
+    for key, value in info.items():
+        keys.append(key)
+        if type(value) is dict:
+            if depth == 1:
+                return False
+            keys.append(OPEN)
+            if not _expand(value, keys, values, depth - 1):
+                return False
+            keys.append(CLOSE)
+        else:
+            values.append(value)
+    return True
+
+
+def _fit(keys: Keys, kinds: Kinds) -> bool:
+    """Are these keys and values that rows can tell?"""
+    names = [key for key in keys if type(key) is str]
+    if len(names) != len(kinds) + keys.count(OPEN):  # another key, be it one that looks like OPEN or CLOSE
+        return False
+    if any(name.startswith("_") or name == "final_obs" for name in names):
+        return False
+    for kind in kinds:
+        if type(kind) is tuple:
+            dtype = np.dtype(kind[0])
+            nbytes = dtype.itemsize * int(np.prod(kind[1], dtype=np.int64))
+            if dtype.kind not in ARRAY_KINDS or not 0 < nbytes <= MOST_BYTES:
+                return False
+        elif kind not in NUMBERS:
+            return False
+    return bool(kinds)
+
+
+class _Alike:
+    """Packs infos that are all of one schema, in one pass over their values, as long as they are."""
+
+    def __init__(self, schema: Schema, count: int) -> None:
+        self.schema, self.count = schema, count
+        self._keys = list(schema.keys) * count
+        self._types = [np.ndarray if type(kind) is tuple else kind for kind in schema.kinds] * count
+        self._arrays = [(at, np.dtype(schema.kinds[at][0]), schema.kinds[at][1]) for at in schema.arrays]
+        self._struct = struct.Struct("=" + schema.codes * count)
+
+    def pack(self, infos: Iterable[Any]) -> bytes | None:
+        """The rows; None where an info is of another schema, or of none."""
+        keys: list[Any] = []
+        values: list[Any] = []
+        flat = self.schema.flat
+        try:
+            for info in infos:
+                if type(info) is not dict:
+                    return None
+                if flat:
+                    keys += info
+                    values += info.values()
+                elif not _expand(info, keys, values, MOST_DEPTH):
+                    return None
+            if keys != self._keys or list(map(type, values)) != self._types:
                 return None
-            schema = self._schemas[key] = Schema(len(self._schemas), structure)
-            if schema.flat:
-                self._flat[tuple(info), tuple(map(type, info.values()))] = schema
-        return schema
+            every = len(self.schema.kinds)
+            for first, dtype, shape in self._arrays:
+                for at in range(first, len(values), every):
+                    array = values[at]
+                    if array.dtype != dtype or array.shape != shape:
+                        return None
+                    values[at] = array.tobytes()
+            return self._struct.pack(*values)
+        except Exception:  # noqa: BLE001 - see `InfoPacker.pack_each`, which looks at each of them
+            return None
 
 
-__all__ = ["InfoPacker", "InfoRows", "Schema", "joined", "structure_of"]
+__all__ = ["FinalRows", "Group", "InfoPacker", "InfoRows", "Row", "Schema", "from_raw", "gathered", "joined", "raw_of"]

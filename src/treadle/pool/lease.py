@@ -54,6 +54,24 @@ class Leases:
         self.aimed: int | None = None  # the block that requests go to, whatever is free; see `reel.py`
         self.copies = 0  # batches that had to be copied because all blocks were held
 
+    @property
+    def spare(self) -> int:
+        """The block that is only ever copied from."""
+        return self._spare
+
+    @property
+    def views(self) -> bool:
+        """Are batches views that nobody leases?"""
+        return self._views
+
+    def is_free(self, block: int) -> bool:
+        """Does nobody hold the whole block, and is no late worker going to write to it?"""
+        return block not in self._pinned and _let_go(self._held[block])
+
+    def hold(self, block: int, refs: list[weakref.ref[np.ndarray]]) -> None:
+        """These arrays lie in the block, too."""
+        self._held[block] = [*self._held[block], *refs]
+
     def take(self) -> int:
         """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
         if self.aimed is not None:
@@ -102,6 +120,61 @@ class Leases:
 
     def unpin(self, block: int) -> None:
         self._pinned.discard(block)
+
+
+class PartLeases:
+    """Leases of some rows of the same blocks, for slots that are stepped on their own: a block is free for these rows
+    when nobody holds them. While there are parts nobody takes a whole block; `give_back` ends that.
+
+    Args:
+        whole: whose blocks.
+        rows: which.
+    """
+
+    def __init__(self, whole: Leases, rows: slice) -> None:
+        self._whole, self._rows = whole, rows
+        self._held: list[list[weakref.ref[np.ndarray]]] = [[] for _ in range(whole.spare)]
+        self.spared: int | None = None  # both as of `Leases`
+        self.aimed: int | None = None
+
+    def take(self) -> int:
+        """As `Leases.take`."""
+        if self.aimed is not None:
+            return self.aimed
+        whole = self._whole
+        for block in range(whole.spare):
+            if block != self.spared and whole.is_free(block) and _let_go(self._held[block]):
+                return block
+        return whole.spare
+
+    def hand_out(self, block: int) -> list[np.ndarray]:
+        """As `Leases.hand_out`. Large arrays are views of a block's rows, which need not lie side by side."""
+        whole, rows = self._whole, self._rows
+        if block > whole.spare:
+            return [array[rows] for array in whole.hand_out(block)]
+        arrays = whole.peek(block)
+        if whole.views:
+            return [array[rows] for array in arrays]
+        if block == whole.spare:
+            whole.copies += 1
+            return [array[rows].copy() for array in arrays]
+        found = [(array, array[rows]) for array in arrays]
+        # a view of rows holds the array over all of them
+        self._held[block] = [weakref.ref(array) for array, mine in found if mine.nbytes > SMALL]
+        return [mine if mine.nbytes > SMALL else mine.copy() for _, mine in found]
+
+    def peek(self, block: int) -> list[np.ndarray]:
+        """As `Leases.peek`."""
+        return [array[self._rows] for array in self._whole.peek(block)]
+
+    def give_back(self) -> None:
+        """Whole blocks are taken again: what is held of these rows is held of them."""
+        for block, refs in enumerate(self._held):
+            self._whole.hold(block, refs)
+
+
+def _let_go(refs: list[weakref.ref[np.ndarray]]) -> bool:
+    return all(ref() is None for ref in refs)
 
 
 def fields_of(block: Any) -> list[Field]:

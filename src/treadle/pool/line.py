@@ -3,7 +3,7 @@
 An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
 is there exactly when it bears the number that the reader expects (with fences around it on processors that do not keep
 the order of writes, see `fences.py`). Both sides are led to a ring by a bell or by a
-death, never act on half an entry, and keep the order. Small payloads and answers (infos) lie pickled in the entry's
+death, never act on half an entry, and keep the order. Small payloads and answers lie in the entry's
 box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
 announces it, an answer after it.
 
@@ -12,27 +12,28 @@ Both sides use this class; each uses its own half of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
-from treadle.pool.bell import CELL, Bell, await_bell
+from treadle.pool.bell import CELL, Bell, Waiting
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
-from treadle.pool.info_rows import InfoRows, Schema
+from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.interrupts import Later
 from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
-TOGETHER = 512  # added to a request's op: only the last of several workers that answer rings
-ONE_SLOT = 2**16  # times a slot's number + 1: added to the op of a step of that slot alone
+CHOSEN = 2**16  # times `Chosen.which`: added to the op of a step of some slots
+PARTS, MOST_PARTS = 2**23, 2**11  # what `Chosen.which` is made of
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
-FLAG_ROWS = 16  # what lies in the box is `InfoRows.raw`, and not a pickle
+FLAG_ROWS = 16  # what lies in the box is `raw_of` infos, and not a pickle
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
 CREDIT = 0  # word: answers that the caller has taken
@@ -88,12 +89,36 @@ class Unsendable(Exception):
         self.error = error
 
 
-class OneSlot(tuple[list[int], None]):
-    """The payload of a step of one slot: it travels in the words of the request, without a message."""
+class Chosen(tuple[list[int], None]):
+    """The payload of a step of some slots that travels in the words of the request, without a message.
+
+    Attributes:
+        which: below PARTS a slot's number + 1; from there on PARTS + first * MOST_PARTS + k for every k-th of the
+            worker's slots, those whose number leaves the remainder `first`.
+    """
+
+    which: int
 
     @classmethod
-    def of(cls, slot: int) -> OneSlot:
-        return cls(([slot], None))
+    def one(cls, slot: int) -> Chosen:
+        chosen = cls(([slot], None))
+        chosen.which = slot + 1
+        return chosen
+
+    @classmethod
+    def every(cls, k: int, first: int, slots: Iterable[int]) -> Chosen:
+        """Of these slots; k is below MOST_PARTS."""
+        chosen = cls(([slot for slot in slots if slot % k == first], None))
+        chosen.which = PARTS + first * MOST_PARTS + k
+        return chosen
+
+    @classmethod
+    def of(cls, which: int, slots: Iterable[int]) -> Chosen:
+        """What a worker of these slots reads."""
+        if which < PARTS:
+            return cls.one(which - 1)
+        first, k = divmod(which - PARTS, MOST_PARTS)
+        return cls.every(k, first, slots)
 
     def discard(self) -> None:
         """As `channel.Packed.discard`: nothing was made for it."""
@@ -101,8 +126,7 @@ class OneSlot(tuple[list[int], None]):
 
 class Line:
     """Args:
-    slots: the worker's, named when an answer cannot be unpickled.
-    turnstile: the worker's half: see `Dispatch.together`.
+    slots: the worker's.
     """
 
     def __init__(
@@ -113,12 +137,10 @@ class Line:
         pool_bell: Bell,
         channel: Any,
         slots: tuple[int, ...] = (),
-        turnstile: Bell | None = None,
+        longest: int = 0,
     ) -> None:
         self.slots = slots
-        self.turnstile = turnstile
         self.fenced = fields.fenced
-        self._together = False
         self.one_to_one = True  # has every request had one answer? Streams have many
         self.depth = fields.depth
         self.requests = view(arena.array(fields.requests))
@@ -128,10 +150,12 @@ class Line:
         self.words = view(arena.array(fields.words))
         self.loans = view(arena.array(fields.loans))  # see `loan.py`
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
+        self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
         self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
+        self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which` (worker)
         self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled: told (worker), learnt (caller)
 
     def clear(self) -> None:
@@ -144,15 +168,10 @@ class Line:
 
     # -- the caller's half -------------------------------------------------------------------------------------------
 
-    def post(self, id: int, op: int, block: int = -1, packed: Any = None, together: bool = False) -> None:
-        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits.
-
-        `together`: it is to ring with its answer only if it does not pass the turnstile.
-        """
-        if together:
-            op += TOGETHER
-        if type(packed) is OneSlot:
-            self._post(id, op + (packed[0][0] + 1) * ONE_SLOT, block)
+    def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
+        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
+        if type(packed) is Chosen:
+            self._post(id, op + packed.which * CHOSEN, block)
         elif packed is None:
             self._post(id, op, block)
         elif packed.size <= BOX:
@@ -213,6 +232,16 @@ class Line:
         reply, self._kept = self._kept, None
         return reply
 
+    def take_rows(self) -> Extras:
+        """What the next answer says, which is known to be there and to say nothing but rows."""
+        at, number = self.taken % self.depth, self.taken + 1
+        start = at * BOX
+        infos, finals = from_raw(bytes(self.box[start : start + self.answers[at * 4 + 3]]), self._schemas)
+        if self.fenced:
+            fence()
+        self.taken = self.words[CREDIT] = number
+        return Extras(infos, {}, finals, {})
+
     def _take(self, number: int, id: int, flags: int, nbytes: int, timeout: float) -> Reply | None:
         extras = None
         try:
@@ -220,7 +249,8 @@ class Line:
                 start = self.taken % self.depth * BOX
                 data = bytes(self.box[start : start + nbytes])
                 if flags & FLAG_ROWS:
-                    extras = Extras(InfoRows.from_raw(data, self._schemas), {}, {}, {})
+                    infos, finals = from_raw(data, self._schemas)
+                    extras = Extras(infos, {}, finals, {})
                 else:
                     extras = self.channel.decode(data)
             elif flags & FLAG_CHANNEL:
@@ -233,8 +263,8 @@ class Line:
         except Exception as error:  # noqa: BLE001 - cannot be unpickled, or its descriptors have no room here
             why = Raised.of(error.error if isinstance(error, Undecodable) else error, "unpickle")
             extras = Extras({}, {}, {}, dict.fromkeys(self.slots, why))
-        if extras is not None and type(extras.infos) is InfoRows and not flags & FLAG_ROWS:
-            self._schemas.update((schema.number, schema) for schema, _ in extras.infos.groups)
+        if extras is not None and not flags & FLAG_ROWS:
+            self._schemas.update(_schemas(extras))
         reply = Reply(id, extras, not flags & FLAG_MORE)
         if self.one_to_one:
             self.latest = reply
@@ -272,13 +302,17 @@ class Line:
 
     # -- the worker's half -------------------------------------------------------------------------------------------
 
-    def next(self, tries: int) -> tuple[int, int, int, Any]:
+    def next(self) -> tuple[int, int, int, Any]:
         """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
         entry = self.posted % self.depth
         at = entry * 4
         words = self.requests
-        while words[at] != self.posted + 1:
-            await_bell(self.bell, tries, 3600.0)
+        number = self.posted + 1
+        if words[at] == number:
+            self.bell.acquire(False)
+        else:
+            while not self.await_request(words, at, number, 3600.0):
+                pass
         if self.fenced:
             fence()
         self.posted, id, op, block = words[at : at + 4]
@@ -287,9 +321,9 @@ class Line:
             if op >= IN_BOX:
                 size, op = divmod(op, IN_BOX)
                 payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
-            elif op >= ONE_SLOT:
-                slot, op = divmod(op, ONE_SLOT)
-                payload = OneSlot.of(slot - 1)
+            elif op >= CHOSEN:
+                which, op = divmod(op, CHOSEN)
+                payload = self._chosen.get(which) or self._chosen.setdefault(which, Chosen.of(which, self.slots))
             elif op & WITH_PAYLOAD:
                 op -= WITH_PAYLOAD
                 payload, fds = self.channel.recv_wait()
@@ -297,8 +331,7 @@ class Line:
                     payload.arrived(fds)  # a `pool.parcel.Shipment`
         except Undecodable as undecodable:  # the request fails, not the worker
             payload = undecodable
-        self._together = op >= TOGETHER
-        return id, op - TOGETHER if self._together else op, block, payload
+        return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
         """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
@@ -352,8 +385,10 @@ class Line:
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         size = 0
         packed = None
-        rows = None if extras is None else _only_rows(extras)
-        raw = None if rows is None else self._raw(rows)
+        raw = None
+        if extras is not None and not extras.loose and not extras.raised:
+            raw = raw_of(extras.infos, extras.finals, self._schemas)
+            raw = None if raw is None or len(raw) > BOX else raw
         try:
             if extras is not None and raw is None:
                 packed = self.channel.pack(extras)
@@ -364,9 +399,9 @@ class Line:
             self.box[start : start + size] = raw
             flags |= FLAG_BOX | FLAG_ROWS
         elif packed is not None:
-            if rows is not None and packed.size <= BOX:
+            if extras is not None and packed.size <= BOX and _only_rows(extras):
                 # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
-                self._schemas.update((schema.number, schema) for schema, _ in rows.groups)
+                self._schemas.update(_schemas(extras))
             if packed.size <= BOX:
                 size = len(packed.body)
                 start = self.taken % self.depth * BOX
@@ -385,25 +420,23 @@ class Line:
         if self.fenced:
             fence()
         words[at] = self.taken
-        if self.fenced and self._together:
-            fence()  # who does not pass the turnstile rings for those that have: their numbers are to be seen
-        passed = self._together and self.turnstile is not None and self.turnstile.acquire(False)
-        if not passed:
-            self.pool_bell.release()
+        self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 
-    def _raw(self, rows: InfoRows) -> bytes | None:
-        """Rows without a pickle, if the caller knows their schemas and they fit."""
-        if not all(schema.number in self._schemas for schema, _ in rows.groups):
-            return None
-        raw = rows.raw()
-        return raw if len(raw) <= BOX else None
+
+def _only_rows(extras: Extras) -> bool:
+    """Does an answer say nothing but infos, and those as rows?"""
+    infos, loose, finals, raised = extras
+    return not (loose or raised) and all(
+        isinstance(rows, InfoRows) and not rows.rest for rows in (infos, finals) if rows
+    )
 
 
-def _only_rows(extras: Extras) -> InfoRows | None:
-    """The infos of an answer that says nothing else, and them all as rows."""
-    rows = extras.infos
-    if type(rows) is not InfoRows or rows.rest or extras.loose or extras.finals or extras.raised:
-        return None
-    return rows
+def _schemas(extras: Extras) -> dict[int, Schema]:
+    """Those that an answer tells, by number."""
+    found: dict[int, Schema] = {}
+    for rows in (extras.infos, extras.finals):
+        if isinstance(rows, InfoRows):
+            found.update((schema.number, schema) for schema, _, _ in rows.groups)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.pool.line import Line, OneSlot
+from treadle.pool.line import Chosen, Line
 from treadle.pool.messages import CLOSING, Raised, Reply
 
 
@@ -20,7 +20,7 @@ class Lined:
 
     def pack(self, payload: Any) -> Any:
         """A payload as `send` takes it. Raises what pickling raises."""
-        return payload if payload is None or type(payload) is OneSlot else self.channel.pack(payload)
+        return payload if payload is None or type(payload) is Chosen else self.channel.pack(payload)
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken?"""

@@ -154,7 +154,7 @@ class ThreadWorker(Lined):
         self.channel, self._theirs = LocalChannel.pair()
         self.line: Line | None = None
         self._tickets = tickets
-        self._grounds: queue.SimpleQueue[tuple[Line, Rows | None, int] | None] = queue.SimpleQueue()
+        self._grounds: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = spec.slots[0]
         self._over = False  # asked instead of Thread.is_alive, which an interrupt can make lie for ever
@@ -173,13 +173,13 @@ class ThreadWorker(Lined):
         """The slot that it builds, or has built last."""
         return self._building
 
-    def ground_here(self, line: Line, their_line: Line, rows: Rows | None, tries: int) -> None:
+    def ground_here(self, line: Line, their_line: Line, rows: Rows | None) -> None:
         self.line = line
-        self._grounds.put((their_line, rows, tries))
+        self._grounds.put((their_line, rows))
 
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
-        self.line.post(request.id, request.op, request.block, packed, request.together)
+        self.line.post(request.id, request.op, request.block, packed)
 
     def take(self) -> Reply | None:
         return None if self.line is None else self.line.take(0.0)
@@ -225,11 +225,11 @@ class ThreadWorker(Lined):
         if hello.failed or ground is None:
             server.close()
             return
-        line, rows, tries = ground
+        line, rows = ground
         if rows is not None:
             server.attach(rows)
         with contextlib.suppress(ClosedPool):  # the pool was dropped, and has not waited for the answer
-            child.serve(server, line, tries, self._tickets, self.spec.index)
+            child.serve(server, line, self._tickets, self.spec.index)
 
 
 def build_here(

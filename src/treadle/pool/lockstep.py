@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, bad_action
 from treadle.pool.fences import fence
 from treadle.pool.flight import Flight, orders_of, step_orders
-from treadle.pool.line import FLAG_ENDED, WITH_EXTRAS
+from treadle.pool.info_rows import joined
+from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Request
 from treadle.pool.recover import Recovery
@@ -27,6 +28,7 @@ from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
+    from treadle.pool.parts import Parts
 
 STEP = int(Op.STEP)
 
@@ -38,21 +40,27 @@ class Lockstep:
     death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
 
     Attributes:
-        mailed: what of the actions went by message in the last step that was not of the fast lane; free to be cleared.
+        mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
+        slots: which it steps: all.
+        parts: slots that are stepped on their own meanwhile (`parts.py`); None: there are none. Whatever is asked of
+            all slots ends that.
     """
 
     def __init__(self, pool: Dispatch) -> None:
         ground = pool.grounding
         if ground.leases is None or ground.fields is None or ground.observations is None or ground.actions is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
-        self.pool = pool
+        self.pool, self.slots = pool, range(pool.n)
+        self.parts: Parts | None = None
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
         assert ground.arena is not None
         # workers say so too, but perhaps after it is asked for
         ground.arena.array(ground.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not Policy.RAISE
-        self._batches = Batches(ground.arena, ground.fields, ground.leases, self.observations, pool.n, remember=goes_on)
+        self._batches = Batches(
+            ground.arena, ground.fields, ground.leases, self.observations, self.slots, remember=goes_on
+        )
         self._recovery = Recovery(pool, self._batches) if goes_on else None
         arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
         self._write_actions = self._action_writer(arrays)
@@ -67,7 +75,7 @@ class Lockstep:
     @property
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
-        return self._batches.valid
+        return self._batches.valid if self.parts is None else self.parts.valid
 
     @property
     def episodes(self) -> np.ndarray:
@@ -99,7 +107,6 @@ class Lockstep:
         take_block, batches = leases.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self._recovery is None else self._recovery.finals
-        tries = pool.tries
         ring = pool.grounding.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
         all_fixed = not self.observations.loose
@@ -134,21 +141,17 @@ class Lockstep:
                 line = member.worker.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
-                if answers[at] != number:
-                    for _ in range(tries):
-                        if ring(False) and answers[at] == number:
-                            break
-                    else:
-                        while answers[at] != number:
-                            if not ring(True, SLICE) and answers[at] != number:
-                                return self._leave_lane(id, block, lanes, extras, told)
-                else:
+                if answers[at] == number:
                     ring(False)
+                elif not line.await_answer(answers, at, number, SLICE):
+                    return self._leave_lane(id, block, lanes, extras, told)
                 if fenced:
                     fence()
                 flags = answers[at + 2]
                 ended |= flags
-                if flags & WITH_EXTRAS:
+                if flags & FLAG_ROWS:
+                    told[member.index] = line.take_rows()
+                elif flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
@@ -157,13 +160,17 @@ class Lockstep:
                     line.taken = line.words[0] = number
             self._pending = None
             batches.block = block
-            if extras is None and not told and all_fixed:
-                arrays = hand_out(block)
-                finals = finals_of(block, arrays, {}) if ended & FLAG_ENDED else {}
-                if single:
-                    return Batch(arrays[0], arrays[1], arrays[2], arrays[3], {}, finals)
-                return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], {}, finals)
-            return self._finish(block, [extras, *told.values()], ended=bool(ended & FLAG_ENDED))
+            said = [*told.values()] if extras is None else [extras, *told.values()]
+            if not all_fixed or any(each.raised for each in said):
+                return self._finish(block, said, ended=bool(ended & FLAG_ENDED))
+            infos: Mapping[int, Any] = joined([each.infos for each in said]) if said else {}
+            arrays = hand_out(block)
+            finals: dict[int, Any] = {}
+            if ended & FLAG_ENDED:
+                finals = finals_of(block, arrays, {slot: final for each in said for slot, final in each.finals.items()})
+            if single:
+                return Batch(arrays[0], arrays[1], arrays[2], arrays[3], infos, finals)
+            return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], infos, finals)
 
         return step
 
@@ -172,12 +179,13 @@ class Lockstep:
         self._settle()
         if self._must_reset:
             raise UsageError("step() before the first reset()")
-        if self._stale:
+        stale = sorted(slot for slot in self._stale if slot in self.slots)
+        if stale:
             raise UsageError(
-                f"slots {sorted(self._stale)} moved on in a step that failed or timed out and whose result nobody "
+                f"slots {stale} moved on in a step that failed or timed out and whose result nobody "
                 "saw: reset them first (reset(slots=[...]))"
             )
-        special = self._recovery is not None and self._recovery.check_step()
+        special = self._recovery is not None and self._recovery.check_step(self.slots)
         members = self.pool.members
         # in the caller's process a time limit is not enforced, but measured: by the books
         measured = self.pool.step_timeout is not None and any(m.worker.in_caller for m in members)
@@ -210,7 +218,7 @@ class Lockstep:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self._recovery is not None:
             self._recovery.catch_up(self.pool._last_id if before < 0 else before)
-        return Flight(op, block, tuple(slots), sent, recovery=self._recovery)
+        return Flight(op, block, tuple(slots), sent, batches=self._batches, recovery=self._recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -237,7 +245,8 @@ class Lockstep:
         try:
             mailed = self._write_actions(actions)
         except Mismatch as error:
-            raise bad_action(error, self.pool.n, actions) from None
+            error.row = None if error.row is None else self.slots[error.row]
+            raise bad_action(error, len(self.slots), actions) from None
         self._step(mailed, posted=True)
 
     def post_reset(
@@ -270,7 +279,7 @@ class Lockstep:
 
     def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
         self._settle()
-        chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
+        chosen = list(self.slots) if slots is None else [int(s) for s in slots]
         sent = self._reachable(chosen)
         for given, what in ((seeds, "seeds"), (options, "options")):
             if given is not None and len(given) != len(chosen):
@@ -294,7 +303,7 @@ class Lockstep:
 
     def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
         self._settle()
-        chosen = list(range(self.pool.n)) if slots is None else [int(s) for s in slots]
+        chosen = list(self.slots) if slots is None else [int(s) for s in slots]
         flight = self._new_flight(Op.CALL, -1, chosen)
         asked = dict.fromkeys(self._reachable(chosen), (name, args, kwargs))
         self._launch(flight, orders_of(self.pool.in_slot_order(), asked), posted)
@@ -309,11 +318,17 @@ class Lockstep:
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> Flight:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
-        flight = self._new_flight(Op.STEP, self._leases.take(), range(self.pool.n))
-        orders = None if self._recovery is None else self._recovery.step_orders(flight, mailed)
-        self._launch(flight, step_orders(self.pool.in_slot_order(), mailed) if orders is None else orders, posted)
+        flight = self._new_flight(Op.STEP, self._leases.take(), self.slots)
+        orders = self._step_orders(mailed)
+        if self._recovery is not None:
+            orders = self._recovery.step_orders(flight, orders)
+        self._launch(flight, orders, posted)
         flight.advance()
         return flight
+
+    def _step_orders(self, mailed: Mailed | None) -> list[Order]:
+        """What each member is sent for a step."""
+        return step_orders(self.pool.in_slot_order(), mailed)
 
     def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
         """Send a flight's requests, all or none. An interrupt on the way leaves it open, to be settled."""
@@ -354,6 +369,8 @@ class Lockstep:
         """Before anything new: finish what was interrupted, and drop what it brings. Raises UsageError when the
         caller has yet to wait for what it posted."""
         self.pool.check()
+        if self.parts is not None:
+            self.parts.leave()
         if self._pending is not None:
             self._drain()
         if self._flight is not None:
@@ -401,6 +418,8 @@ class Lockstep:
             self._recovery.dropped(flight)
         self._stale |= flight.moved_unseen()
         self._flight = None
+        if flight.op is not Op.CALL and flight.sent:
+            self._batches.take_over(flight.block, flight.extras, flight.cut - flight.begins.keys(), flight.void)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -414,7 +433,7 @@ class Lockstep:
         else:
             batch = self._batches.assemble(block, extras, ended=ended)
             if recovery is not None and ended:
-                recovery.note_ends(batch.terminated | batch.truncated)
+                recovery.note_ends(batch.terminated | batch.truncated, self.slots)
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 

@@ -60,10 +60,11 @@ class Member:
     restart_at: float | None = None
     warned: int = 0  # the request that a "still waiting" warning was given for
     overran: int = 0  # the request that was last counted as overrunning
-    asides: int = 0  # requests since it started that were not steps
+    asides: int = 0  # requests since it started that were not steps of all its slots
     beat: int | None = None  # of its stream, when it was last looked at
     stalled: WorkerTimeout | None = None  # what it was killed for, and has yet to be seen dead of
     carrier: Carrier | None = None  # what its worker, and any that follows it, is sent along
+    barren: int = 0  # deaths of its workers in a row without an answer between them
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
 
     @property
@@ -140,6 +141,7 @@ class Member:
     def settle(self, reply: Reply) -> bool:
         """Note a reply. False: it belongs to a request that was given up, and must be dropped."""
         self.turn = monotonic()
+        self.barren = 0
         wanted = reply.id not in self.late
         if reply.last:
             self.late.discard(reply.id)

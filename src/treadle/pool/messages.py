@@ -30,14 +30,12 @@ CLOSING = 2**62  # the number of the last request: above all others, so that it 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One numbered order to one worker. `block` says which rows the answer goes to; -1: none. `together`: see
-    `Dispatch.together`."""
+    """One numbered order to one worker. `block` says which rows the answer goes to; -1: none."""
 
     id: int
     op: Op
     payload: Any = None
     block: int = -1
-    together: bool = False
 
 
 class Extras(NamedTuple):
@@ -53,7 +51,7 @@ class Extras(NamedTuple):
 
     infos: Mapping[int, Any]
     loose: dict[int, list[Any]]
-    finals: dict[int, tuple[dict[str, Any], dict[int, Any] | None]]
+    finals: Mapping[int, tuple[dict[str, Any], dict[int, Any] | None]]
     raised: dict[int, Raised]
 
 

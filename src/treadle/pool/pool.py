@@ -35,7 +35,7 @@ class Pool(Dispatch):
             inline, thread) it is measured and not enforced: see `overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
-        max_restarts: per worker in ten minutes.
+        max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
         worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
             "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
             errors; "raw": as is.

@@ -157,7 +157,7 @@ class ProcessWorker(Lined):
     def send(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
-            self.line.post(request.id, request.op, request.block, packed, request.together)
+            self.line.post(request.id, request.op, request.block, packed)
         except (BrokenPipeError, ConnectionResetError):
             self._unreachable = True
             self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more

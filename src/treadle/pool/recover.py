@@ -20,24 +20,22 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence, Set
 from enum import Enum
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerDied, WorkerError
-from treadle.pool import failure, life
+from treadle.errors import UsageError, WorkerError
+from treadle.pool import calls, failure, life
 from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import Policy, Verdict
-from treadle.pool.flight import Flight, share_of
+from treadle.pool.flight import Flight
 from treadle.pool.life import State
 from treadle.pool.member import Failed, Member
 from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
-from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch, Order
@@ -94,9 +92,9 @@ class Recovery:
 
     # -- before a request --------------------------------------------------------------------------------------------
 
-    def check_step(self) -> bool:
-        """Is there a slot that cannot simply be stepped? Raises UsageError when one waits for a reset."""
-        waiting = sorted(slot for slot, due in self.due.items() if due is Due.RESET)
+    def check_step(self, slots: range) -> bool:
+        """Is there a slot that cannot simply be stepped? Raises UsageError when one of `slots` waits for a reset."""
+        waiting = sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
         if waiting:
             raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first")
         return bool(self.due or self.gone)
@@ -132,29 +130,29 @@ class Recovery:
         flight.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, flight: Flight, mailed: Mailed | None) -> list[Order] | None:
-        """A step where not all slots can simply be stepped: the requests for those that can; what stands out for the
-        others is noted in the flight. None: they all can."""
+    def step_orders(self, flight: Flight, orders: list[Order]) -> list[Order]:
+        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can; what
+        stands out for the others is noted in the flight."""
         if not self.due and not self.gone:
-            return None
-        orders: list[Order] = []
+            return orders
         for slot, due in self.due.items():
+            if slot not in flight.slots:
+                continue
             if due is Due.ABORT:
                 flight.cut.add(slot)
             if self._is_gone(slot):
                 flight.void.update({slot} - flight.cut)
             elif due is Due.BEGIN or self._moves_on[slot]:
                 self._begin(flight, slot)
-        for member in self._pool.in_slot_order():
-            stepped = [slot for slot in member.slots if slot not in self.due and slot not in self.gone]
+        left: list[Order] = []
+        for member, payload, slots in orders:
+            stepped = [slot for slot in slots if slot not in self.due and slot not in self.gone]
             if not stepped or self._is_gone(stepped[0]):
                 continue
-            lo, hi = member.slots[0], member.slots[-1] + 1
-            share = None if mailed is None else share_of(mailed, lo, hi)
-            whole = len(stepped) == len(member.slots)
-            payload = (None if whole else stepped, share) if share is not None or not whole else None
-            orders.append((member, payload, tuple(stepped)))
-        return orders
+            if len(stepped) < len(slots):
+                payload = stepped, (payload or (None, None))[1]
+            left.append((member, payload, tuple(stepped)))
+        return left
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 
@@ -168,11 +166,12 @@ class Recovery:
                 if not self._after_death(flight, member):
                     return
             elif member.state in life.ALIVE:
-                orders = {s: self._order(s, flight.begins[s]) for s in member.slots if s in flight.unsent}
-                if orders:
-                    id = self._pool.send(member, Op.RESET, orders, flight.block, tuple(orders))
-                    flight.expect(member, id, orders)
-                    flight.unsent -= set(orders)
+                for each in (flight, *flight.others()):
+                    orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
+                    if orders:
+                        id = self._pool.send(member, Op.RESET, orders, each.block, tuple(orders))
+                        each.expect(member, id, orders)
+                        each.unsent -= set(orders)
 
     def await_killed(self) -> bool:
         """Is a killed worker still there? It may have answered just before: then only its end is to come."""
@@ -182,54 +181,59 @@ class Recovery:
         return bool(left)
 
     def _after_death(self, flight: Flight, member: Member) -> bool:
-        """Replace a dead member or drop it; False when neither is to be, and the flight fails."""
+        """Replace a dead member or drop it; False when neither is to be, and the flights that it owes fail."""
         pool, error = self._pool, member.failure
         assert error is not None
         self._condemned.discard(member.index)
-        pending = flight.forget(member)
-        verdict = self._verdict(member, error)
-        others = [m for m in pool.members if m is not member and m.state is not State.GONE]
-        if verdict.act is Policy.RAISE or (verdict.act is Policy.DROP and not others):
-            if verdict.act is Policy.DROP:
-                error.add_note("no other worker is left")
+        flights = [(each, each.forget(member)) for each in (flight, *flight.others())]
+        verdict = calls.verdict_on(pool, member)
+        if verdict.act is Policy.RAISE:
+            self._explain(member, error)
             pool.broken = pool.broken or error
-            flight.fail(Failed(member, error, ()), pending)
+            for each, pending in flights:
+                if each is flight or pending:
+                    each.fail(Failed(member, error, ()), pending)
             return False
-        self._count(flight, member, pending)
         dropped = verdict.act is Policy.DROP
         for slot in member.slots:
-            if flight.op is Op.CALL or (slot not in pending and slot not in flight.unsent):
-                flight.lost.add(slot)
-            elif slot in flight.begins and not dropped:
-                flight.unsent.add(slot)
-            elif slot in flight.begins:
-                flight.void.add(slot)
-            elif slot in self._over and self._begins_next[slot]:  # the step was to begin its next episode
-                if dropped:
-                    flight.void.add(slot)
-                else:
-                    self._begin(flight, slot)
-            else:
-                flight.cut.add(slot)
-                if self._moves_on[slot] and not dropped:
-                    self._begin(flight, slot)
-        if flight.op is Op.CALL and pending:
-            flight.told.append(error)
+            its, pending = next((each for each in flights if slot in each[0].slots), flights[0])
+            self._lost_its_worker(its, slot, slot in pending, dropped)
+        for each, pending in flights:
+            if each.op is Op.CALL and pending:
+                each.told.append(error)
         self._tell(member, error, verdict)
-        if dropped:
-            pool.drop(member)
-        else:
+        if not dropped:
             self._fresh.update(member.slots)
-            pool.restart(member, verdict.delay)
+        calls.carry_out(pool, member, verdict)
         return True
 
-    def _verdict(self, member: Member, error: WorkerError) -> Verdict:
-        if error.where.phase == "init" and (not isinstance(error, WorkerDied) or member.worker.report.forced):
-            return Verdict(Policy.RAISE)  # its constructor raised, or hung: it would do so again
-        verdict = failure.on_death(self._pool.policy, member.restarts, monotonic(), self._pool.max_restarts)
-        if verdict.act is Policy.RAISE:
+    def _lost_its_worker(self, flight: Flight, slot: int, pending: bool, dropped: bool) -> None:
+        """What that means for a slot, and for the flight that is about it. `pending`: had it yet to be answered?"""
+        self._count(flight, slot, pending)
+        if flight.op is Op.CALL or (not pending and slot not in flight.unsent):
+            flight.lost.add(slot)
+        elif slot in flight.begins and not dropped:
+            flight.unsent.add(slot)
+        elif slot in flight.begins:
+            flight.void.add(slot)
+        elif slot in self._over and self._begins_next[slot]:  # the step was to begin its next episode
+            if dropped:
+                flight.void.add(slot)
+            else:
+                self._begin(flight, slot)
+        else:
+            flight.cut.add(slot)
+            if self._moves_on[slot] and not dropped:
+                self._begin(flight, slot)
+
+    def _explain(self, member: Member, error: WorkerError) -> None:
+        """Say why nobody takes a dead worker's place, where that is not plain."""
+        if failure.lasts(error, member.worker.report):
+            return
+        if self._pool.policy is Policy.DROP:
+            error.add_note("no other worker is left")
+        else:
             error.add_note(f"it was not restarted: max_restarts={self._pool.max_restarts} in ten minutes are used up")
-        return verdict
 
     def _tell(self, member: Member, error: WorkerError, verdict: Verdict) -> None:
         slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
@@ -258,16 +262,15 @@ class Recovery:
     def _is_gone(self, slot: int) -> bool:
         return self._member_of[slot].state is State.GONE
 
-    def _count(self, flight: Flight, member: Member, pending: set[int]) -> None:
+    def _count(self, flight: Flight, slot: int, pending: bool) -> None:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""
-        for slot in member.slots:
-            if slot in flight.before and (slot in pending or slot in flight.unsent):
-                count = flight.before[slot]
-            elif slot in pending and slot in self._over:
-                count = int(self._earlier[slot]) + self._over[slot] + 1
-            else:
-                count = int(self.episodes[slot])
-            self._earlier[slot], self._episode[slot] = count, -1
+        if slot in flight.before and (pending or slot in flight.unsent):
+            count = flight.before[slot]
+        elif pending and slot in self._over:
+            count = int(self._earlier[slot]) + self._over[slot] + 1
+        else:
+            count = int(self.episodes[slot])
+        self._earlier[slot], self._episode[slot] = count, -1
 
     def unasked(self, flight: Flight) -> list[int]:
         """Slots of a flight that could not be asked, because they were dropped."""
@@ -283,11 +286,12 @@ class Recovery:
         news = flight.news
         for slot in flight.cut - raised:
             news[slot] = News.ABORTED | News.DROPPED if self._is_gone(slot) else News.ABORTED
+            batches = flight.batches or self._batches
             if self._moves_on[slot]:
-                finals[slot] = {}, self._batches.keep_final(flight.block, slot)
+                finals[slot] = {}, batches.keep_final(flight.block, slot)
             if slot not in flight.begins:
-                self._batches.keep_row(flight.block, slot)
-            self._batches.mark_cut(flight.block, slot)
+                batches.keep_row(flight.block, slot)
+            batches.mark_cut(flight.block, slot)
         for slot in flight.begins if flight.op is Op.STEP else ():
             if slot not in raised:
                 news[slot] = news[slot] | News.RESTARTED if slot in news else News.RESTARTED
@@ -309,8 +313,8 @@ class Recovery:
             if not self._is_gone(slot) and not self._moves_on[slot]:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
         if flight.op is Op.STEP and batch is not None:
-            self.note_ends(batch.terminated | batch.truncated, but=flight.cut)
-            self.missed[list(flight.cut | flight.void | self.gone)] += 1
+            self.note_ends(batch.terminated | batch.truncated, flight.slots, flight.cut)
+            self.missed[list(flight.cut | flight.void | self.gone.intersection(flight.slots))] += 1
         self.gone |= flight.void | {slot for slot in flight.cut if self._is_gone(slot)}
         self._lose(flight)
 
@@ -321,7 +325,8 @@ class Recovery:
             self._fresh.discard(slot)
             self._over.pop(slot, None)
         if flight.op is Op.STEP:
-            self.note_ends(self._batches.ends(flight.block), but=flight.cut | self.gone | set(flight.begins))
+            ends = (flight.batches or self._batches).ends(flight.block)
+            self.note_ends(ends, flight.slots, flight.cut | self.gone | set(flight.begins))
         self.due.update({**dict.fromkeys(flight.cut, Due.ABORT), **dict.fromkeys(flight.void, Due.BEGIN)})
         self._lose(flight)
 
@@ -333,15 +338,17 @@ class Recovery:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] or self._is_gone(slot) else Due.RESET
         self._seen = self._pool._last_id
 
-    def note_ends(self, ended: np.ndarray, but: set[int] | frozenset[int] = frozenset()) -> None:
-        """The latest step's ends, bool[n]: slots that have not moved on are between two episodes now."""
-        slots = np.flatnonzero(ended).tolist()
-        self._over = {slot: int(self._episode[slot]) for slot in slots if not self._moves_on[slot] and slot not in but}
+    def note_ends(self, ended: np.ndarray, of: Sequence[int], but: Set[int] = frozenset()) -> None:
+        """The latest step's ends, a bool for each slot of it: those that have not moved on are between two episodes."""
+        slots = [of[row] for row in np.flatnonzero(ended).tolist()]
+        over = {slot: int(self._episode[slot]) for slot in slots if not self._moves_on[slot] and slot not in but}
+        others = {} if len(of) == self._pool.n else {s: number for s, number in self._over.items() if s not in of}
+        self._over = {**others, **over}
         self._seen = self._pool._last_id
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
         """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""
-        self.note_ends(arrays[-2] | arrays[-1])
+        self.note_ends(arrays[-2] | arrays[-1], range(self._pool.n))
         return self._batches.finals(block, arrays, told)
 
 

@@ -41,7 +41,7 @@ class Roster:
         start_method: str | None,
         preload: Sequence[str] | None,
         grounding: Grounding,
-        worker_tries: int,
+        longest: tuple[int, int],
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
@@ -49,7 +49,7 @@ class Roster:
         self._asked, self._needed = preload, list[str]()  # modules
         self._preload = Modules()
         self._added: list[Member] = []
-        self._grounding, self._tries = grounding, worker_tries
+        self._grounding, self._longest = grounding, longest
         self._reader: StderrReader | None = None
         self._stdout_too = False
         self._carriers: list[carried.Carrier] = []
@@ -187,7 +187,7 @@ class Roster:
     def _found(self, descriptions: list[Any]) -> None:
         self._grounding.lay(descriptions, self.members, self.tickets)
         for member in self.members:
-            self._grounding.give(member, self._tries, self.tickets)
+            self._grounding.give(member, self._longest, self.tickets)
 
     def sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
         from treadle.pool.child import wait_readable
@@ -238,7 +238,7 @@ class Roster:
             member.see(Event.DIED)
             return [failed]
         member.see(Event.HELLO)
-        undisturbed(lambda: self._grounding.give(member, self._tries, self.tickets), lambda _: None)
+        undisturbed(lambda: self._grounding.give(member, self._longest, self.tickets), lambda _: None)
         return [Started(member)]
 
     def end_building(self) -> None:

@@ -5,7 +5,8 @@ A *block* is one batch: for every observation leaf an array [n, *shape], rewards
 leaves again for the terminal observations. Actions have one array a leaf for all blocks. `done[slot]` holds the
 number of the last request whose row is whole; it is written last, so after a death it tells which slot was at work
 and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's episode begins, so that the
-caller can say of a dead worker in which step of which episode it was: `began` counts the worker's steps until then.
+caller can say of a dead worker in which step of which episode it was: `began` counts the slot's steps until then, which
+are the worker's steps of all its slots and the slot's `own`, in which others were left out.
 
 A *rollout* is a run of blocks, numbered on from the others, that lie one after the other in memory: every leaf is one
 array [steps, n, *shape], and a step of all slots writes one row of it. Observations have a row more, for what is seen
@@ -151,6 +152,7 @@ class RowFields:
     actions: tuple[Field | None, ...]
     done: Field
     began: Field
+    own: Field
     episode: Field
     seed: Field
     blocks: Blocks
@@ -158,11 +160,12 @@ class RowFields:
     @classmethod
     def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
         acts = plan_leaves(plan, actions, n)
-        done, began, episode, seed = (plan.add("i8", (n,)) for _ in range(4))
+        done, began, own, episode, seed = (plan.add("i8", (n,)) for _ in range(5))
         return cls(
             acts,
             done,
             began,
+            own,
             episode,
             seed,
             Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)]),
@@ -323,6 +326,7 @@ class Rows:
         self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
         self.began = view(arena.array(fields.began))[lo:hi]
+        self.own = view(arena.array(fields.own))[lo:hi]
         self.episode = view(arena.array(fields.episode))[lo:hi]
         self.seed = view(arena.array(fields.seed))[lo:hi]
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
@@ -393,7 +397,6 @@ class Ground:
     segments: list[tuple[int, int]]
     line: Any
     pool_bell: Any
-    turnstile: Any
     owners: Field
     rows: RowFields | None
     observations: Layout | None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
-from treadle.pool.info_rows import InfoPacker, InfoRows
+from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
 from treadle.pool.original import attributes_of, shown
 from treadle.pool.rows import Rows
@@ -45,9 +45,9 @@ class Server:
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._latest = 0  # the request that was last counted there
         self._resumed = 0  # the request that was last finished after an interrupt
-        self._packer = InfoPacker()
+        self._packer = InfoPacker(slots)
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
-        self._own = [0] * k
+        self._own: Any = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
         self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
@@ -60,8 +60,8 @@ class Server:
         """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
         self._rows = rows
         for i in self._all:
-            rows.began[i], rows.episode[i] = self._began[i], self._episode[i]
-        self._began, self._episode = rows.began, rows.episode
+            rows.began[i], rows.episode[i], rows.own[i] = self._began[i], self._episode[i], self._own[i]
+        self._began, self._episode, self._own = rows.began, rows.episode, rows.own
 
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
@@ -107,10 +107,12 @@ class Server:
         view = self._view = rows.block(block)  # type: ignore[union-attr]
         actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
-        if chosen is None:
+        if chosen is None or len(chosen) == len(self.slots):
+            chosen = None
             self._ticks += 1
             self._latest = id
-            todo: Iterator[Any] = zip(self._all, steps, actions, writes)
+            indices: Any = self._all
+            todo: Iterator[Any] = zip(indices, steps, actions, writes)
             view.fresh()
         else:
             first = self.slots[0]
@@ -136,7 +138,7 @@ class Server:
                     without_shape = write(observation)
                     rewards[i] = reward
                     if info:
-                        infos[i] = checked_info(info)
+                        infos[i] = info
                     if without_shape is not None:
                         loose[i] = without_shape
                     done[i] = id
@@ -146,10 +148,13 @@ class Server:
                 self.note_failed(id, [self.slots[i]])
                 self._phase = "step"
                 done[i] = id
-        if view.staged:
+        if view.staged and chosen is None:
             view.settle()
+        elif view.staged:  # the rows of others may be those of another step
+            for i in indices:
+                view.settle_row(i)
         if infos or loose or finals or raised:
-            return self._extras(infos, loose, finals, raised, rows=True)
+            return self.told(id, infos, loose, finals, raised, actions)
         return None
 
     def _end(
@@ -220,13 +225,13 @@ class Server:
                 if view.staged:
                     view.settle_row(i)
                 if info:
-                    infos[i] = checked_info(info)
+                    infos[i] = info
                 if without_shape is not None:
                     loose[i] = without_shape
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self._extras(infos, loose, {}, raised, rows=True) if infos or loose or raised else None
+        return self.told(id, infos, loose, {}, raised) if infos or loose or raised else None
 
     def resume(self, id: int, block: int) -> set[int]:
         """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
@@ -328,29 +333,49 @@ class Server:
         if self._rows is not None:
             self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
-    def _extras(
+    def told(
         self,
+        id: int,
         infos: dict[int, Any],
         loose: dict[int, list[Any]],
         finals: dict[int, Any],
         raised: dict[int, Raised],
-        *,
-        rows: bool = False,
+        actions: Any = None,
     ) -> Extras:
-        """`rows`: are they infos of steps, which become rows where they can? Else they are results of calls."""
-        first = self.slots[0]
+        """What a step or a reset says beyond its rows; infos become rows of numbers where they can. One that is none
+        (`checked_info`) becomes its slot's failure."""
         groups: Any = ()
-        if rows and infos:
-            groups, infos = self._packer.pack(infos, first)
+        if infos:
+            groups, infos = self._packer.pack(infos)
+        if not (infos or loose or finals or raised):
+            return Extras(InfoRows(groups), {}, {}, {})
+        for i, info in infos.items():
+            try:
+                checked_info(info)
+            except self._catch as error:
+                raised[i] = self._raised(i, error, self._phase, None if actions is None else actions[i])
+                self.note_failed(id, [self.slots[i]])
+        final_groups: Any = ()
+        if finals and not self._local:  # in the caller they are its own already
+            final_groups, rest = self._packer.pack_each({i: info for i, (info, more) in finals.items() if more is None})
+            finals = {i: final for i, final in finals.items() if final[1] is not None or i in rest}
+        extras = self._extras({i: info for i, info in infos.items() if i not in raised}, loose, finals, raised)
+        if groups:
+            extras = extras._replace(infos=InfoRows(groups, dict(extras.infos)))
+        return extras._replace(finals=FinalRows(final_groups, dict(extras.finals))) if final_groups else extras
+
+    def _extras(
+        self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
+    ) -> Extras:
         if self._local:
             mine = Extras(infos, loose, {}, raised)  # final infos are copies already
             good, loose, _, raised = without_failing(mine, self._phase, snapshot, self._catch)
             infos, finals = dict(good), {i: final for i, final in finals.items() if i not in raised}
+        first = self.slots[0]
         if first:
             tables: Any = (infos, loose, finals, raised)
             infos, loose, finals, raised = ({first + i: v for i, v in table.items()} for table in tables)
-        told: Mapping[int, Any] = InfoRows(groups, infos) if groups else infos
-        return Extras(told, loose, finals, raised)
+        return Extras(infos, loose, finals, raised)
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}

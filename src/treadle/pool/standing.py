@@ -46,7 +46,7 @@ def take(lockstep: Lockstep) -> Standing:
         block = fields.blocks[batches.block]
         observations = [None if field is None else arena.array(field).copy() for field in block.observations]
     began = arena.array(fields.began)
-    steps = np.array([_now(member, slot) for slot, member in _members(lockstep)], np.int64) - began
+    steps = np.array([_now(lockstep, member, slot) for slot, member in _members(lockstep)], np.int64) - began
     notes = None
     if recovery is not None:
         notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
@@ -71,7 +71,7 @@ def put(lockstep: Lockstep, standing: Standing) -> None:
     arena.array(fields.seed)[:] = standing.seed
     began = arena.array(fields.began)
     for slot, member in _members(lockstep):
-        began[slot] = _now(member, slot) - standing.steps[slot]
+        began[slot] = _now(lockstep, member, slot) - standing.steps[slot]
     batches._last_loose = dict(standing.loose)
     if standing.observations is not None:
         number = lockstep._leases.take()
@@ -99,9 +99,9 @@ def _members(lockstep: Lockstep) -> list[tuple[int, Member]]:
     return [(slot, member) for member in lockstep.pool.in_slot_order() for slot in member.slots]
 
 
-def _now(member: Member, slot: int) -> int:
-    """Steps that the slot's worker has taken since it started."""
-    if member.inline:
-        server = member.worker.server
-        return server._ticks + server._own[slot - member.slots[0]]
-    return member.worker.line.posted - member.asides
+def _now(lockstep: Lockstep, member: Member, slot: int) -> int:
+    """Steps that the slot has taken since its worker started."""
+    assert lockstep._ground.arena is not None
+    own = int(lockstep._ground.arena.array(lockstep._fields.own)[slot])
+    together = member.worker.server._ticks if member.inline else member.worker.line.posted - member.asides
+    return int(together) + own

@@ -106,7 +106,7 @@ class Whole:
         server.ended = result.ended
         done[...] = id
         if result.infos or finals:
-            return server._extras(result.infos, {}, finals or {}, {}, rows=True)
+            return server.told(id, result.infos, {}, finals or {}, {})
         return None
 
     def reset(self, id: int, block: int, orders: Any) -> Extras | None:
@@ -133,7 +133,7 @@ class Whole:
             server._new_episode(row, seed)
         self._words(rows)[chosen] = id
         infos = {row: info for row, info in infos.items() if row in local}
-        return server._extras(infos, {}, {}, {}) if infos else None
+        return server.told(id, infos, {}, {}, {}) if infos else None
 
     def call(self, id: int, orders: Any) -> Extras:
         """As `Server._call`: what several slots are asked in the same words is asked once."""

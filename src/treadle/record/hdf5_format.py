@@ -5,8 +5,10 @@ B-trees), III.B/D (symbol tables and local heap), III.E (global heap) and IV.A (
 messages). Only this oldest dialect is written: every HDF5 library since 1.8 reads it, and it has no checksums over
 metadata, so that an episode's bytes can be moved to another place in another file by adding a number to its addresses.
 
-Why not h5py: creating and copying the 6 objects of one 22-step episode through its low-level interface costs 280 us,
-more than stepping the episode (measured); patching prepared bytes costs a tenth of that.
+Why not h5py: a group, three attributes and five datasets of one episode, through its low-level interface and with the
+chunks handed over ready (`write_direct_chunk`), cost 254 us at 20 steps, 206 at 100 and 241 at 1,000 (h5py 3.16, HDF5
+2.0, 2 cores, 2026-11-22), and only one process can write the file. Two workers step 20 CartPole steps in 60 us and 100
+in 300: collecting would fall to a third and to two thirds. Patching prepared bytes costs a tenth of that.
 
 All integers are little-endian; `UNDEFINED` is an address that points nowhere.
 """

@@ -17,9 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
-from treadle.errors import TaskRaised
-from treadle.pool import bell, failure
-from treadle.pool.life import ALIVE
+from treadle.pool import bell, calls, failure
 from treadle.pool.member import Answered, Failed, Member, Started
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
@@ -49,7 +47,6 @@ __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
 log = logging.getLogger("treadle")
 
-MOST_BARREN = 10  # deaths of one worker in a row, without a result between them, that end a run
 AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
 DEFAULT_BUFFER = 1 << 30
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
@@ -116,13 +113,12 @@ class Collection:
         factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(count)]
         pool_options.setdefault("on_failure", "restart")
         pool_options.setdefault("worker_output", "label")
+        pool_options.setdefault("max_restarts", None)
         self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
         self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost
-        self._barren: dict[int, int] = {}  # worker -> deaths in a row without a result between them
         self._fresh = set(range(count))  # workers whose process has told of no result yet
         self._first: dict[int, list[int]] = {}  # worker -> lost episodes that it (or its replacement) plays first
-        self._most_restarts: int | None = pool_options.get("max_restarts")
         self._issued: list[int] = []  # tickets out, in the order of the pipe
         self._suspect = False  # has a death left a ticket that nobody signed for?
         self._failure: tuple[int, CollectionFailed] | None = None  # the lowest index that has failed
@@ -200,7 +196,6 @@ class Collection:
             self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
         for slot, ready in extras.infos.items():
             worker = event.member.index
-            self._barren[worker] = 0
             if ready:
                 self._fresh.discard(worker)
             for index, length, result in ready:
@@ -257,42 +252,35 @@ class Collection:
         drop = self.pool.policy is failure.Policy.DROP
         self._issued = [index for index in self._issued if index not in lost]
         self._suspect = True
-        barren = self._barren[worker] = self._barren.get(worker, 0) + 1
         # what a worn worker dies of may be its age: an episode is guilty when it is the first that a worker plays
         first = given[:1] if given else lost if len(lost) == 1 else []
         guilty = list(lost) if drop else [i for i in first if i in lost and worker in self._fresh]
         for index in guilty:
             deaths = self._deaths[index] = self._deaths.get(index, 0) + 1
+            member.barren = 0  # it was the episode
             if deaths >= self._skipping.deaths:
                 error = failed.died(event.error, index, self._root, deaths, finished, fresh=not drop)
                 if not self._skipping.skip or failed.in_policy(event.error):
                     raise error if failed.in_policy(event.error) else self._hinted(error)
                 lost.remove(index)
                 given = [i for i in given if i != index]
-                barren = self._barren[worker] = 1
                 self._skip(index, error)
-        lasting = isinstance(event.error, TaskRaised)  # a constructor that raises will raise again
-        if self.pool.policy is failure.Policy.RAISE or lasting or barren > max(MOST_BARREN, self._skipping.deaths):
-            raise failed.died(event.error, None, self._root, barren, finished)
+        verdict = calls.verdict_on(self.pool, member)
+        if verdict.act is failure.Policy.RAISE:
+            raise failed.died(event.error, None, self._root, member.barren, finished)
         again = sorted({*given, *lost})
         told = f"; made again: episode {', '.join(map(str, again))}" if again else ""
         if drop:
             for index in again:
                 self.schedule.lose(index)
-            self.pool.drop(member)
-            if not any(each.state in ALIVE for each in self.pool.members):
-                raise failed.died(event.error, None, self._root, barren, finished)
+            calls.carry_out(self.pool, member, verdict)
             log.warning("worker %d is dropped: %s%s", worker, failed.reason_of(event.error), told)
             return
-        if self._most_restarts is not None:
-            verdict = failure.on_death(self.pool.policy, member.restarts, time.monotonic(), self._most_restarts)
-            if verdict.act is failure.Policy.RAISE:
-                raise failed.died(event.error, None, self._root, barren, finished)
         self.tally.restarts += 1
         log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
         # what was claimed last was at work, most likely: it is the first to be tried by itself
         self._first[worker] = [*sorted(lost, reverse=True), *(index for index in given if index not in lost)]
-        self.pool.restart(member, failure.backoff(barren - 1))
+        calls.carry_out(self.pool, member, verdict)
 
     def _skip(self, index: int, error: CollectionFailed) -> None:
         """An episode has failed and is left out. Raises when that makes too many."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
+from treadle.pool.calls import Calls, Event, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import Policy
-from treadle.pool.member import Failed, Member
+from treadle.pool.member import Member
 from treadle.pool.messages import Op, Raised
 from treadle.pool.parcel import Parcel, Shipment
 from treadle.pool.pool import Pool
@@ -21,6 +22,23 @@ from treadle.sample.sampler_slot import Order, SamplerSlot, SlotRecipe
 from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
+
+
+@dataclass(eq=False)
+class Asked:
+    """One request to workers (several share one in the caller), from being sent until its stream is over.
+
+    Attributes:
+        sampling: the number of the sampling that it belongs to.
+        orders: worker -> its order, of those that are still to be made.
+        told: has the caller been told that its sampling failed?
+        spec: of its environments: travels with its first haul.
+    """
+
+    sampling: int
+    orders: dict[int, Order]
+    told: bool = False
+    spec: Any = None
 
 
 class Crew:
@@ -61,7 +79,7 @@ class Crew:
             raise UsageError(
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
-        self.policy = self.pool.policy
+        self.policy, self.calls = self.pool.policy, Calls(self.pool)
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
 
@@ -88,17 +106,24 @@ class Crew:
     def member(self, worker: int) -> Member:
         return next(member for member in self.pool.members if worker in member.slots)
 
-    def send(self, orders: dict[int, Order]) -> dict[int, list[int]]:
-        """Send each worker its order. Returns request number -> its workers (several share one in the caller)."""
-        requests: dict[int, list[int]] = {}
+    def send(self, orders: dict[int, Order], sampling: int) -> list[Asked]:
+        """Send each worker its order. Returns the requests that it took."""
+        found = []
         for member in self.pool.members:
             mine = {worker: orders[worker] for worker in member.slots if worker in orders}
             if mine:
-                payload: Any = mine if self.shared else Shipment(mine, _parcels(mine))
-                number = self.pool.send(member, Op.STREAM, payload, slots=tuple(mine))
-                requests[number] = list(mine)
+                payload: Any = dict(mine) if self.shared else Shipment(mine, _parcels(mine))
+                asked = Asked(sampling, mine)
+                self.calls.submit(member, Op.STREAM, payload, mine, asked)
+                found.append(asked)
                 self.strangers -= mine.keys()
-        return requests
+        return found
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """What has become of requests and workers; see `Calls.poll`."""
+        events: list[Event] = []
+        self.calls.poll(timeout, events.append)
+        return events
 
     def raised(self, worker: int, raised: Raised, request: int) -> WorkerError:
         """The error of a worker that raised. Its stream, of that request, is told to end, should it go on."""
@@ -107,21 +132,18 @@ class Crew:
             member.worker.stop(request)
         return failure.task_error(raised, worker, member.shown, member.worker.pid)
 
-    def died(self, event: Failed) -> bool:
+    def died(self, event: Lost) -> bool:
         """A worker's process is gone. True: it is replaced, and the pool tells when that one is ready.
 
         Raises its error where that is what is wanted, or where it died too often.
         """
         member, (worker, *_) = event.member, event.member.slots
-        if self.policy is Policy.RESTART:
-            verdict = failure.on_death(Policy.RESTART, member.restarts, monotonic(), self.pool.max_restarts)
-            if verdict.act is Policy.RESTART:
-                log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
-                self.strangers.add(worker)
-                self.pool.restart(member, verdict.delay)
-                return True
-        if self.policy is not Policy.RAISE:
-            self.pool.drop(member)
+        if event.verdict is Policy.RESTART:
+            log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
+            self.strangers.add(worker)
+            return True
+        if event.verdict is Policy.RAISE and self.policy is not Policy.RAISE:
+            self.pool.drop(member)  # the others may go on in the next sampling
         self.lose(worker, event.error)
         return False
 
@@ -136,6 +158,7 @@ class Crew:
 
     def close(self) -> None:
         self.pool.close()
+        self.calls.clear()  # and with it what orders took along: the files of parcels
 
 
 def _parcels(orders: dict[int, Order]) -> list[Parcel]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.pool.member import Answered, Failed, PoolEvent, Started
+from treadle.pool.calls import Done, Event, Lost
 from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
-from treadle.sample.crew import Crew
+from treadle.sample.crew import Asked, Crew
 from treadle.sample.haul import Haul
 from treadle.sample.sampler_slot import Mishap, Order
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
@@ -27,50 +26,25 @@ VERSION = "agent_version"  # the key of the episode info that says which samplin
 
 
 class Versions:
-    """Which sampling each request belonged to: what comes late is told apart by the request that it answers.
-
-    Attributes:
-        now: the number of the present sampling, from 1.
-        keep: are late episodes handed out, with their version, instead of being dropped?
+    """Attributes:
+    now: the number of the present sampling, from 1: what comes late is told apart by it.
+    keep: are late episodes handed out, with their version, instead of being dropped?
     """
 
     def __init__(self, keep: bool) -> None:
         self.now, self.keep = 0, keep
-        self._of: dict[int, int] = {}
-        self._failed: set[int] = set()
-        self._specs: dict[int, Any] = {}
 
     def begin(self) -> None:
         self.now += 1
 
-    def note(self, request: int) -> None:
-        self._of[request] = self.now
-
-    def of(self, request: int) -> int:
-        return self._of[request]
-
-    def fail(self, requests: Iterable[int]) -> None:
-        """The sampling that they belong to has raised what a worker failed of."""
-        self._failed.update(requests)
-
-    def failed(self, request: int) -> bool:
-        """Has the caller been told already that the sampling of this request failed?"""
-        return request in self._failed
-
-    def over(self, request: int) -> None:
-        """No more answers come."""
-        self._failed.discard(request)
-        self._of.pop(request, None)
-        self._specs.pop(request, None)
-
-    def completed(self, request: int, haul: Haul) -> Haul:
+    def completed(self, asked: Asked, haul: Haul) -> Haul:
         """The haul with its spaces, which travel once a request, and with its version if that is wanted."""
         if haul.env_spec is None:
-            haul.env_spec = self._specs[request]
-        self._specs[request] = haul.env_spec
+            haul.env_spec = asked.spec
+        asked.spec = haul.env_spec
         if self.keep:
             infos = haul.columns["episode_infos"]
-            version = np.full(len(haul.lengths), self._of[request], np.int64)
+            version = np.full(len(haul.lengths), asked.sampling, np.int64)
             haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
         return haul
 
@@ -101,7 +75,7 @@ class Gathering:
         self._watch, self._settle = watch, settle
         self._first = first
         self.refused = False
-        self._open: dict[int, dict[int, Order]] = {}  # request -> worker -> order, of those that are not over
+        self._open: list[Asked] = []  # requests of this sampling that are not over
         self._fresh: set[int] = set()  # workers that have no order of this sampling yet
         self._owing: set[int] = set()  # those that get none yet: they have not ended what they were stopped in
 
@@ -120,11 +94,11 @@ class Gathering:
         watch = self._watch
         try:
             watch.begin(crew.pool)
-            self._hear(crew.pool.poll(0.0))  # most have ended long ago
+            self._hear(crew.poll(0.0))  # most have ended long ago
             self._free()
             self._send()
             while not rule.done:
-                events = crew.pool.poll(watch.patience(None))
+                events = crew.poll(watch.patience(None))
                 watch.look()
                 self._hear(events)
                 self._free()
@@ -133,23 +107,24 @@ class Gathering:
                 if not rule.done:
                     self._send()
         except WorkerError:
-            self._versions.fail(self._open)
+            for asked in self._open:
+                asked.told = True
             raise
         finally:
             watch.end()
             if not self._versions.keep and not crew.pool.closed:
                 crew.pool.stop_streams()
 
-    def _hear(self, events: Iterable[PoolEvent]) -> None:
+    def _hear(self, events: Iterable[Event]) -> None:
         """All of them, also those behind one that raises: they do not come again."""
         error: WorkerError | None = None
         for event in events:
             try:
-                if isinstance(event, Answered):
+                if isinstance(event, Done):
                     self._answered(event)
-                elif isinstance(event, Failed):
+                elif isinstance(event, Lost):
                     self._died(event)
-                elif isinstance(event, Started):
+                else:
                     self._fresh.update(event.member.slots)
             except WorkerError as another:
                 error = another if error is None else error
@@ -187,25 +162,22 @@ class Gathering:
         return replace(order, most=rule.each - rule.have[worker]) if isinstance(rule, Exactly) else order
 
     def _had(self, worker: int) -> int:
-        return sum(worker in orders for orders in self._open.values())
+        return sum(worker in asked.orders for asked in self._open)
 
     def _note(self, orders: dict[int, Order]) -> None:
-        for request, workers in self._crew.send(orders).items():
-            self._open[request] = {worker: orders[worker] for worker in workers}
-            self._versions.note(request)
+        self._open += self._crew.send(orders, self._versions.now)
         self._fresh -= orders.keys()
 
-    def _answered(self, event: Answered) -> None:
-        reply = event.reply
-        extras = reply.extras
-        ours = self._open.get(reply.id)
+    def _answered(self, event: Done) -> None:
+        asked, reply = event.tag, event.reply
+        extras, ours = reply.extras, asked in self._open
         if extras is not None:
             for worker, result in extras.infos.items():
                 if isinstance(result, Mishap):
                     log.warning("worker %d raised and is replaced: %s", worker, result.text)
                     continue
-                haul = self._versions.completed(reply.id, result)
-                if ours is None and not (self._versions.keep and isinstance(self._rule, AtLeast)):
+                haul = self._versions.completed(asked, result)
+                if not ours and not (self._versions.keep and isinstance(self._rule, AtLeast)):
                     continue
                 taken = self._rule.take(worker, haul)
                 if taken is not None and self._watch.wanted:
@@ -216,16 +188,15 @@ class Gathering:
                     self._settle(settled)
             for worker, raised in sorted(extras.raised.items()):
                 error = self._crew.raised(worker, raised, reply.id)
-                if ours is not None:
-                    if worker in ours:
-                        self._raised(worker, error, ours.pop(worker))
-                elif not self._versions.failed(reply.id):
+                if ours:
+                    if worker in asked.orders:
+                        self._raised(worker, error, asked.orders.pop(worker))
+                elif not asked.told:
                     self._raised(worker, error)
                 elif error.where.phase != "update":  # an update is the same for all
                     log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))
-        if reply.last:
-            self._open.pop(reply.id, None)
-            self._versions.over(reply.id)
+        if reply.last and ours:
+            self._open.remove(asked)
 
     def _raised(self, worker: int, error: WorkerError, order: Order | None = None) -> None:
         """What a worker raised in an order of this sampling; without one, in an earlier one that did not wait."""
@@ -241,17 +212,15 @@ class Gathering:
         self._crew.lose(worker, error)
         self._missed()
 
-    def _died(self, event: Failed) -> None:
-        for request, orders in list(self._open.items()):
-            for worker in event.member.slots:
-                if (order := orders.pop(worker, None)) is not None:
+    def _died(self, event: Lost) -> None:
+        for asked in event.tags:
+            if asked in self._open:
+                self._open.remove(asked)
+                for order in asked.orders.values():
                     self._give_back(order)
-            if not orders:
-                del self._open[request]
-                self._versions.over(request)
         self._fresh -= set(event.member.slots)
         self._owing -= set(event.member.slots)
-        if not self._crew.died(event):
+        if event.verdict is not None and not self._crew.died(event):
             self._missed()
 
     def _give_back(self, order: Order) -> None:

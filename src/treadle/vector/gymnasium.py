@@ -27,14 +27,15 @@ from treadle.program.step import OnEnd
 from treadle.vector.actions import Mender
 from treadle.vector.calls import SlotCalls
 from treadle.vector.env_slot import Ask, EnvLike, slots_of
+from treadle.vector.groups import GroupsFace, check_count
 from treadle.vector.infos import InfoStyle, batcher
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.owned import OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialFace
-from treadle.vector.probe import measure_waiting, tell
+from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import RolloutFace
-from treadle.vector.shares import choose_shares, matters
+from treadle.vector.shares import Why, choose_shares, matters, worth_using
 from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import VectorStats, busy_shares
@@ -45,7 +46,7 @@ log = logging.getLogger("treadle")
 Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 
-class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
     """Steps n environments at once. Use it from one thread at a time: calls that overlap are refused (AlreadyPending).
 
     Args:
@@ -55,12 +56,15 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
             mode is theirs, and `kwargs`, `wrappers` and `imports` are given there.
         num_envs: how many, when `envs` is a single one.
         workers: how many, the caller not counted; "auto": one a core, the caller's own share counted, for environments
-            that compute, and one a slot for environments that wait (a socket, a simulator in its own process). Which
-            they are is measured, see `treadle.vector.probe`, and said through the `treadle` logger (INFO).
+            that compute, one a slot for environments that wait (a socket, a simulator in its own process), and none
+            where they would slow the caller down: all slots are the caller's then. Which it is, is measured, see
+            `treadle.vector.shares`, and said through the `treadle` logger (INFO).
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
-            equal share, where there are at least two cores and processes, and none when `step_timeout` or
-            `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the
-            caller with it.
+            equal share, where the workers are processes and leave it a core, and none when `step_timeout`, `on_failure`
+            or `groups` is given or the environments wait. An environment that crashes or hangs there takes the caller
+            with it.
+        groups: in how many groups `groups()` steps the slots, so that a policy works on one of them while the others
+            are stepped; sizes differ by one at most.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         copy: True: every batch is the caller's to keep. False: all batches lie in the same memory.
         infos: "gymnasium", "legacy" or "list"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
@@ -87,6 +91,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         *,
         workers: int | str | None = "auto",
         inline: int | str = "auto",
+        groups: int = 1,
         autoreset_mode: AutoresetMode | str | None = None,
         copy: bool = True,
         infos: str = "gymnasium",
@@ -108,12 +113,14 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
-        guarded, cores = step_timeout is not None or on_failure is not None, bell.cores()
+        # with groups the caller has a policy to ask meanwhile
+        guarded = step_timeout is not None or on_failure is not None or groups != 1
+        cores = bell.cores()
         starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
         starting["start_timeout"] = start_timeout
 
-        def shares(n: int, waits: bool = False) -> tuple[int | None, int]:
-            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits)
+        def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
+            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits, using=using)
 
         if isinstance(envs, OwnedVectors):
             envs.check(kwargs or wrappers or imports, on_failure)
@@ -123,13 +130,17 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
                 envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
             )
         self.num_envs = n = len(slots)
-        found = None
-        asked = not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores)
-        if asked:
-            found = measure_waiting(slots[0], **starting)
-        workers, inline = shares(n, found is not None and found.waits)
-        if asked:
-            tell(found, n, workers, inline)
+        self._groups = check_count(groups, n)
+        if not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores, guarded):
+            found, threads = measure(slots[0], n, **starting), policy_threads()
+            using, why = worth_using(n, cores, found, threads)
+            workers, inline = shares(n, why is Why.WAIT, using)
+            tell(found, n, workers, inline, why, threads)
+        else:
+            workers, inline = shares(n)
+            if inline:
+                text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
+                log.info(text, inline - 1, n, inline)
         self._pool = _start(
             slots,
             **starting,
@@ -162,7 +173,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self.render_mode = about["render_mode"]
         self.spec = _spec(envs, about["spec"])
         self._turns = Turns(self._pool, self._lockstep, type(self).__name__)
-        self._began, self._calls = monotonic(), 0
+        self._began, self._calls, self._group_steps = monotonic(), 0, np.zeros(n, np.int64)
         self._resets = np.zeros(n, np.int64)
         self._infos = batcher(style, n, on_failure not in (None, "raise"))
         self._no_infos: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self._infos({}, {})
@@ -170,8 +181,6 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         self._step = self._bind()
         if type(self).step is VectorEnv.step:  # a subclass that overrides it must be asked
             self.step = self._step  # type: ignore[method-assign, assignment]
-        if inline:
-            log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", inline - 1, n, inline)
 
     # -- step --------------------------------------------------------------------------------------------------------
 
@@ -333,7 +342,7 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
         """What it has done since it was made."""
         self._turns.check_open()
         elapsed, episodes = monotonic() - self._began, self._lockstep.episodes
-        steps = self._calls - self._lockstep.missed
+        steps = self._calls + self._group_steps - self._lockstep.missed
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             steps -= np.maximum(0, episodes - self._resets)
         restarts = np.array(self._pool.restarts, np.int64)
@@ -355,8 +364,13 @@ class VectorEnv(RolloutFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.Ve
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _ignores_after_ends(self) -> bool:
+        """Does a slot ignore its action in the step after an end?"""
+        return self.autoreset_mode is AutoresetMode.NEXT_STEP
+
     def _ignoring(self) -> Sequence[bool]:
-        return self._lockstep.call(Ask.OVER) if self.autoreset_mode is AutoresetMode.NEXT_STEP else ()
+        return self._lockstep.call(Ask.OVER) if self._ignores_after_ends else ()
 
     def _waited(self, state: AsyncState, timeout: float | None) -> Batch:
         try:

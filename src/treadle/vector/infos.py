@@ -31,7 +31,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.pool.batch import NO_NEWS, News
-from treadle.pool.info_rows import InfoRows, Structure
+from treadle.pool.info_rows import InfoRows
 from treadle.program.own_names import kept_as, own_names
 
 Infos = Mapping[int, dict[str, Any]]
@@ -72,6 +72,8 @@ def gymnasium_infos(
 ) -> dict[str, Any]:
     """Columns and masks; see the module. `own`: the vector's own names."""
     out = _left_free(columns(n, infos), own)
+    if not finals and not news:
+        return out
     if finals:
         mask = _mask(n, finals)
         out["final_obs"], out["_final_obs"] = _objects(n, {slot: final[0] for slot, final in finals.items()}), mask
@@ -151,7 +153,7 @@ def _final_infos(finals: Finals, news: Mapping[int, News], own: frozenset[str]) 
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:
     """Columns and masks of one dict a slot, in slot order."""
-    if type(infos) is InfoRows and (out := _columns_of_rows(n, infos)) is not None:
+    if type(infos) is InfoRows and not infos.rest and (out := _columns_of_rows(n, infos)) is not None:
         return out
     if len(infos) == n and (out := _columns_of_like(n, infos)) is not None:
         return out
@@ -167,38 +169,40 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
 
 
 def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
-    """The same where all slots have the same keys and types, which lie in one array. None: they have not."""
-    if infos.rest or len(infos.groups) != 1:
-        return None
-    ((schema, records),) = infos.records()
-    everywhere, slots = _everywhere(n), records["slot"]
-    if len(records) == n:
-        chosen, mask = slice(None) if (slots[:-1] < slots[1:]).all() else slots, everywhere
-    else:
-        chosen, mask = slots, np.zeros(n, np.bool_)
-        mask[slots] = True
-    fields = iter(range(len(schema.leaves)))
+    """The same from rows of numbers. None: slots have different kinds of values under the same key."""
+    out: dict[str, Any] = {}
+    groups = infos.groups
+    if len(groups) > 1:  # columns stand in the order in which slots have them
+        groups = sorted(groups, key=lambda group: min(group[1]))
+    for schema, slots, data in groups:
+        columns = schema.columns(data)
+        if schema.flat and slots == _every(n):
+            everywhere = _everywhere(n)
+            for key, mask, column in zip(schema.keys, schema.masks, columns):
+                out[key], out[mask] = column, everywhere.copy()
+        elif not _spread(n, out, schema.tree, list(slots), columns):
+            return None
+    return out
 
-    def column(kind: Any) -> Any:
-        if isinstance(kind, list):
-            return build(tuple(kind))
-        values = records[str(next(fields))]
-        out = (
-            np.empty(values.shape, values.dtype)
-            if mask is everywhere
-            else np.zeros((n, *values.shape[1:]), values.dtype)
-        )
-        out[chosen] = values
-        return out
 
-    def build(structure: Structure) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key, kind in structure:
-            out[key] = column(kind)
-            out[f"_{key}"] = mask.copy()
-        return out
-
-    return build(schema.structure)
+def _spread(n: int, out: dict[str, Any], tree: list[tuple[str, Any]], slots: list[int], columns: list[Any]) -> bool:
+    """Put values of some slots into columns, new ones where there are none. False when they do not go together."""
+    for key, at in tree:
+        inner = type(at) is list
+        if key not in out:
+            out[key] = {} if inner else np.zeros((n, *columns[at].shape[1:]), columns[at].dtype)
+            out[f"_{key}"] = np.zeros(n, np.bool_)
+        column = out[key]
+        if inner:
+            if type(column) is not dict or not _spread(n, column, at, slots, columns):
+                return False
+        else:
+            values = columns[at]
+            if type(column) is dict or column.dtype != values.dtype or column.shape[1:] != values.shape[1:]:
+                return False
+            column[slots] = values
+        out[f"_{key}"][slots] = True
+    return True
 
 
 def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
@@ -229,6 +233,11 @@ def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
 @cache
 def _everywhere(n: int) -> np.ndarray:
     return np.ones(n, np.bool_)
+
+
+@cache
+def _every(n: int) -> tuple[int, ...]:
+    return tuple(range(n))
 
 
 def _mask(n: int, slots: Iterable[int]) -> np.ndarray:

@@ -23,7 +23,8 @@ from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.batch import final_observation
 from treadle.pool.failure import bad_action
-from treadle.pool.line import BUSY_NS, OneSlot
+from treadle.pool.info_rows import InfoRows, gathered
+from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.member import Answered, Failed, Member
 from treadle.pool.messages import Extras, Op
@@ -65,7 +66,7 @@ class PartialBatches:
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
         self._requests: dict[int, tuple[Member, tuple[int, ...]]] = {}
         self._ready: deque[int] = deque()
-        self._infos: dict[int, dict[str, Any]] = {}
+        self._infos: dict[int, Any] = {}  # as `InfoRows.rows` has them
         self._loose: dict[int, list[Any]] = {}
         self._told: dict[int, Any] = {}
         self._errors: deque[WorkerError] = deque()
@@ -169,7 +170,7 @@ class PartialBatches:
                 if op is Op.STEP and mailed:
                     payload = group, {leaf: [by.get(slot) for slot in member.slots] for leaf, by in mailed.items()}
                 elif op is Op.STEP:
-                    payload = OneSlot.of(group[0]) if len(group) == 1 else (group, None)
+                    payload = Chosen.one(group[0]) if len(group) == 1 else (group, None)
                 id = self._pool.send(member, op, payload, self._block, tuple(group))
                 self._requests[id] = member, tuple(group)
                 self._state[group] = OUT
@@ -207,7 +208,7 @@ class PartialBatches:
                 self._state[slot] = READY
                 self._ready.append(slot)
         if extras is not None:
-            self._infos.update(extras.infos)
+            self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
             self._loose.update(extras.loose)
             self._told.update(extras.finals)
 
@@ -223,7 +224,7 @@ class PartialBatches:
             else:
                 values.append(array[index])
         terminated, truncated = (ends[index] for ends in self._ends)
-        infos = {row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos}
+        infos = gathered({row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos})
         finals = {}
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
             info, untold = self._told.pop(slots[row], ({}, None))

@@ -16,12 +16,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from treadle.errors import UsageError
+from treadle.pool.batch import Batch
 from treadle.pool.failure import Policy
+from treadle.pool.info_rows import joined
 from treadle.pool.lockstep import Lockstep
+from treadle.pool.parts import Part, parts_of
 from treadle.pool.pool import Pool
 from treadle.pool.rollouts import Rollouts, Strip
 from treadle.spaces import Mailed
 from treadle.vector.env_slot import Ask
+from treadle.vector.groups import GroupSteps, check_count
 from treadle.vector.next_obs import finals_of
 from treadle.vector.turns import one_at_a_time
 
@@ -114,11 +118,12 @@ class RolloutFace:
     _resets: np.ndarray
     _partial: Any
     _step: Callable[[Any], Any]
+    _check_groups: Callable[[], None]
     reset: Callable[..., Any]
     _rollouts: Rollouts | None = None
 
     @one_at_a_time
-    def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
+    def rollout(self, policy: Act | None = None, *, steps: int, groups: int = 1) -> Rollout:
         """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
 
         Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
@@ -133,6 +138,9 @@ class RolloutFace:
                 it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
                 whose seed decides).
             steps: how many, T.
+            groups: ask the policy about a group of slots at a time, while the other groups are stepped; see
+                `treadle.vector.groups`. It needs a policy, and actions of fixed shape. The rollout is the same as long
+                as what the policy does for a slot does not depend on the others (or on how often it was asked before).
 
         Raises:
             What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
@@ -146,9 +154,15 @@ class RolloutFace:
             raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
         if not (self._calls or self._resets.any()):
             self.reset()
+        count = check_count(groups, self.num_envs)
+        if count > 1:
+            self._check_groups()
+            if policy is None or self._lockstep.actions.loose:
+                raise UsageError("a rollout in groups needs a policy, and actions of a fixed shape")
         if self._rollouts is None:
             self._rollouts = Rollouts(self._lockstep)
-        filling = Filling(self, self._rollouts.take(steps), self._rollouts)
+        kind = Filling if count == 1 else GroupFilling
+        filling = kind(self, self._rollouts.take(steps), self._rollouts, count)
         try:
             filling.fill(policy, steps)
         finally:
@@ -159,8 +173,8 @@ class RolloutFace:
 class Filling:
     """One rollout in the making."""
 
-    def __init__(self, vector: Any, strip: Strip, rollouts: Rollouts) -> None:
-        self._vector, self._strip, self._rollouts = vector, strip, rollouts
+    def __init__(self, vector: Any, strip: Strip, rollouts: Rollouts, groups: int) -> None:
+        self._vector, self._strip, self._rollouts, self._groups = vector, strip, rollouts, groups
         self._lockstep: Lockstep = vector._lockstep
         self._infos: list[Any] = []
         self._actions: list[np.ndarray | None] = list(strip.actions)
@@ -188,12 +202,7 @@ class Filling:
             aim(first + t)
             lockstep.mailed = None
             seen, _, terminated, truncated, infos = step(actions)
-            if lockstep.mailed is not None:
-                self._make_room(lockstep.mailed)
-            for i, kept in enumerate(self._actions):
-                if kept is not None:
-                    mailed: Mailed = lockstep.mailed or {}
-                    kept[t] = mailed[i] if i in mailed else last[i]
+            self._keep_actions(t, slice(None), last, lockstep.mailed or {})
             if loose_actions:
                 self._loose_actions.append(actions)
             self._infos.append(infos)
@@ -230,12 +239,16 @@ class Filling:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, mailed: Mailed) -> None:
-        """Widen arrays of float actions that cannot hold what was given instead of their dtype."""
+    def _keep_actions(self, t: int, rows: slice, last: list[np.ndarray | None], mailed: Mailed) -> None:
+        """What step t was given, of some rows of `last`, or by message. Arrays of floats that cannot hold what was
+        given instead of their dtype are widened."""
         for i, given in mailed.items():
             kept = self._actions[i]
             if kept is not None and kept.dtype.kind == "f":
                 self._actions[i] = kept.astype(np.result_type(kept.dtype, np.asarray(given).dtype), copy=False)
+        for i, kept in enumerate(self._actions):
+            if kept is not None:
+                kept[t, rows] = mailed[i] if i in mailed else last[i][rows]  # type: ignore[index]  # fixed, too
 
     def _noted(self, seen: Any) -> Any:
         """Keep the leaves without a fixed shape, which have no place in the strip; they are tuples of n values."""
@@ -278,6 +291,74 @@ class Filling:
             begun = np.zeros_like(ends)
             begun[1:] = ends[:-1]
         return self._first_ids + np.cumsum(begun, axis=0, dtype=np.int64)
+
+
+class GroupFilling(Filling):
+    """The same, a group of slots at a time: the policy is asked about one while the others are stepped."""
+
+    def fill(self, policy: Act | None, steps: int) -> None:
+        assert policy is not None
+        parts = parts_of(self._lockstep, self._groups).parts
+        groups = [GroupSteps(self._vector, part) for part in parts]
+        last, aim = self._rollouts.last_actions(), self._strip.first
+        first = self._lockstep.observations.flatten(self._noted(self._seen))
+        seen = [self._lockstep.observations.unflatten([leaf[part.rows] for leaf in first]) for part in parts]
+        said: list[Batch] = []
+        try:
+            for t in range(steps + 1):
+                for k, (group, part) in enumerate(zip(groups, parts, strict=True)):
+                    if t:
+                        said.append(group.current())
+                        seen[k] = self._arrived(group, said[-1], t - 1, steps)
+                    if t < steps:
+                        actions = policy(seen[k])
+                        part.leases.aimed, part.mailed = aim + t, None
+                        group.post(actions)
+                        self._keep_actions(t, part.rows, last, part.mailed or {})
+                if t:
+                    self._note_all(parts, said, seen)
+                    said.clear()
+        finally:
+            for part in parts:
+                part.leases.aimed = None
+        self._terminal = dict(sorted(self._terminal.items()))
+
+    def _arrived(self, group: GroupSteps, batch: Batch, t: int, steps: int) -> Any:
+        """Keep what step t has brought a group; returns what it sees now."""
+        part, vector = group.part, self._vector
+        seen, _, terminated, truncated, _ = group.five(batch._replace(infos={}, finals={}, news={}))
+        for slot, (observation, _) in batch.finals.items():
+            self._terminal[t, slot] = observation
+        if vector._pool.policy is not Policy.RAISE:
+            self._strip.valid[t, part.rows] = part.valid
+        if self._held and t + 1 < steps and (over := terminated | truncated).any():
+            rows = np.flatnonzero(over).tolist()
+            slots = [part.slots[row] for row in rows]
+            for row, slot in zip(rows, slots, strict=True):
+                self._terminal[t, slot] = self._row_of(seen, row)
+            part.leases.aimed = None
+            vector._resets[slots] += 1
+            fresh = group.five(part.reset(slots=slots))[0]
+            for array, leaf in zip(self._strip.observations, self._lockstep.observations.flatten(fresh)):
+                if array is not None:  # `seen` is over the same memory
+                    array[t + 1][slots] = leaf[rows]
+            seen = fresh if self._loose else seen
+        return seen
+
+    def _note_all(self, parts: list[Part], said: list[Batch], seen: list[Any]) -> None:
+        """Keep the infos of all groups' steps as those of one, and leaves without a fixed shape."""
+        vector, layout = self._vector, self._lockstep.observations
+        infos = joined([batch.infos for batch in said])
+        finals = dict(sorted((slot, final) for batch in said for slot, final in batch.finals.items()))
+        news = dict(sorted((slot, new) for batch in said for slot, new in batch.news.items()))
+        self._infos.append(vector._infos(infos, finals, news) if infos or finals or news else vector._no_infos())
+        if self._loose:
+            values: list[Any] = [[None] * vector.num_envs for _ in layout.leaves]
+            for part, each in zip(parts, seen, strict=True):
+                leaves = layout.flatten(each)
+                for i in layout.loose:
+                    values[i][part.rows] = leaves[i]
+            self._loose_values.append([tuple(each) for each in values])
 
 
 __all__ = ["Rollout", "RolloutFace"]

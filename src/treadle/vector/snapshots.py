@@ -28,6 +28,7 @@ class SnapshotFace:
     _lockstep: Lockstep
     _turns: Turns
     _calls: int
+    _group_steps: np.ndarray
     _resets: np.ndarray
 
     @one_at_a_time
@@ -67,6 +68,7 @@ class SnapshotFace:
             "states": states,
             "standing": standing.take(self._lockstep),
             "calls": self._calls,
+            "group_steps": self._group_steps.copy(),
             "resets": self._resets.copy(),
             "spaces": (self.action_space, self.single_action_space),
         }
@@ -87,6 +89,7 @@ class SnapshotFace:
         self.set_states(kept["states"])
         standing.put(self._lockstep, kept["standing"])
         self._calls = kept["calls"]
+        self._group_steps[:] = kept.get("group_steps", 0)
         self._resets[:] = kept["resets"]
         for space, before in zip((self.action_space, self.single_action_space), kept["spaces"], strict=True):
             space.__dict__.update(before.__dict__)

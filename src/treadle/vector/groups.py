@@ -1,0 +1,264 @@
+"""Groups: the policy works on some of the slots while the workers step the others.
+
+A policy that takes as long as the steps leaves the cores idle while it thinks, and is left idle while they step. With
+two groups each has something to do all the time. Within a group everything is as for all slots: lockstep, the same
+episodes for the same seeds, arrays that are the caller's to keep, one row a slot in slot order.
+
+What can be had: let a policy take p for a group, and all cores together e for stepping one. Without groups a group's
+share of a batch takes p + e (the policy's time for twice as many rows being twice as long), with them max(p, e); where
+the policy computes on one of the same W cores, max(p, e + p / W).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import BadAction, ClosedPool, UsageError, WorkerError
+from treadle.pool.batch import Batch
+from treadle.pool.lockstep import Lockstep
+from treadle.pool.messages import Op
+from treadle.pool.parts import Part, Parts, parts_of
+from treadle.pool.pool import Pool
+from treadle.vector.actions import Mender
+from treadle.vector.env_slot import Ask
+from treadle.vector.orders import Options, Orders, Seeds, orders_of_all
+from treadle.vector.turns import Turns, one_at_a_time
+
+Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
+
+
+class GroupSteps:
+    """A part of a vector's slots, spoken to as the vector itself would be."""
+
+    def __init__(self, vector: Any, part: Part) -> None:
+        self._vector, self.part = vector, part
+        self._mender = Mender(vector.single_action_space, len(part.slots), self._ignoring)
+
+    def post(self, actions: Any) -> None:
+        """Begin a step. Raises what `VectorEnv.step` raises about actions and slots."""
+        try:
+            self.part.post_step(actions)
+        except BadAction:
+            mended = self._mender.mend(actions)
+            if mended is None:
+                raise
+            self.part.post_step(mended)
+
+    def current(self) -> Batch:
+        """What has come of it; see `Part.current`."""
+        flight, vector = self.part._flight, self._vector
+        stepped = flight is not None and flight.op is Op.STEP
+        try:
+            batch = self.part.current()
+        except WorkerError as error:
+            partial = getattr(error, "partial", None)
+            if isinstance(partial, Batch):
+                error.partial = self.five(partial)
+            raise
+        if stepped:
+            vector._group_steps[self.part.rows] += 1
+        return batch
+
+    def five(self, batch: Batch) -> Five:
+        """The five parts of a step, of the group's rows."""
+        observations, rewards, terminated, truncated, infos = self._vector._handed(batch)
+        return observations, rewards, terminated, truncated, _rows(infos, self.part.rows)
+
+    def _ignoring(self) -> Sequence[bool]:
+        return self.part.call(Ask.OVER) if self._vector._ignores_after_ends else ()
+
+
+def _rows(infos: Any, rows: slice) -> Any:
+    """Of infos of all slots, in any of the three forms, those of some."""
+    if isinstance(infos, dict):
+        return {key: _rows(column, rows) for key, column in infos.items()}
+    return infos[rows]
+
+
+class Group:
+    """Some of a vector's slots, in a loop over `VectorEnv.groups`. Arrays have a row for each of them, in slot order.
+
+    Attributes:
+        slots: which, as an index of arrays that have one entry for each slot of the vector.
+        num_envs: how many, k.
+        t: steps that it has taken in this loop; 0: none, and what follows is what there is to be seen before the first.
+        observations: tree of [k, ...].
+        rewards: float64[k].
+        terminated, truncated: bool[k].
+        infos: as the vector's, columns of k values.
+        valid: bool[k]: False on rows that are no transition.
+    """
+
+    observations: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: Any
+    valid: np.ndarray
+
+    def __init__(self, loop: GroupLoop, steps: GroupSteps) -> None:
+        self._loop, self._steps, self._turns = loop, steps, loop.vector._turns
+        self.slots, self.num_envs, self.t = steps.part.rows, len(steps.part.slots), -1
+
+    def __repr__(self) -> str:
+        return f"<Group: slots {list(self._steps.part.slots)}, {self.t:,} steps>"
+
+    @one_at_a_time
+    def step(self, actions: Any) -> None:
+        """Begin a step with k actions. It is waited for when the group's turn has come again.
+
+        Raises BadAction, with nothing sent; ClosedVector; UsageError for a group that is under way or has taken all of
+        its steps, and as `VectorEnv.step`.
+        """
+        self._check("step()")
+        if self.t == self._loop.steps:
+            raise UsageError(f"the group has taken the {self.t} steps of this loop: the next loop goes on from here")
+        try:
+            self._steps.post(actions)
+        except ClosedPool as error:
+            raise self._turns.closed() from error
+
+    @one_at_a_time
+    def reset(self, *, seed: Seeds = None, options: Options | None = None) -> tuple[Any, Any]:
+        """Reset the group's slots, or those of options["reset_mask"] (bool[k]): needed in DISABLED mode, where an
+        episode has ended. Waits for them; the other groups are stepped meanwhile.
+
+        Args:
+            seed: slot i of the vector gets seed + i; or one for each of the k slots.
+            options: as of `VectorEnv.reset`, for k slots.
+
+        Returns:
+            observations and infos, of k rows; `observations` are these from now on.
+        """
+        self._check("reset()")
+        part, vector = self._steps.part, self._loop.vector
+        seeds = [int(seed) + slot for slot in part.slots] if isinstance(seed, int | np.integer) else seed
+        orders = orders_of_all(self.num_envs, seeds, options)
+        chosen = list(part.slots) if orders.slots is None else [part.slots[row] for row in orders.slots]
+        seeds, given, _ = vector._ordered(Orders(orders.seeds, orders.options, chosen))
+        try:
+            batch = part.reset(seeds, given, chosen)
+        except WorkerError as error:
+            if isinstance(error.partial, Batch):  # type: ignore[attr-defined]  # of a reset it is one
+                error.partial = self._steps.five(error.partial)  # type: ignore[attr-defined]
+            raise
+        self.observations, _, _, _, infos = self._steps.five(batch)
+        return self.observations, infos
+
+    @one_at_a_time
+    def _arrive(self) -> None:
+        batch = self._steps.current()
+        self.observations, self.rewards, self.terminated, self.truncated, self.infos = self._steps.five(batch)
+        self.valid = self._steps.part.valid
+        self.t += 1
+
+    def _check(self, what: str) -> None:
+        self._turns.check_open()
+        self._loop.check()
+        if self._steps.part.under_way:
+            raise UsageError(f"{what} of a group that is under way: it comes again in the loop when it has arrived")
+
+
+class GroupLoop(Iterator[Group]):
+    """See `VectorEnv.groups`."""
+
+    def __init__(self, vector: Any, parts: Parts, steps: int | None) -> None:
+        self.vector, self.steps, self._parts = vector, steps, parts
+        self._waiting = deque(Group(self, GroupSteps(vector, part)) for part in parts.parts)
+        self._out: Group | None = None  # the caller has it
+
+    def check(self) -> None:
+        """Raises UsageError when something else has been asked of the vector since it began."""
+        if self._parts.over or self.vector._loop is not self:
+            raise UsageError(
+                "this loop over groups has ended, as something else was asked of the vector meanwhile: begin another "
+                "one, it goes on from where the slots are"
+            )
+
+    def __next__(self) -> Group:
+        group, self._out = self._out, None
+        if group is not None and group._steps.part.under_way:
+            self._waiting.append(group)
+        if not self._waiting:
+            raise StopIteration
+        self.vector._turns.check_open()
+        self.check()
+        group = self._waiting.popleft()
+        try:
+            group._arrive()
+        except BaseException:
+            self._waiting.appendleft(group)
+            raise
+        self._out = group
+        return group
+
+
+class GroupsFace:
+    """The part of a vector that steps in groups."""
+
+    num_envs: int
+    _pool: Pool
+    _lockstep: Lockstep
+    _turns: Turns
+    _calls: int
+    _resets: np.ndarray
+    _partial: Any
+    _groups: int
+    _loop: GroupLoop | None = None
+    reset: Callable[..., Any]
+
+    @one_at_a_time
+    def groups(self, *, steps: int | None = None) -> Iterator[Group]:
+        """A loop over the vector's groups (`groups=` of its constructor), in turn, from where the slots are. The first
+        loop resets them if nobody has.
+
+            for group in envs.groups(steps=128):
+                observations[group.t, group.slots] = group.observations
+                if group.t < 128:
+                    group.step(policy(group.observations))
+
+        A group comes with what its last step has brought. `Group.step` begins its next one and returns at once; then
+        the next group comes, as soon as it has arrived. A group that is not stepped rests: it does not come again, and
+        the loop is over when all of them rest. Group i of k is the slots i, i + k, i + 2k, ...: `Group.slots`.
+
+        Whatever else is asked of the vector (`step`, `reset`, `rollout`, `call`, ...) ends the loop: steps that are
+        under way are finished, and what they have brought is dropped, as far as it is not to be seen afterwards. To
+        leave it (`break`) is no call: another loop goes on with them, and nothing is lost.
+
+        Args:
+            steps: how many each group takes at most; it comes once more than that, with the results of the last. None:
+                no limit.
+
+        Raises:
+            From the loop, what `step` raises; `partial` has the group's rows. UsageError: this vector has been used for
+            partial batches, or its workers own vectorised environments.
+        """
+        self._turns.check_free("groups")
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1):
+            raise UsageError(f"groups() takes a whole number of steps, at least one, or None, got steps={steps!r}")
+        self._check_groups()
+        if not (self._calls or self._resets.any()):
+            self.reset()
+        loop = self._loop = GroupLoop(self, parts_of(self._lockstep, self._groups), steps)
+        return loop
+
+    def _check_groups(self) -> None:
+        """Raises UsageError where slots cannot be stepped in groups."""
+        if self._partial is not None:
+            raise UsageError("groups go on from the last batch of all slots: use another vector for partial batches")
+        if any(about.metadata.get("together") for about in self._pool.descriptions):
+            raise UsageError("rows of a vectorised environment are stepped together: there are no groups of them")
+
+
+def check_count(groups: Any, n: int) -> int:
+    """How many groups n slots are to be stepped in. Raises UsageError unless it is a whole number from 1 to n."""
+    if isinstance(groups, bool) or not isinstance(groups, int | np.integer) or not 1 <= groups <= n:
+        raise UsageError(f"groups must be a whole number from 1 to the number of slots ({n}), got {groups!r}")
+    return int(groups)
+
+
+__all__ = ["Group", "GroupLoop", "GroupSteps", "GroupsFace", "check_count"]
