@@ -17,7 +17,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -34,29 +33,8 @@ from benchmarks.workloads import SEED, WORKLOADS
 DRAWN = 256  # actions that a random policy draws at once
 
 
-def make_minigrid() -> gym.Env[Any, Any]:
-    """Makes MiniGrid's DoorKey: a dict of an image, a direction and the mission as text."""
-    import minigrid
-
-    gym.register_envs(minigrid)
-    return gym.make("MiniGrid-DoorKey-8x8-v0")
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is collected. episodes: about ten seconds of work, so that the first second and the last episodes do not
-    tell."""
-
-    make: Callable[[], gym.Env[Any, Any]]
-    episodes: int
-
-
-TASKS = {
-    "cartpole": Task(WORKLOADS["cartpole"].make, 40_000),
-    "pong": Task(WORKLOADS["pong"].make, 64),
-    "halfcheetah": Task(partial(gym.make, "HalfCheetah-v5"), 400),
-    "minigrid": Task(make_minigrid, 300),
-}
+# about ten seconds of work, so that the first second and the last episodes do not tell
+EPISODES = {"cartpole": 40_000, "pong": 64, "halfcheetah": 400, "minigrid": 300}
 
 
 def drawing(space: gym.Space[Any], seed: int) -> Callable[[], Any]:
@@ -80,7 +58,7 @@ def drawing(space: gym.Space[Any], seed: int) -> Callable[[], Any]:
 
 def playing(name: str, reseed: bool, seed: int) -> Run:
     """What a process of the limit does: one env, random actions, nothing kept."""
-    env = TASKS[name].make()
+    env = WORKLOADS[name].make()
     env.reset(seed=seed)
     draw, step, reset, seeds = drawing(env.action_space, seed), env.step, env.reset, itertools.count(10**6 * seed)
 
@@ -113,7 +91,7 @@ def treadle(name: str, workers: int, seconds: float) -> Measure:
 
         def run() -> tuple[int, float]:
             stored = collect_dataset(
-                TASKS[name].make, out=out, episodes=TASKS[name].episodes, seed=SEED, workers=workers, force=True
+                WORKLOADS[name].make, out=out, episodes=EPISODES[name], seed=SEED, workers=workers, force=True
             )
             assert stored.summary is not None
             return stored.summary.steps, stored.summary.seconds
@@ -132,7 +110,7 @@ def data_collector(name: str, workers: int, seconds: float) -> Measure:
     os.environ["MINARI_DATASETS_PATH"] = directory
     try:
         # ALE's reset has an info that its steps lack, which the collector cannot record
-        env = DataCollector(TASKS[name].make(), record_infos=name != "pong")
+        env = DataCollector(WORKLOADS[name].make(), record_infos=name != "pong")
         draw = drawing(env.action_space, SEED)
 
         def run() -> tuple[int, float]:
@@ -162,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collecting", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant on each row (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="timed seconds of the limits and the loop (3)")
-    parser.add_argument("--only", default=",".join(TASKS), help="rows (%(default)s)")
+    parser.add_argument("--only", default=",".join(EPISODES), help="rows (%(default)s)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (all)")
     options = parser.parse_args(argv)
     facts: dict[str, Any] = machine()
