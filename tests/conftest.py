@@ -250,15 +250,21 @@ def open_fds() -> dict[int, str]:
 
 
 def held_by_strangers(name: str, ours: set[int]) -> bool:
-    """Whether a process that is not ours maps or holds /dev/shm/`name`: then somebody else on this machine made it."""
-    path = str(SHM / name)
+    """Whether a process that is not ours maps or holds /dev/shm/`name`: then somebody else on this machine made it.
+
+    A file is known by its number: glibc makes a semaphore under another name, which is the one that /proc shows.
+    """
+    try:
+        file = os.stat(SHM / name)
+    except FileNotFoundError:
+        return True  # it is nobody's any more
+    mapped = f" {os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x} {file.st_ino} "
     for pid in all_processes().keys() - ours - {os.getpid()}:
         with contextlib.suppress(OSError):
-            if path in (PROC / str(pid) / "maps").read_text(errors="replace"):
+            if mapped in (PROC / str(pid) / "maps").read_text(errors="replace"):
                 return True
-            for fd in (PROC / str(pid) / "fd").iterdir():
-                if os.readlink(fd) == path:
-                    return True
+            if any(os.path.samestat(fd.stat(), file) for fd in (PROC / str(pid) / "fd").iterdir() if fd.exists()):
+                return True
     return False
 
 
