@@ -6,11 +6,15 @@ Called only after the pool has refused a batch (nothing was sent), so it costs n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
+
+from treadle.errors import BadAction
+
+T = TypeVar("T")
 
 
 class Mender:
@@ -26,6 +30,17 @@ class Mender:
 
     def __init__(self, space: gym.Space, n: int, ignored: Callable[[], Sequence[bool]]) -> None:
         self._space, self._n, self._ignored = space, n, ignored
+
+    def given(self, take: Callable[[Any], T], actions: Any) -> T:
+        """What `take` makes of the actions, or of mended ones where it refuses them. Raises BadAction, and what `take`
+        raises."""
+        try:
+            return take(actions)
+        except BadAction:
+            mended = self.mend(actions)
+            if mended is None:
+                raise
+            return take(mended)
 
     def mend(self, actions: Any) -> Any | None:
         """Actions to try instead; None when there is nothing to mend."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import BadAction, ClosedPool, UsageError, WorkerError
+from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
@@ -40,13 +40,7 @@ class GroupSteps:
 
     def post(self, actions: Any) -> None:
         """Begin a step. Raises what `VectorEnv.step` raises about actions and slots."""
-        try:
-            self.part.post_step(actions)
-        except BadAction:
-            mended = self._mender.mend(actions)
-            if mended is None:
-                raise
-            self.part.post_step(mended)
+        self._mender.given(self.part.post_step, actions)
 
     def current(self) -> Batch:
         """What has come of it; see `Part.current`."""

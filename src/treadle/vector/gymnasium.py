@@ -242,13 +242,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its result. Raises AlreadyPending, BadAction, ClosedVector."""
         self._turns.check_free("step_async")
-        try:
-            self._lockstep.post_step(actions)
-        except BadAction:
-            mended = self._mender.mend(actions)
-            if mended is None:
-                raise
-            self._lockstep.post_step(mended)
+        self._mender.given(self._lockstep.post_step, actions)
         self._turns.state = AsyncState.WAITING_STEP
 
     @one_at_a_time
