@@ -126,10 +126,11 @@ def _time_in_line(pool: Pool) -> float:
 
 def compute_beside() -> float:
     """Compute for BESIDE seconds; the part of them that this thread stood in line for a core."""
-    began, stood = perf_counter(), _stood()
+    own = "/proc/thread-self"
+    began, stood = perf_counter(), _schedstat(own)[1]
     while (elapsed := perf_counter() - began) < BESIDE:
         pass
-    return (_stood() - stood) / elapsed
+    return (_schedstat(own)[1] - stood) / elapsed
 
 
 class _Probe(Program):
@@ -187,30 +188,25 @@ def _measured(elapsed: float, ran: float, steps: int) -> Measured:
     return Measured(elapsed / steps, min(1.0, max(0.0, 1.0 - ran / elapsed)))
 
 
-def _stood() -> float:
-    """Seconds that this thread has stood in line for a core."""
+def _schedstat(task: str) -> tuple[float, float]:
+    """Seconds that a thread has run so far, and that it has stood in line for a core; `task`: its folder in /proc.
+
+    (0, 0) for a thread that has just ended, on a kernel without these figures, and where there is no Linux.
+    """
     try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) * 1e-9
-    except OSError:  # no Linux, or a kernel without these figures
-        return 0.0
+        with open(f"{task}/schedstat") as file:
+            ran, stood, *_ = file.read().split()
+    except OSError:
+        return 0.0, 0.0
+    return int(ran) * 1e-9, int(stood) * 1e-9
 
 
 def times_of(pid: int | None) -> tuple[float, float]:
-    """Seconds that a process's threads have run so far, and that they have stood in line for a core.
-
-    From Linux's /proc/PID/task/*/schedstat; (0, 0) where there is none.
-    """
-    ran = stood = 0
+    """Seconds that a process's threads have run so far, and that they have stood in line for a core."""
     tasks = f"/proc/{pid}/task"
-    for task in os.listdir(tasks) if os.path.isdir(tasks) else ():
-        try:
-            with open(f"{tasks}/{task}/schedstat") as file:
-                fields = file.read().split()
-        except OSError:  # a thread that has just ended, or a kernel without these figures
-            continue
-        ran, stood = ran + int(fields[0]), stood + int(fields[1])
-    return ran * 1e-9, stood * 1e-9
+    threads = os.listdir(tasks) if os.path.isdir(tasks) else []
+    times = [_schedstat(f"{tasks}/{thread}") for thread in threads]
+    return sum(ran for ran, _ in times), sum(stood for _, stood in times)
 
 
 def policy_threads() -> int:
