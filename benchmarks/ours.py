@@ -64,6 +64,39 @@ class WorkerEach(Treadle):
         return None if row.n_envs <= MOST_PROCESSES else f"{row.n_envs} processes"
 
 
+class BatchesSession:
+    """Takes batch after batch, by `_batch`, which returns how many steps were in it.
+
+    each: how many steps of a slot the time from one batch to the next is that of.
+    """
+
+    each = 1
+
+    def __init__(self, envs: Any, row: Row) -> None:
+        self._envs, self._act = envs, actions_of(row)
+
+    def run(self, seconds: float) -> Measure:
+        at: list[float] = []
+        found = measure(lambda: self._stretch(seconds, at))
+        return replace(found, **quantiles(at, 1e3 / self.each))
+
+    def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
+        take, clock, steps = self._batch, perf_counter, 0
+        start = now = clock()
+        at.append(start)
+        while now - start < seconds or not steps:
+            steps += take()
+            now = clock()
+            at.append(now)
+        return steps, now - start
+
+    def _batch(self) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._envs.close()
+
+
 class Partial(Treadle):
     """By `send` and `recv`: whichever environments are ready first, `batch` at a time (None: half of them)."""
 
@@ -75,35 +108,24 @@ class Partial(Treadle):
         return PartialSession(self.vector(row, workers), row, self._batch or max(1, row.n_envs // 2))
 
 
-class PartialSession:
+class PartialSession(BatchesSession):
     """Requests stay out from one run to the next: every env is busy when the clock starts, and when it stops."""
 
-    def __init__(self, envs: Any, row: Row, batch: int) -> None:
-        self._envs, self._batch, self._act = envs, batch, actions_of(row)
+    def __init__(self, envs: Any, row: Row, least: int) -> None:
+        super().__init__(envs, row)
+        self._least = least
         envs.async_reset(seed=SEED)
 
-    def run(self, seconds: float) -> Measure:
-        at: list[float] = []
-        found = measure(lambda: self._stretch(seconds, at))
-        return replace(found, **quantiles(at))
-
-    def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
-        envs, act, batch, count, clock = self._envs, self._act, self._batch, np.count_nonzero, perf_counter
-        steps = 0
-        start = now = clock()
-        at.append(start)
-        while now - start < seconds or not steps:
-            observations, _, _, _, infos = envs.recv(min=batch, max=envs.num_envs)
-            steps += int(count(infos["valid"]))
-            ids = infos["env_id"]
-            envs.send(act(observations, ids), ids)
-            now = clock()
-            at.append(now)
-        return steps, now - start
+    def _batch(self) -> int:
+        envs = self._envs
+        observations, _, _, _, infos = envs.recv(min=self._least, max=envs.num_envs)
+        ids = infos["env_id"]
+        envs.send(self._act(observations, ids), ids)
+        return int(np.count_nonzero(infos["valid"]))
 
     def close(self) -> None:
         self._envs.recv(min=self._envs.num_envs)  # what is still out
-        self._envs.close()
+        super().close()
 
 
 class Rollouts(Treadle):
@@ -115,29 +137,12 @@ class Rollouts(Treadle):
         return RolloutSession(envs, row)
 
 
-class RolloutSession:
-    """A batch's time is a rollout's divided by its steps."""
+class RolloutSession(BatchesSession):
+    each = T
 
-    def __init__(self, envs: Any, row: Row) -> None:
-        self._envs, self._act = envs, actions_of(row)
-
-    def run(self, seconds: float) -> Measure:
-        at: list[float] = []
-        found = measure(lambda: self._stretch(seconds, at))
-        return replace(found, **quantiles(at, 1e3 / T))
-
-    def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
-        act, steps = self._act, 0
-        start = now = perf_counter()
-        at.append(start)
-        while now - start < seconds or not steps:
-            steps += int(np.count_nonzero(self._envs.rollout(lambda seen: act(seen, None), steps=T).valid))
-            now = perf_counter()
-            at.append(now)
-        return steps, now - start
-
-    def close(self) -> None:
-        self._envs.close()
+    def _batch(self) -> int:
+        rollout = self._envs.rollout(lambda seen: self._act(seen, None), steps=T)
+        return int(np.count_nonzero(rollout.valid))
 
 
 class Groups(Treadle):
@@ -149,35 +154,19 @@ class Groups(Treadle):
         return GroupsSession(envs, row)
 
 
-class GroupsSession:
+class GroupsSession(BatchesSession):
     """One loop for all runs; between two of them the caller holds a group. A batch is a group's."""
 
     def __init__(self, envs: Any, row: Row) -> None:
-        self._envs, self._act, self._loop = envs, actions_of(row), envs.groups()
+        super().__init__(envs, row)
+        self._loop = envs.groups()
         self._group = next(self._loop)
 
-    def run(self, seconds: float) -> Measure:
-        at: list[float] = []
-        found = measure(lambda: self._stretch(seconds, at))
-        return replace(found, **quantiles(at))
-
-    def _stretch(self, seconds: float, at: list[float]) -> tuple[int, float]:
-        loop, act, group, count, clock = self._loop, self._act, self._group, np.count_nonzero, perf_counter
-        steps = 0
-        start = now = clock()
-        at.append(start)
-        while now - start < seconds or not steps:
-            group.step(act(group.observations, group.slots))
-            group = next(loop)
-            if group.t:
-                steps += int(count(group.valid))
-            now = clock()
-            at.append(now)
-        self._group = group
-        return steps, now - start
-
-    def close(self) -> None:
-        self._envs.close()
+    def _batch(self) -> int:
+        group = self._group
+        group.step(self._act(group.observations, group.slots))
+        group = self._group = next(self._loop)
+        return int(np.count_nonzero(group.valid)) if group.t else 0
 
 
 def _share(row: Row, cores: int) -> int:
