@@ -268,6 +268,12 @@ def held_by_strangers(name: str, ours: set[int]) -> bool:
     return False
 
 
+def own_shm() -> set[str]:
+    """What lies in /dev/shm, but for what strangers hold: a test run beside this one, say."""
+    ours = {process.pid for process in session_processes(set()).values()}
+    return {name for name in os.listdir(SHM) if not held_by_strangers(name, ours)}
+
+
 def residue(before: Snapshot, after: Snapshot) -> list[str]:
     """What `after` has that `before` had not, one line each; empty if nothing was left behind.
 

@@ -30,6 +30,7 @@ from kit import (
 )
 from scripts import Script, alive, descendants
 
+from conftest import own_shm
 from treadle.errors import ClosedPool, StartupFailed, UsageError
 from treadle.pool.pool import Pool
 from treadle.pool.roster import Roster
@@ -330,7 +331,7 @@ class Huge(gym.Env):
 
 
 def test_an_observation_of_100_megabytes() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = own_shm()
     with Pool([gym_env(Huge)], workers=1, blocks=1) as pool:
         pool.reset()
         for t in range(2, 4):
@@ -338,7 +339,7 @@ def test_an_observation_of_100_megabytes() -> None:
             assert batch.observations.shape == (1, 100 * 2**20)
             assert (batch.observations[0, :: 2**20] == t).all()
             assert batch.observations[0, -1] == t
-        assert set(os.listdir("/dev/shm")) == before
+        assert own_shm() == before
         with pytest.raises(MemoryError):
             Pool([gym_env(Huge)], workers=1, blocks=10**4)
 

@@ -10,6 +10,8 @@ import pytest
 from kit import until, within
 from scripts import PRELUDE, Script, alive, descendants, state
 
+from conftest import own_shm
+
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_the_caller_is_killed(doing: str, method: str) -> None:
 
 
 def test_the_whole_session_is_killed() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = own_shm()
     script = Script("""
         pool = Pool([gym_env(faults.HasChildren)] * 2, workers=2)
         pool.reset()
@@ -109,7 +111,7 @@ def test_the_whole_session_is_killed() -> None:
     os.killpg(script.process.pid, signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in below))
     script.end()
-    assert set(os.listdir("/dev/shm")) <= before
+    assert own_shm() <= before
 
 
 def test_a_fork_server_that_is_just_dying_is_replaced() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import own_shm
 from treadle.errors import ArenaError
 from treadle.pool import arena as arenas
 from treadle.pool.arena import ALIGN, PAGE, Arena
@@ -99,11 +100,11 @@ def test_arrays_outlive_it() -> None:
 
 
 def test_nothing_has_a_name(arena: Arena) -> None:
-    before = set(os.listdir("/dev/shm")), set(os.listdir(tempfile.gettempdir()))
+    before = own_shm(), set(os.listdir(tempfile.gettempdir()))
     plan = arena.plan()
     plan.add("u1", (PAGE,))
     arena.grow(plan)
-    assert set(os.listdir("/dev/shm")) <= before[0]
+    assert own_shm() <= before[0]
     assert not {name for name in set(os.listdir(tempfile.gettempdir())) - before[1] if name.startswith("treadle-")}
 
 
