@@ -1,7 +1,8 @@
 """What acts in the caller between two steps: nobody (ready-made actions), a torch network, something that waits.
 
 - `mlp`: two layers of 64 on flat observations; `cnn`: the three convolutions that agents play Atari with. Untrained,
-  actions drawn from what they say. `@2` after the name: torch with two threads, else one.
+  actions drawn from what they say. `@2` after the name: torch with two threads, else one; whoever runs a row sets them
+  before its vector is made (`benchmarks/seat.py`).
 - `wait`: 1.5 ms in which nothing is computed here, as when an accelerator is asked; `wait0.2`: 0.2 ms.
 - `burn1`: about 1 ms of plain Python.
 
@@ -35,7 +36,7 @@ class Policy:
     def make(self, workload: Workload, n_envs: int) -> Act:
         """Ready to act for the workload's envs; imports torch where it needs it."""
         if self.kind in ("mlp", "cnn"):
-            return _network(self.kind, self.threads, workload)
+            return _network(self.kind, workload)
         batches = workload.actions(n_envs)
         return _waiting(batches, self.ms) if self.kind == "wait" else _burning(batches, self.ms)
 
@@ -81,11 +82,10 @@ def _burning(batches: Sequence[np.ndarray], ms: float) -> Act:
     return act
 
 
-def _network(kind: str, threads: int, workload: Workload) -> Act:
+def _network(kind: str, workload: Workload) -> Act:
     import torch
     from torch import nn
 
-    torch.set_num_threads(threads)
     torch.manual_seed(0)
     env = workload.make()
     space = env.observation_space[workload.seen] if workload.seen else env.observation_space

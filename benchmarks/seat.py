@@ -43,7 +43,9 @@ def serve(asked: dict[str, Any], out: Any) -> None:
     row = parse_row(asked["row"])
     (contestant,) = [one for one in everyone() if one.name == asked["contestant"]]
     if row.policy is not None and row.policy.kind in ("mlp", "cnn"):
-        import torch  # noqa: F401  not a part of the vector's start
+        import torch  # not a part of the vector's start
+
+        torch.set_num_threads(row.policy.threads)  # as people do at the top of their scripts
 
     row.workload.make().close()  # nor are the environments' own modules
     began = perf_counter()
