@@ -45,7 +45,7 @@ def items_of(
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
-    repeat = whole(repeat, "repeat")
+    repeat = repeat if type(repeat) is int and repeat > 0 else whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
     wanted = state_wanted(return_state, checked is not None)
     if wanted == HANDLE and not store:

@@ -34,8 +34,8 @@ from treadle.plan.work import (
     packed,
     stacked,
 )
-from treadle.plan.workers import ExternalProcess, Future, Workers
-from treadle.pool.buffers import Buffer, BufferPool, Span
+from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
+from treadle.pool.buffers import Buffer, BufferPool, Region, Span
 from treadle.pool.failure import Policy
 from treadle.pool.interrupts import Later
 from treadle.pool.life import State
@@ -176,8 +176,6 @@ class BatchEnv:
     def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[int]]:
         """What came of the chunks, in order, and the rows of the store with the states that they led to."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
-        for workers in self._pools:
-            workers.pool.check()
         rows, targets, store = self._rows(items), [], self._store
         if items.return_state == HANDLE:
             store = self._open_store(None if not given or rows is not None else items.states[0])  # type: ignore[index]
@@ -241,7 +239,7 @@ class BatchEnv:
             for work, (at, start, end) in zip(works, regions, strict=True):
                 if start > at:
                     work.states = lay(buffer.memory, at, work.states)
-                work.region = buffer.region(start, end)
+                work.region = Region(buffer.segment, buffer.segments, start, end)
         return buffer
 
     def _scatter(self, works: list[Work], given: bool) -> tuple[list[Done], list[tuple[Workers, int]]]:
@@ -274,15 +272,16 @@ class BatchEnv:
             index, future, at = _first_settled(out)
             del out[index]
             load[at] -= 1
-            failed = future.exception()
-            if failed is None:
-                done[index] = future.result(), self._lanes[at]
-            elif given and _can_go_on(failed, future.workers):
+            if future.error is None:
+                done[index] = future.value, self._lanes[at]
+            elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
-                work.region = None if work.region is None else work.region.used_up()
+                work.region = (
+                    None if work.region is None else work.region._replace(start=work.region.end)
+                )  # no room left
                 todo.appendleft(index)
             elif error is None:
-                error = failed
+                error = future.error
         if error is not None:
             try:
                 raise error
@@ -414,7 +413,6 @@ class BatchEnv:
             env.close()
 
 
-TAKING = frozenset({State.IDLE, State.BUSY})
 ALL_BUT_GONE = frozenset(State) - {State.GONE}
 
 

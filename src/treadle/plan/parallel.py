@@ -144,7 +144,7 @@ class VectorizedEnv(PlanEnv):
         """
         if self._plan_env is None:
             items_of(actions, states, dt, return_state, repeat)  # before anything is started
-        self._ready()
+            self._ready()
         # the reference's signature has no `repeat`: an override that does not know it must work as it did there
         more = {} if repeat == 1 else {"repeat": repeat}
         return self.make_transitions(actions, states, dt, return_state=return_state, **more)
@@ -393,7 +393,7 @@ class ParallelEnv(VectorizedEnv):
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
-        return self._batch().make_transitions(actions, states, dt, return_state, repeat)
+        return (self._batch_env or self._batch()).make_transitions(actions, states, dt, return_state, repeat)
 
     def rollout_batch(
         self,

@@ -25,6 +25,7 @@ from treadle.pool.pool import Pool
 from treadle.program.registered import own_registrations
 
 AHEAD = 12  # requests that one worker may owe an answer to
+TAKING = frozenset({State.IDLE, State.BUSY})  # requests
 
 
 class Future:
@@ -37,8 +38,8 @@ class Future:
         self.workers, self.slot = workers, slot
         self._then = then
         self.settled = False
-        self._value: Any = None
-        self._error: BaseException | None = None
+        self.value: Any = None  # these two once it is settled
+        self.error: BaseException | None = None
 
     def __call__(self) -> Any:
         """Wait for the answer and return it, or raise what went wrong."""
@@ -52,7 +53,7 @@ class Future:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self._value
+        return self.value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does; what went wrong, None when nothing did."""
@@ -62,7 +63,7 @@ class Future:
             if left is not None and left <= 0:
                 raise TimeoutError(f"no answer within {timeout:g} s; it is still awaited")
             self.workers.pump(left)
-        return self._error
+        return self.error
 
     def done(self) -> bool:
         """Is the answer here? Never waits."""
@@ -77,7 +78,7 @@ class Future:
                 value = self._then(value)
             except Exception as raised:  # noqa: BLE001 - told to whoever asks for the answer
                 value, error = None, raised
-        self._value, self._error, self.settled = value, error, True
+        self.value, self.error, self.settled = value, error, True
 
 
 class Workers:
@@ -114,13 +115,12 @@ class Workers:
 
         Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """
-        self.pool.check()
         member = self.members[slot]
-        while member.state not in (State.IDLE, State.BUSY) or len(member.owed) >= AHEAD:
+        while member.state not in TAKING or len(member.owed) >= AHEAD:
+            self.pool.check()
             if member.state is State.GONE:
                 raise UsageError(f"slot {slot} was dropped when its worker died: it takes no more requests")
             self.pump(None)
-            self.pool.check()
         future = Future(self, slot, then)
         self._calls.submit(member, Op.CALL, {slot: (name, args, kwargs or {})}, (slot,), future)
         return future

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,21 +24,13 @@ if TYPE_CHECKING:
 BYTES = np.dtype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """A part of a buffer, as it travels: bytes `start` to `end`. `segments`: of the arena, when the buffer was new."""
 
     segment: int
     segments: list[tuple[int, int]]
     start: int
     end: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Region, (self.segment, self.segments, self.start, self.end)
-
-    def used_up(self) -> Region:
-        """The same, with no room left in it."""
-        return Region(self.segment, self.segments, self.end, self.end)
 
     def opened(self, arena: Arena) -> Any:
         """The whole buffer's memory, in the process that asks."""
@@ -91,10 +82,6 @@ class Buffer:
             if ref() is not None:
                 return False
         return self.writers is None or self.writers.over
-
-    def region(self, start: int, end: int) -> Region:
-        """A part of it, for a worker."""
-        return Region(self.segment, self.segments, start, end)
 
     def lend(self, shape: tuple[int, ...], dtype: Any, at: int, least: int) -> np.ndarray:
         """What lies at a place, as an array: the memory itself, or a copy of less than `least` bytes."""
