@@ -276,9 +276,8 @@ class BatchEnv:
                 done[index] = future.value, self._lanes[at]
             elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
-                work.region = (
-                    None if work.region is None else work.region._replace(start=work.region.end)
-                )  # no room left
+                if work.region is not None:  # what comes back goes by message: somebody may still write there
+                    work.region = work.region._replace(start=work.region.end)
                 todo.appendleft(index)
             elif error is None:
                 error = future.error
