@@ -170,34 +170,36 @@ class Collection:
 
     def _deal(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
-        members, dealt, rows = self.pool.members, self._dealt, self._recipe.rows
-        able = [each for each in members if each.state in life.ALIVE and each.index not in self._out]
+        dealt = self._dealt
+        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
         takers = [] if self._failure is not None else list(able)
         while takers:
             member = min(takers, key=lambda each: len(dealt[each.index]))
-            mine, suspects = dealt[member.index], self._suspects.get(member.index)
-            size, ahead = self.schedule.share(self.workers)
-            if suspects is not None and not mine:
-                if suspects:
-                    self._send(member, [suspects.pop(0)])
-                else:
-                    del self._suspects[member.index]
-                    continue
-            elif suspects is None and len(mine) < rows + ahead and len(member.owed) < MOST_ORDERS:
-                if chunk := self._next(max(size, rows - len(mine)), held):
-                    self._send(member, chunk)
-                    continue
-            takers.remove(member)
+            if indices := self._next(member, held):
+                self._send(member, indices)
+            else:
+                takers.remove(member)
         for member in able:
             if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
                 self._send(member, [])
 
-    def _next(self, most: int, held: int) -> list[int]:
-        schedule, least = self.schedule, self.workers * self._recipe.rows
+    def _next(self, member: Member, held: int) -> list[int]:
+        """What a worker is to make next. Empty: it has enough, or there is nothing."""
+        schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
+        suspects = self._suspects.get(member.index)
+        if suspects is not None:
+            if mine:
+                return []
+            if suspects:
+                return [suspects.pop(0)]
+            del self._suspects[member.index]
+        size, ahead = schedule.share(self.workers)
+        if len(mine) >= rows + ahead or len(member.owed) >= MOST_ORDERS:
+            return []
         found: list[int] = []
-        while len(found) < most:
+        while len(found) < max(size, rows - len(mine)):
             out = len(schedule.issued) + held
-            if out >= least and not self._room(out):
+            if out >= self.workers * rows and not self._room(out):
                 break
             index = schedule.take()
             if index is None:
