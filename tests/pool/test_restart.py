@@ -73,7 +73,7 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
             assert first.state is State.DEAD
             with pytest.raises(UsageError, match="dead"):
                 pool.send(first, Op.STREAM, {0: 1})
-            pool.restart(first)
+            pool.calls.restart(first)
             (started,) = events(pool, Started)
             assert started.member is first
             assert first.worker.pid != was
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_at_its_first_request_again_and_again() -> None:
             pool.send(member, Op.STREAM, {0: -1})
             (failed,) = events(pool, Failed)
             assert failed.error.exit_code == 9
-            pool.restart(member)
+            pool.calls.restart(member)
             events(pool, Started)
         assert numbers(pool, pool.send(member, Op.STREAM, {0: 3})) == [0, 1, 2]
 
@@ -102,7 +102,7 @@ def test_a_restart_can_be_delayed() -> None:
         os.kill(member.worker.pid, signal.SIGKILL)
         until(member.worker.ended)
         events(pool, Failed)
-        pool.restart(member, delay=0.2)
+        pool.calls.restart(member, delay=0.2)
         assert pool.poll(0.0) == []
         assert member.state is State.DEAD
         events(pool, Started)
@@ -121,13 +121,13 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
         (member,) = pool.members
         os.kill(member.worker.pid, signal.SIGKILL)
         events(pool, Failed)
-        pool.restart(member)
+        pool.calls.restart(member)
         (failed,) = events(pool, Failed)
         assert isinstance(failed.error, TaskRaised)
         assert isinstance(failed.error, ValueError)
         assert failed.error.where.phase == "init"
         marker.unlink()
-        pool.restart(member)
+        pool.calls.restart(member)
         events(pool, Started)
 
 
@@ -146,7 +146,7 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
         pool.roster.start_timeout = 0.5  # of the one that hangs, not of the first
         os.kill(member.worker.pid, signal.SIGKILL)
         events(pool, Failed)
-        pool.restart(member)
+        pool.calls.restart(member)
         with within(10.0):
             (failed,) = events(pool, Failed)
         assert failed.error.where.phase == "init"
@@ -157,7 +157,7 @@ def test_a_dropped_member_stays_gone() -> None:
         first, second = pool.members
         os.kill(first.worker.pid, signal.SIGKILL)
         events(pool, Failed)
-        pool.drop(first)
+        pool.calls.drop(first)
         assert first.state is State.GONE
         with pytest.raises(UsageError, match="gone"):
             pool.send(first, Op.STREAM, {0: 1})

@@ -12,7 +12,7 @@ from typing import Any
 from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.promise import Promise
 from treadle.pool import failure
-from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import Policy
 from treadle.pool.life import State
 from treadle.pool.member import Member
@@ -34,7 +34,7 @@ class Exchange:
         serial = pool.get("backend") == "serial"
         self.pool = Pool(factories, workers=None if serial else len(factories), rows=False, **pool)
         self._members = {slot: member for member in self.pool.members for slot in member.slots}
-        self._calls = Calls(self.pool)
+        self._calls = self.pool.calls
 
     def __len__(self) -> int:
         return self.pool.n
@@ -92,7 +92,7 @@ class Exchange:
                 promise.settle(None if extras is None else extras.infos.get(slot))
         elif isinstance(event, Lost):
             if event.verdict is Policy.RAISE:
-                self.pool.broken = self.pool.broken or event.error
+                self._calls.broken = self._calls.broken or event.error
             for promise, _ in event.tags:
                 promise.settle(error=event.error)
 

@@ -133,11 +133,11 @@ class Use:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._after, self._upto = exchange.pool.latest_id, sys.maxsize
+        self._after, self._upto = exchange.pool.calls.last_id, sys.maxsize
 
     def sent(self) -> None:
         """No more requests belong to it."""
-        self._upto = self._exchange.pool.latest_id
+        self._upto = self._exchange.pool.calls.last_id
 
     @property
     def over(self) -> bool:

@@ -1,46 +1,94 @@
-"""Calls: the pool's one book of requests under way, and the one place that decides what follows a worker's death.
+"""Calls: the pool's one book of requests under way. Here alone answers are taken from workers and the pool's bell is
+waited for (but for the fast lane of `Lockstep.step`), and here alone it is decided what follows a worker's death.
 
 `submit` hands a worker a request under a tag, which means something to whoever submits and nothing here; `poll` tells
-what has become of tags. A worker that dies, or is late where it is to be replaced, loses all tags that it had; whether
-another is started in its place, after how long, and when it is enough, follows from the pool's policy alone, by the
-table in `failure.py`. What a lost tag means (an item again, an index again, an error) its owner knows.
+what has become of tags: `Done`, `Lost`, or a worker is `Ready` that was started in another's place. A worker that dies,
+or is killed because it is late, loses all tags that it had; whether another is started in its place, after how long,
+and when it is enough, follows from the pool's policy alone, by the table in `failure.py`. What a lost tag means (an
+item again, an index again, a cut row, an error) its owner knows.
+
+A death is *observed* after the worker's last answers have been drained; what it means is `life.py`'s table.
+
+Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back, so it comes in a wait and
+leaves all calls open. In the caller's own slots users' code runs, which it must be able to cut short: the call that was
+cut is `Done` with a failure, and its slots are to be reset. An exception out of nowhere may come between the taking of
+an answer and its note, too: then nobody owes anything any more, and what is still open is looked for once more.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, NamedTuple
 
-from treadle.errors import WorkerError
-from treadle.pool import failure
-from treadle.pool.dispatch import Dispatch
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
+from treadle.pool import failure, life
+from treadle.pool.bell import SLICE, Waiting
 from treadle.pool.failure import Policy, Verdict
+from treadle.pool.ground import Grounding
+from treadle.pool.interrupts import Later
 from treadle.pool.life import State
-from treadle.pool.member import Answered, Member, PoolEvent, Started
-from treadle.pool.messages import Op, Reply
+from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent, Started
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request
+from treadle.pool.roster import Roster
+
+log = logging.getLogger("treadle")
+
+Order = tuple[Member, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
+
+STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
-class Done(NamedTuple):
-    """An answer to the request of a tag; a stream's tag has several, until `reply.last`."""
+class InFlight(NamedTuple):
+    """A request whose (last) answer is still to come."""
 
     tag: Any
     member: Member
+    id: int
+    op: Op
+    slots: tuple[int, ...]
+
+
+class Done(NamedTuple):
+    """An answer to a request; a stream has several, until `reply.last`.
+
+    `cut`: there is none, an interrupt has cut the caller's own share short: `reply` says so of each slot.
+    """
+
+    call: InFlight
     reply: Reply
+    cut: bool = False
+
+    @property
+    def tag(self) -> Any:
+        return self.call.tag
+
+    @property
+    def member(self) -> Member:
+        return self.call.member
 
 
 class Lost(NamedTuple):
-    """A worker has failed, and no answer of these tags' requests will come.
+    """A worker has failed, and no answer of these requests will come.
 
-    `verdict`: what becomes of the worker; it is on its way already. None: it lives, and was only late. RAISE is for the
-    owner of the tags to carry out: the worker is not replaced, and `error` is the reason.
+    `verdict`: what becomes of the worker. None: it lives, and was only late. RAISE is for the owner of the tags to
+    carry out: the worker is not replaced, and `error` is the reason. `delay`: seconds before another one is started.
     """
 
-    tags: list[Any]
+    calls: list[InFlight]
     member: Member
     error: WorkerError
     verdict: Policy | None
+    delay: float = 0.0
+
+    @property
+    def tags(self) -> list[Any]:
+        return [call.tag for call in self.calls]
 
 
 class Ready(NamedTuple):
@@ -54,78 +102,406 @@ Event = Done | Lost | Ready
 
 class Calls:
     """Args:
-    pool: whose workers are asked.
+        roster: the workers.
+        grounding: their memory.
+        policy, max_restarts, step_timeout: as of `Pool`.
+        remote: are there no slots of the caller's own?
+
+    Attributes:
+        lock: held while something is sent or taken, against a `close` from another thread.
+        last_id: the number of the latest request.
+        broken: what has ended the pool.
+        overruns: requests that took longer than step_timeout where it cannot be enforced.
     """
 
-    def __init__(self, pool: Dispatch) -> None:
-        self.pool = pool
-        self._open: dict[int, tuple[Any, Member]] = {}  # request -> its tag, and whose it is
+    def __init__(
+        self,
+        roster: Roster,
+        grounding: Grounding,
+        *,
+        policy: Policy,
+        max_restarts: int | None,
+        step_timeout: float | None,
+        remote: bool,
+    ) -> None:
+        self.roster, self.grounding, self.members = roster, grounding, roster.members
+        self.policy, self.max_restarts, self.step_timeout = policy, max_restarts, step_timeout
+        self.lock = threading.RLock()
+        self.closed = False
+        self.broken: WorkerError | None = None
+        self.last_id = self.overruns = 0
+        self._remote, self._pid = remote, os.getpid()
+        self._waiting: Waiting | None = None
+        self._open: dict[tuple[int, int], InFlight] = {}  # (member's index, request): the fast lane's has one number
+
+    def begin(self, longest: int) -> None:
+        """The workers are ready; `longest`: ns that the caller tries in a wait."""
+        self._waiting = Waiting(self.grounding.pool_bell, longest)
+
+    def check(self) -> None:
+        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        if self._pid != os.getpid():
+            raise UsageError("this pool belongs to the process that made it, not to a fork of it")
+        if self.closed:
+            raise ClosedPool("the pool is closed")
+        if self.broken is not None:
+            raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
+
+    # -- the book ----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         """Is anything awaited?"""
         return bool(self._open)
 
-    def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any) -> None:
+    def awaited(self, tag: Any) -> list[InFlight]:
+        """The requests of a tag that have yet to be answered."""
+        return [call for call in self._open.values() if call.tag is tag]
+
+    def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
         """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        self._open[self.pool.send(member, op, payload, slots=tuple(slots))] = tag, member
+        self.submit_all(op, [(member, payload, tuple(slots))], tag, block)
+
+    def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
+        """Send each of several members a request under one tag: all or, when one of them cannot be sent, none."""
+
+        def note(member: Member, id: int, slots: tuple[int, ...]) -> None:
+            self._open[member.index, id] = InFlight(tag, member, id, op, slots)
+
+        self._send(op, orders, block, note)
+
+    def adopt(self, member: Member, id: int, op: Op, block: int, tag: Any) -> None:
+        """A request of all the member's slots that the fast lane has posted is under way under this tag."""
+        member.owe(Request(id, op, None, block), member.slots, self.step_timeout)
+        self._open[member.index, id] = InFlight(tag, member, id, op, member.slots)
+
+    def abandon(self, tag: Any) -> list[InFlight]:
+        """Whoever owes an answer to this tag gets no more time: drop whatever it owes when it comes; its rows are out
+        of service until then. Returns the requests that will have no answer, of other tags, too."""
+        late = {call.member.index: call.member for call in self.awaited(tag)}
+        for member in late.values():
+            self._give_up(member)
+        return [call for member in late.values() for call in self._forget(member)]
+
+    def ring(self, tag: Any) -> None:
+        """Ring for what is awaited: an interrupt may have come between a request and its ring."""
+        for call in self.awaited(tag):
+            if call.member.worker.line is not None:
+                call.member.worker.line.bell.release()
+
+    def clear(self) -> list[Any]:
+        """Forget all requests; returns their tags."""
+        found = [call.tag for call in self._open.values()]
+        self._open.clear()
+        return found
+
+    def stop_streams(self) -> None:
+        """Ask all streams under way to end at their next look."""
+        for member in self.members:
+            if member.owed:
+                member.worker.stop(self.last_id)
+
+    @property
+    def changing(self) -> bool:
+        """Is a worker on its way out, or its successor on its way in?"""
+        return any(m.changing for m in self.members)
 
     def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
-        Each event is told as it is taken, so that Ctrl-C comes before or after both. Raises as `submit`.
+        False at once when nothing can happen. Raises as `submit`.
         """
+        heard: list[PoolEvent] = []
 
         def note(event: PoolEvent) -> None:
-            for each in self._events(event):
-                hear(each)
+            heard.append(event)
+            self._note(event, hear)
 
-        return bool(self.pool.poll(timeout, note))
+        self.take(timeout, note)
+        if not heard and not self.expects:
+            return self._look_again(hear)
+        return bool(heard)
 
-    def clear(self) -> list[Any]:
-        """Forget all requests; returns their tags."""
-        found = [tag for tag, _ in self._open.values()]
-        self._open.clear()
+    def _note(self, event: PoolEvent, hear: Callable[[Event], None]) -> None:
+        """Tell, and then note: what is interrupted between the two is told once more."""
+        member = event.member
+        if isinstance(event, Started):
+            hear(Ready(member))
+        elif isinstance(event, Answered):
+            key = member.index, event.reply.id
+            if key in self._open:
+                hear(Done(self._open[key], event.reply))
+                if event.reply.last:
+                    self._open.pop(key, None)
+        elif member.state is not State.DEAD:
+            hear(Lost(self._of(member), member, event.error, None))
+            self._forget(member)
+        else:
+            verdict = verdict_on(self, member)
+            if verdict.act is Policy.RAISE and self.policy is not Policy.RAISE:
+                _explain(self, member, event.error)
+            hear(Lost(self._of(member), member, event.error, verdict.act, verdict.delay))
+            self._forget(member)
+            carry_out(self, member, verdict)
+
+    def _of(self, member: Member) -> list[InFlight]:
+        return [call for call in self._open.values() if call.member is member]
+
+    def _forget(self, member: Member) -> list[InFlight]:
+        """No answer of the member's will come any more."""
+        found = self._of(member)
+        for call in found:
+            del self._open[member.index, call.id]
         return found
 
-    def _events(self, event: PoolEvent) -> list[Event]:
-        if isinstance(event, Started):
-            return [Ready(event.member)]
-        if isinstance(event, Answered):
-            reply = event.reply
-            found = self._open.pop(reply.id, None) if reply.last else self._open.get(reply.id)
-            return [] if found is None else [Done(found[0], event.member, reply)]
-        member = event.member
-        if member.state is State.LATE and self.pool.policy is not Policy.RAISE:
-            member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
-        mine = [id for id, (_, whose) in self._open.items() if whose is member]
-        tags = [self._open.pop(id)[0] for id in mine]
-        dead = member.state is State.DEAD
-        act = carry_out(self.pool, member, verdict_on(self.pool, member)) if dead else None
-        return [Lost(tags, member, event.error, act)]
+    def _look_again(self, hear: Callable[[Event], None]) -> bool:
+        """Nobody owes anything, and yet something is awaited: an interrupt fell between an answer and the note of it,
+        or into the caller's own share. What can still be had is told, the rest has been cut short."""
+        found = list(self._open.values())
+        for call in found:
+            reply, cut = call.member.recall(call.id), False
+            if reply is None:
+                why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
+                reply, cut = Reply(call.id, Extras({}, {}, {}, dict.fromkeys(call.slots, why))), True
+            hear(Done(call, reply, cut))
+            self._open.pop((call.member.index, call.id), None)
+        return bool(found)
+
+    # -- sending and receiving ---------------------------------------------------------------------------------------
+
+    def _send(
+        self,
+        op: Op,
+        orders: Sequence[Order],
+        block: int,
+        expect: Callable[[Member, int, tuple[int, ...]], object] | None = None,
+    ) -> list[int]:
+        """Send each of several members a request: all or, when one of them cannot be sent, none.
+
+        `expect` is told (member, number, slots) of each before it is sent: an exception out of nowhere between the two
+        leaves an answer awaited that may never come, which is found out, and never one that nobody waits for.
+        """
+        with self.lock:
+            self.check()
+            packed: list[Any] = []
+            try:
+                for member, payload, _ in orders:
+                    _check_free(member)
+                    packed.append(member.pack(payload))
+            except BaseException:
+                for each in packed:
+                    if each is not None:
+                        each.discard()
+                raise
+            ids = []
+            with Later():
+                for (member, payload, slots), each in zip(orders, packed, strict=True):
+                    if op is not Op.STEP or len(slots) < len(member.slots):
+                        member.asides += 1
+                    if op is Op.STREAM and member.worker.line is not None:
+                        member.worker.line.one_to_one = False
+                    self.last_id += 1
+                    request = Request(self.last_id, op, payload, block)
+                    if expect is not None:
+                        expect(member, request.id, slots)
+                    member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
+                    ids.append(request.id)
+            return ids
+
+    def take(self, timeout: float | None, hear: Callable[[PoolEvent], None]) -> list[PoolEvent]:
+        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first.
+
+        `hear` is given each of them at once; where no environments run in the caller, Ctrl-C waits until it has noted
+        them.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self.lock, Later() if self._remote else nullcontext():
+                if self.closed:
+                    self.check()
+                events = self._replies() or self._watch()
+                for event in events:
+                    hear(event)
+            if events or not self.expects:
+                return events
+            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
+            if left <= 0:
+                return []
+            starting = [m for m in self.members if m.state is State.STARTING]
+            if starting and self.roster.backend == "process":
+                self.roster.sleep_on(starting, min(left, 0.005))
+                self.grounding.pool_bell.acquire(False)
+            else:
+                assert self._waiting is not None
+                self._waiting.ring(left)
+
+    @property
+    def expects(self) -> bool:
+        """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
+        return any(m.owed or m.changing for m in self.members)
+
+    def _replies(self) -> list[PoolEvent]:
+        events: list[PoolEvent] = []
+        for member in self.members:
+            if not member.owed:
+                continue
+            owed, began = member.owed[0], member.turn
+            while (reply := member.worker.take()) is not None:
+                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(member, owed, monotonic() - began, owed.limit)
+                if member.settle(reply):
+                    events.append(Answered(member, reply))
+                elif reply.last:
+                    self.grounding.release(reply.id)
+                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                    break
+            else:
+                member.forget_if(member.worker.idle())
+        return events
+
+    def _watch(self) -> list[PoolEvent]:
+        """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
+        events: list[PoolEvent] = []
+        now = monotonic()
+        for member in self.members:
+            if member.state in life.ALIVE and not member.inline and member.worker.ended():
+                last = self._replies()  # it may have answered before it died
+                if last:
+                    return events + last
+                events.append(self._bury(member))
+            elif member.owed and (found := self._overdue(member, now)) is not None:
+                events.append(found)
+            elif member.state is State.STARTING and member.worker is not None:
+                events.extend(self.roster.restarted(member))
+            elif member.restart_at is not None and now >= member.restart_at:
+                self.roster.restart(member)
+            elif member.undecided and member.failure is not None:  # an interrupt fell between its death and the verdict
+                events.append(Failed(member, member.failure, ()))
+        return events
+
+    def _overdue(self, member: Member, now: float) -> PoolEvent | None:
+        owed = member.owed[0]
+        streams = owed.request.op is Op.STREAM
+        if streams and member.got_on(now):
+            return None
+        elapsed, limit = now - member.turn, self.step_timeout if streams else owed.limit
+        if limit is None:
+            if elapsed > STILL_WAITING and member.warned != owed.request.id:
+                member.warned = owed.request.id
+                where, stack = self.grounding.at_work(member), member.worker.stack()
+                log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
+            return None
+        if elapsed <= limit:
+            return None
+        if member.worker.in_caller:
+            self._overran(member, owed, elapsed, limit)
+            return None
+        if streams or self.policy is not Policy.RAISE:
+            if member.stalled is None:
+                stack = member.worker.stack()
+                member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+            return None
+        if owed.request.id in member.late:
+            if elapsed > limit + failure.grace(limit):
+                log.warning("%s", failure.late(self.grounding.at_work(member), elapsed, limit, "", killed=True))
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
+            return None
+        where = self.grounding.at_work(member)
+        error = failure.late(where, elapsed, limit, member.worker.stack())
+        failed = member.failed(error, tuple(member.owed))
+        self._give_up(member)
+        return failed
+
+    def _give_up(self, member: Member) -> None:
+        """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
+        for each in member.owed:
+            member.late.add(each.request.id)
+            self.grounding.withhold(each.request)
+        if member.owed:
+            member.see(life.Event.DEADLINE)
+
+    def _overran(self, member: Member, owed: Owed, elapsed: float, limit: float) -> None:
+        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        if member.overran != owed.request.id:
+            member.overran = owed.request.id
+            self.overruns += 1
+            if self.overruns == 1:
+                where = self.grounding.at_work(member, owed)
+                log.warning(
+                    "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
+                    "results come when they come (`overruns` counts on; this is said once)",
+                    where,
+                    elapsed,
+                    limit,
+                )
+
+    # -- failure -----------------------------------------------------------------------------------------------------
+
+    def _bury(self, member: Member) -> Failed:
+        owed = tuple(o for o in member.owed if o.request.id not in member.late)
+        error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+        if member.stalled is not None:
+            error = member.stalled
+        failed = member.failed(error, owed)
+        for each in member.owed:
+            self.grounding.release(each.request.id)
+        member.owed.clear()
+        member.late.clear()
+        member.barren += 1
+        member.see(life.Event.DIED)
+        if self.policy is Policy.RAISE:
+            self.broken = self.broken or error
+        return failed
+
+    def restart(self, member: Member, delay: float = 0.0) -> None:
+        """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
+        member.restart_at, member.undecided = monotonic() + delay, False
+
+    def drop(self, member: Member) -> None:
+        """Give a dead member up for good."""
+        member.see(life.Event.DROP)
 
 
-def verdict_on(pool: Dispatch, member: Member) -> Verdict:
+def _check_free(member: Member) -> None:
+    if member.state not in life.ALIVE:
+        raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
+    line = member.worker.line
+    if line is not None and len(member.owed) >= line.depth - 2:
+        raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
+
+
+def verdict_on(calls: Calls, member: Member) -> Verdict:
     """What is to become of a dead worker: the one place where that is decided."""
     error = member.failure
     assert error is not None
     return failure.on_death(
-        pool.policy,
+        calls.policy,
         member.restarts,
         monotonic(),
-        pool.max_restarts,
+        calls.max_restarts,
         lasting=failure.lasts(error, member.worker.report),
-        others=any(each is not member and each.state is not State.GONE for each in pool.members),
+        others=any(each is not member and each.state is not State.GONE for each in calls.members),
         barren=member.barren,
     )
 
 
-def carry_out(pool: Dispatch, member: Member, verdict: Verdict) -> Policy:
-    """Start another worker in the place of a dead one, or do without it; RAISE is left to who asked."""
+def carry_out(calls: Calls, member: Member, verdict: Verdict) -> None:
+    """Have another worker started in the place of a dead one, or do without it; RAISE is left to who asked."""
+    member.undecided = False
     if verdict.act is Policy.RESTART:
-        pool.restart(member, verdict.delay)
+        calls.restart(member, verdict.delay)
     elif verdict.act is Policy.DROP:
-        pool.drop(member)
-    return verdict.act
+        calls.drop(member)
 
 
-__all__ = ["Calls", "Done", "Event", "Lost", "Ready", "carry_out", "verdict_on"]
+def _explain(calls: Calls, member: Member, error: WorkerError) -> None:
+    """Say why nobody takes a dead worker's place, where that is not plain."""
+    if failure.lasts(error, member.worker.report):
+        return
+    if calls.policy is Policy.DROP:
+        error.add_note("no other worker is left")
+    else:
+        error.add_note(f"it was not restarted: max_restarts={calls.max_restarts} in ten minutes are used up")
+
+
+__all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready", "carry_out", "verdict_on"]

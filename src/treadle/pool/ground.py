@@ -14,7 +14,6 @@ from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
-from treadle.pool.flight import share_of
 from treadle.pool.lease import fields_of
 from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
@@ -23,7 +22,7 @@ from treadle.pool.reel import RolloutLeases
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
 from treadle.pool.tickets import WINDOW
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Mailed
 
 
 class Grounding:
@@ -215,6 +214,11 @@ class Grounding:
         self._pipes = []
         if self.arena is not None:
             self.arena.forget()
+
+
+def share_of(mailed: Mailed, lo: int, hi: int) -> Mailed:
+    """What of a batch by message is about the slots lo to hi - 1."""
+    return {leaf: values[lo:hi] for leaf, values in mailed.items()}
 
 
 def _common_layout(descriptions: list[Any], name: str) -> Layout:

@@ -45,7 +45,7 @@ class Roster:
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
-        self._backend, self._start_method = backend, start_method
+        self.backend, self._start_method = backend, start_method
         self._asked, self._needed = preload, list[str]()  # modules
         self._preload = Modules()
         self._added: list[Member] = []
@@ -69,7 +69,7 @@ class Roster:
             if worker_output != "raw":
                 self._reader = StderrReader(shown=worker_output != "keep")
 
-        if self._backend == "process":
+        if self.backend == "process":
             undisturbed(make, lambda _: self._put_away())
 
     def _put_away(self) -> None:
@@ -82,7 +82,7 @@ class Roster:
     def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
         """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
         spec, carrier = WorkerSpec(index, slots, b""), None
-        if not inline and self._backend == "process":
+        if not inline and self.backend == "process":
             (programs, found), carrier = carried.packed(modules.dumps, factories, slots, self._start_method)
             spec = WorkerSpec(index, slots, programs, len(carrier.files))
             self._carriers.append(carrier)
@@ -91,7 +91,7 @@ class Roster:
 
     def launch(self) -> None:
         """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
-        if self._start_method == "forkserver" and self._backend == "process":
+        if self._start_method == "forkserver" and self.backend == "process":
             from treadle.pool import forkserver
 
             found = modules.worth_preloading(self._needed)
@@ -127,7 +127,7 @@ class Roster:
         spec, factories = member.spec, member.factories
         if member.inline:
             return SerialWorker(spec, factories, self.tickets)
-        if self._backend == "thread":
+        if self.backend == "thread":
             return ThreadWorker(spec, factories, self.tickets)
         from treadle.pool.process import ProcessWorker
 
@@ -255,7 +255,7 @@ class Roster:
         for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             for member in left:
                 member.worker.kill(number)
-            left = self._await_ends(left, monotonic() + (seconds if self._backend == "process" else 0.0))
+            left = self._await_ends(left, monotonic() + (seconds if self.backend == "process" else 0.0))
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for member in self.members:

@@ -265,7 +265,7 @@ class Collection:
                 lost.remove(index)
                 given = [i for i in given if i != index]
                 self._skip(index, error)
-        verdict = calls.verdict_on(self.pool, member)
+        verdict = calls.verdict_on(self.pool.calls, member)
         if verdict.act is failure.Policy.RAISE:
             raise failed.died(event.error, None, self._root, member.barren, finished)
         again = sorted({*given, *lost})
@@ -273,14 +273,14 @@ class Collection:
         if drop:
             for index in again:
                 self.schedule.lose(index)
-            calls.carry_out(self.pool, member, verdict)
+            calls.carry_out(self.pool.calls, member, verdict)
             log.warning("worker %d is dropped: %s%s", worker, failed.reason_of(event.error), told)
             return
         self.tally.restarts += 1
         log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
         # what was claimed last was at work, most likely: it is the first to be tried by itself
         self._first[worker] = [*sorted(lost, reverse=True), *(index for index in given if index not in lost)]
-        calls.carry_out(self.pool, member, verdict)
+        calls.carry_out(self.pool.calls, member, verdict)
 
     def _skip(self, index: int, error: CollectionFailed) -> None:
         """An episode has failed and is left out. Raises when that makes too many."""
@@ -314,7 +314,7 @@ class Collection:
     def shares(self) -> dict[int, Shares]:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
         members = [m for m in self.pool.members if m.state.value in ("idle", "busy")]
-        self.pool.stop_streams()
+        self.pool.calls.stop_streams()
         for _ in range(self.workers * self._recipe.rows + 1):
             self.pool.tickets.issue(END)
         found: dict[int, Shares] = {}

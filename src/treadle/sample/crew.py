@@ -10,7 +10,7 @@ from typing import Any
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.calls import Calls, Event, Lost
+from treadle.pool.calls import Event, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import Policy
 from treadle.pool.member import Member
@@ -79,7 +79,7 @@ class Crew:
             raise UsageError(
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
-        self.policy, self.calls = self.pool.policy, Calls(self.pool)
+        self.policy, self.calls = self.pool.policy, self.pool.calls
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
 
@@ -143,7 +143,7 @@ class Crew:
             self.strangers.add(worker)
             return True
         if event.verdict is Policy.RAISE and self.policy is not Policy.RAISE:
-            self.pool.drop(member)  # the others may go on in the next sampling
+            self.calls.drop(member)  # the others may go on in the next sampling
         self.lose(worker, event.error)
         return False
 
