@@ -19,7 +19,7 @@ from treadle.errors import ArenaError
 from treadle.pool.arena import Arena, Field, view
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.pool import Pool
 
 BYTES = np.dtype(np.uint8)
 
@@ -44,13 +44,13 @@ class Span:
     Who is at work on what says the pool, and not the sender, who may be cut short at any moment (Ctrl-C).
     """
 
-    def __init__(self, pool: Dispatch) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._after, self._upto = pool.latest_id, sys.maxsize
+        self._after, self._upto = pool.calls.last_id, sys.maxsize
 
     def end(self) -> None:
         """No more requests belong to it."""
-        self._upto = self._pool.latest_id
+        self._upto = self._pool.calls.last_id
 
     @property
     def over(self) -> bool:

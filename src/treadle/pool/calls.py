@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
-from treadle.pool.failure import Policy, Verdict
+from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.interrupts import Later
 from treadle.pool.life import State
-from treadle.pool.member import Answered, Failed, Member, Owed, PoolEvent, Started
+from treadle.pool.member import Member, Owed
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.roster import Roster
 
@@ -112,6 +112,8 @@ class Calls:
         last_id: the number of the latest request.
         broken: what has ended the pool.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
+        blame: asked of every death before it is decided about, with the member and the error: did it die of what it was
+            made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Calls:
         self.lock = threading.RLock()
         self.closed = False
         self.broken: WorkerError | None = None
+        self.blame: Callable[[Member, WorkerError], bool] | None = None
         self.last_id = self.overruns = 0
         self._remote, self._pid = remote, os.getpid()
         self._waiting: Waiting | None = None
@@ -163,11 +166,34 @@ class Calls:
 
     def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
         """Send each of several members a request under one tag: all or, when one of them cannot be sent, none."""
-
-        def note(member: Member, id: int, slots: tuple[int, ...]) -> None:
-            self._open[member.index, id] = InFlight(tag, member, id, op, slots)
-
-        self._send(op, orders, block, note)
+        with self.lock:
+            self.check()
+            packed: list[Any] = []
+            try:
+                for member, payload, _ in orders:
+                    _check_free(member)
+                    packed.append(member.pack(payload))
+            except BaseException:
+                for each in packed:
+                    if each is not None:
+                        each.discard()
+                raise
+            with Later():
+                for (member, payload, slots), each in zip(orders, packed, strict=True):
+                    if op is not Op.STEP or len(slots) < len(member.slots):
+                        member.asides += 1
+                    if op is Op.STREAM and member.worker.line is not None:
+                        member.worker.line.one_to_one = False
+                    self.last_id = id = self.last_id + 1
+                    # noted first: an exception out of nowhere between the two leaves an answer awaited that may never
+                    # come, which is found out, and never one that nobody waits for
+                    self._open[member.index, id] = InFlight(tag, member, id, op, slots)
+                    limit = None if op is Op.STREAM else self.step_timeout
+                    try:
+                        member.send(Request(id, op, payload, block), each, slots, limit)
+                    except Exception:
+                        del self._open[member.index, id]
+                        raise
 
     def adopt(self, member: Member, id: int, op: Op, block: int, tag: Any) -> None:
         """A request of all the member's slots that the fast lane has posted is under way under this tag."""
@@ -194,8 +220,8 @@ class Calls:
         self._open.clear()
         return found
 
-    def stop_streams(self) -> None:
-        """Ask all streams under way to end at their next look."""
+    def stop(self) -> None:
+        """Ask all streams under way to end at their next look; what they then have is told as ever."""
         for member in self.members:
             if member.owed:
                 member.worker.stop(self.last_id)
@@ -205,43 +231,38 @@ class Calls:
         """Is a worker on its way out, or its successor on its way in?"""
         return any(m.changing for m in self.members)
 
+    @property
+    def expects(self) -> bool:
+        """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
+        return any(m.owed or m.changing for m in self.members)
+
+    # -- hearing from workers -----------------------------------------------------------------------------------------
+
     def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
-        False at once when nothing can happen. Raises as `submit`.
+        False at once when nothing can happen. Each event is told as it is taken, so that Ctrl-C comes before or after
+        both, where no environments run in the caller. Raises as `submit`.
         """
-        heard: list[PoolEvent] = []
-
-        def note(event: PoolEvent) -> None:
-            heard.append(event)
-            self._note(event, hear)
-
-        self.take(timeout, note)
-        if not heard and not self.expects:
-            return self._look_again(hear)
-        return bool(heard)
-
-    def _note(self, event: PoolEvent, hear: Callable[[Event], None]) -> None:
-        """Tell, and then note: what is interrupted between the two is told once more."""
-        member = event.member
-        if isinstance(event, Started):
-            hear(Ready(member))
-        elif isinstance(event, Answered):
-            key = member.index, event.reply.id
-            if key in self._open:
-                hear(Done(self._open[key], event.reply))
-                if event.reply.last:
-                    self._open.pop(key, None)
-        elif member.state is not State.DEAD:
-            hear(Lost(self._of(member), member, event.error, None))
-            self._forget(member)
-        else:
-            verdict = verdict_on(self, member)
-            if verdict.act is Policy.RAISE and self.policy is not Policy.RAISE:
-                _explain(self, member, event.error)
-            hear(Lost(self._of(member), member, event.error, verdict.act, verdict.delay))
-            self._forget(member)
-            carry_out(self, member, verdict)
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self.lock, Later() if self._remote else nullcontext():
+                if self.closed:
+                    self.check()
+                if self._take(hear) or self._watch(hear):
+                    return True
+            if not self.expects:
+                return self._look_again(hear)
+            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
+            if left <= 0:
+                return False
+            starting = [m for m in self.members if m.state is State.STARTING]
+            if starting and self.roster.backend == "process":
+                self.roster.sleep_on(starting, min(left, 0.005))
+                self.grounding.pool_bell.acquire(False)
+            else:
+                assert self._waiting is not None
+                self._waiting.ring(left)
 
     def _of(self, member: Member) -> list[InFlight]:
         return [call for call in self._open.values() if call.member is member]
@@ -252,6 +273,31 @@ class Calls:
         for call in found:
             del self._open[member.index, call.id]
         return found
+
+    def _take(self, hear: Callable[[Event], None]) -> bool:
+        """Take the answers that are there."""
+        heard = False
+        for member in self.members:
+            if not member.owed:
+                continue
+            owed, began = member.owed[0], member.turn
+            while (reply := member.worker.take()) is not None:
+                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(member, owed, monotonic() - began, owed.limit)
+                if member.settle(reply):
+                    heard = True
+                    key = member.index, reply.id
+                    if (call := self._open.get(key)) is not None:
+                        hear(Done(call, reply))
+                        if reply.last:  # told first: what is interrupted between the two is told once more
+                            self._open.pop(key, None)
+                elif reply.last:
+                    self.grounding.release(reply.id)
+                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                    break
+            else:
+                member.forget_if(member.worker.idle())
+        return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
         """Nobody owes anything, and yet something is awaited: an interrupt fell between an answer and the note of it,
@@ -266,119 +312,37 @@ class Calls:
             self._open.pop((call.member.index, call.id), None)
         return bool(found)
 
-    # -- sending and receiving ---------------------------------------------------------------------------------------
+    # -- deaths and deadlines ----------------------------------------------------------------------------------------
 
-    def _send(
-        self,
-        op: Op,
-        orders: Sequence[Order],
-        block: int,
-        expect: Callable[[Member, int, tuple[int, ...]], object] | None = None,
-    ) -> list[int]:
-        """Send each of several members a request: all or, when one of them cannot be sent, none.
-
-        `expect` is told (member, number, slots) of each before it is sent: an exception out of nowhere between the two
-        leaves an answer awaited that may never come, which is found out, and never one that nobody waits for.
-        """
-        with self.lock:
-            self.check()
-            packed: list[Any] = []
-            try:
-                for member, payload, _ in orders:
-                    _check_free(member)
-                    packed.append(member.pack(payload))
-            except BaseException:
-                for each in packed:
-                    if each is not None:
-                        each.discard()
-                raise
-            ids = []
-            with Later():
-                for (member, payload, slots), each in zip(orders, packed, strict=True):
-                    if op is not Op.STEP or len(slots) < len(member.slots):
-                        member.asides += 1
-                    if op is Op.STREAM and member.worker.line is not None:
-                        member.worker.line.one_to_one = False
-                    self.last_id += 1
-                    request = Request(self.last_id, op, payload, block)
-                    if expect is not None:
-                        expect(member, request.id, slots)
-                    member.send(request, each, slots, None if op is Op.STREAM else self.step_timeout)
-                    ids.append(request.id)
-            return ids
-
-    def take(self, timeout: float | None, hear: Callable[[PoolEvent], None]) -> list[PoolEvent]:
-        """The events that are there, waiting up to `timeout` seconds (None: for ever) for the first.
-
-        `hear` is given each of them at once; where no environments run in the caller, Ctrl-C waits until it has noted
-        them.
-        """
-        deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            with self.lock, Later() if self._remote else nullcontext():
-                if self.closed:
-                    self.check()
-                events = self._replies() or self._watch()
-                for event in events:
-                    hear(event)
-            if events or not self.expects:
-                return events
-            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
-            if left <= 0:
-                return []
-            starting = [m for m in self.members if m.state is State.STARTING]
-            if starting and self.roster.backend == "process":
-                self.roster.sleep_on(starting, min(left, 0.005))
-                self.grounding.pool_bell.acquire(False)
-            else:
-                assert self._waiting is not None
-                self._waiting.ring(left)
-
-    @property
-    def expects(self) -> bool:
-        """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
-        return any(m.owed or m.changing for m in self.members)
-
-    def _replies(self) -> list[PoolEvent]:
-        events: list[PoolEvent] = []
-        for member in self.members:
-            if not member.owed:
-                continue
-            owed, began = member.owed[0], member.turn
-            while (reply := member.worker.take()) is not None:
-                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
-                    self._overran(member, owed, monotonic() - began, owed.limit)
-                if member.settle(reply):
-                    events.append(Answered(member, reply))
-                elif reply.last:
-                    self.grounding.release(reply.id)
-                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
-                    break
-            else:
-                member.forget_if(member.worker.idle())
-        return events
-
-    def _watch(self) -> list[PoolEvent]:
+    def _watch(self, hear: Callable[[Event], None]) -> bool:
         """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
-        events: list[PoolEvent] = []
+        heard = False
         now = monotonic()
         for member in self.members:
             if member.state in life.ALIVE and not member.inline and member.worker.ended():
-                last = self._replies()  # it may have answered before it died
-                if last:
-                    return events + last
-                events.append(self._bury(member))
-            elif member.owed and (found := self._overdue(member, now)) is not None:
-                events.append(found)
+                if not self._take(hear):  # it may have answered before it died
+                    self._bury(member, hear)
+                return True
+            if member.owed and (late := self._overdue(member, now)) is not None:
+                hear(Lost(self._of(member), member, late, None))
+                self._forget(member)
+                heard = True
             elif member.state is State.STARTING and member.worker is not None:
-                events.extend(self.roster.restarted(member))
+                found = self.roster.restarted(member)
+                if isinstance(found, WorkerError):
+                    self._died(member, found, hear)
+                elif found:
+                    hear(Ready(member))
+                heard = heard or bool(found)
             elif member.restart_at is not None and now >= member.restart_at:
                 self.roster.restart(member)
             elif member.undecided and member.failure is not None:  # an interrupt fell between its death and the verdict
-                events.append(Failed(member, member.failure, ()))
-        return events
+                self._died(member, member.failure, hear)
+                heard = True
+        return heard
 
-    def _overdue(self, member: Member, now: float) -> PoolEvent | None:
+    def _overdue(self, member: Member, now: float) -> WorkerError | None:
+        """The error of a worker that is late, and may live on; one that is to be replaced is killed."""
         owed = member.owed[0]
         streams = owed.request.op is Op.STREAM
         if streams and member.got_on(now):
@@ -408,9 +372,9 @@ class Calls:
             return None
         where = self.grounding.at_work(member)
         error = failure.late(where, elapsed, limit, member.worker.stack())
-        failed = member.failed(error, tuple(member.owed))
+        member.failed(error)
         self._give_up(member)
-        return failed
+        return error
 
     def _give_up(self, member: Member) -> None:
         """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
@@ -435,14 +399,11 @@ class Calls:
                     limit,
                 )
 
-    # -- failure -----------------------------------------------------------------------------------------------------
-
-    def _bury(self, member: Member) -> Failed:
-        owed = tuple(o for o in member.owed if o.request.id not in member.late)
+    def _bury(self, member: Member, hear: Callable[[Event], None]) -> None:
         error = self.roster.died(member, self.grounding.at_work(member), self.policy)
         if member.stalled is not None:
             error = member.stalled
-        failed = member.failed(error, owed)
+        member.failed(error)
         for each in member.owed:
             self.grounding.release(each.request.id)
         member.owed.clear()
@@ -451,7 +412,34 @@ class Calls:
         member.see(life.Event.DIED)
         if self.policy is Policy.RAISE:
             self.broken = self.broken or error
-        return failed
+        self._died(member, error, hear)
+
+    def _died(self, member: Member, error: WorkerError, hear: Callable[[Event], None]) -> None:
+        """Decide what becomes of a dead worker, and tell. The one place where that is decided."""
+        if self.blame is not None and self.blame(member, error):
+            member.barren = 0
+        lasting = failure.lasts(error, member.worker.report)
+        verdict = failure.on_death(
+            self.policy,
+            member.restarts,
+            monotonic(),
+            self.max_restarts,
+            lasting=lasting,
+            others=any(each is not member and each.state is not State.GONE for each in self.members),
+            barren=member.barren,
+        )
+        if verdict.act is Policy.RAISE and not lasting:
+            if self.policy is Policy.DROP:
+                error.add_note("no other worker is left")
+            elif self.policy is Policy.RESTART:
+                error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
+        hear(Lost(self._of(member), member, error, verdict.act, verdict.delay))
+        self._forget(member)
+        member.undecided = False  # what is interrupted before this is decided, and told, once more
+        if verdict.act is Policy.RESTART:
+            self.restart(member, verdict.delay)
+        elif verdict.act is Policy.DROP:
+            self.drop(member)
 
     def restart(self, member: Member, delay: float = 0.0) -> None:
         """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
@@ -470,38 +458,4 @@ def _check_free(member: Member) -> None:
         raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
 
 
-def verdict_on(calls: Calls, member: Member) -> Verdict:
-    """What is to become of a dead worker: the one place where that is decided."""
-    error = member.failure
-    assert error is not None
-    return failure.on_death(
-        calls.policy,
-        member.restarts,
-        monotonic(),
-        calls.max_restarts,
-        lasting=failure.lasts(error, member.worker.report),
-        others=any(each is not member and each.state is not State.GONE for each in calls.members),
-        barren=member.barren,
-    )
-
-
-def carry_out(calls: Calls, member: Member, verdict: Verdict) -> None:
-    """Have another worker started in the place of a dead one, or do without it; RAISE is left to who asked."""
-    member.undecided = False
-    if verdict.act is Policy.RESTART:
-        calls.restart(member, verdict.delay)
-    elif verdict.act is Policy.DROP:
-        calls.drop(member)
-
-
-def _explain(calls: Calls, member: Member, error: WorkerError) -> None:
-    """Say why nobody takes a dead worker's place, where that is not plain."""
-    if failure.lasts(error, member.worker.report):
-        return
-    if calls.policy is Policy.DROP:
-        error.add_note("no other worker is left")
-    else:
-        error.add_note(f"it was not restarted: max_restarts={calls.max_restarts} in ten minutes are used up")
-
-
-__all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready", "carry_out", "verdict_on"]
+__all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready"]

@@ -22,30 +22,6 @@ class Owed(NamedTuple):
     limit: float | None
 
 
-class Answered(NamedTuple):
-    """An event: a reply. Late ones never become events: they are dropped."""
-
-    member: Member
-    reply: Reply
-
-
-class Failed(NamedTuple):
-    """An event: the member died (WorkerDied) or missed a deadline (WorkerTimeout). `owed`: what it had not answered."""
-
-    member: Member
-    error: WorkerError
-    owed: tuple[Owed, ...]
-
-
-class Started(NamedTuple):
-    """An event: a restarted member is ready for requests."""
-
-    member: Member
-
-
-PoolEvent = Answered | Failed | Started
-
-
 @dataclass(eq=False)
 class Member:
     spec: WorkerSpec
@@ -91,11 +67,10 @@ class Member:
         self.undecided = event is Event.DIED or (self.undecided and event not in (Event.RESTART, Event.DROP))
         self.state = after(self.state, event)
 
-    def failed(self, error: WorkerError, owed: tuple[Owed, ...] = ()) -> Failed:
-        """The event of a failure; the failure is noted. Call it before the state is changed."""
+    def failed(self, error: WorkerError) -> None:
+        """Note a failure. Call it before the state is changed."""
         if self.state is not State.LATE or not isinstance(self.failure, WorkerTimeout):
             self.failure = error
-        return Failed(self, error, owed)
 
     def pack(self, payload: Any) -> Any:
         """A payload as `send` takes it. Raises UsageError when it cannot travel, and TooManyFiles."""

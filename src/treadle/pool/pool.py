@@ -24,8 +24,7 @@ from treadle.pool.failure import Policy
 from treadle.pool.ground import Grounding
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.member import Member, PoolEvent
-from treadle.pool.messages import Op
+from treadle.pool.member import Member
 from treadle.pool.roster import FAREWELL, Roster, partition
 
 BACKENDS = ("process", "thread", "serial")
@@ -117,7 +116,6 @@ class Pool:
         open_pools.note(self)
         try:
             self.roster.equip(worker_output)
-            self.tickets = self.roster.tickets
             for index, slots in enumerate(shares):
                 self.roster.add(index, slots, [factories[s] for s in slots])
             if inline:
@@ -171,14 +169,6 @@ class Pool:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
         self.calls.check()
 
-    def send(self, member: Member, op: Op, payload: Any = None, slots: Sequence[int] | None = None) -> int:
-        """Send a request without a tag; `poll` tells of its answer."""
-        return self.calls._send(op, [(member, payload, tuple(slots or member.slots))], -1)[0]
-
-    def poll(self, timeout: float | None = 0.0) -> list[PoolEvent]:
-        """What has happened, for who decides about deaths itself."""
-        return self.calls.take(timeout, lambda event: setattr(event.member, "undecided", False))
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
     @property
@@ -208,7 +198,6 @@ class Pool:
                 left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
                 for member in self.members:
                     member.see(Event.CLOSE)
-                self.roster.tickets.end()
                 self.roster.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
                 self.roster.end(left or self.members, 0.0)
@@ -217,7 +206,6 @@ class Pool:
                 for member in self.members:
                     member.see(Event.CLOSED)
                     member.owed.clear()  # and with it what requests took along: the files of parcels
-                self.roster.tickets.close()
                 self.grounding.clear()
 
     def __enter__(self) -> Self:

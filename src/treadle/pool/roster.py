@@ -22,11 +22,10 @@ from treadle.pool.ground import Grounding
 from treadle.pool.interrupts import Missed, undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
-from treadle.pool.member import Failed, Member, Started
+from treadle.pool.member import Member
 from treadle.pool.messages import Hello, WorkerSpec
 from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
-from treadle.pool.tickets import LocalTickets, PipeTickets
 
 log = logging.getLogger("treadle")
 
@@ -53,7 +52,6 @@ class Roster:
         self._reader: StderrReader | None = None
         self._stdout_too = False
         self._carriers: list[carried.Carrier] = []
-        self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
 
@@ -64,7 +62,6 @@ class Roster:
         """Open what the workers share; `end` closes it."""
 
         def make() -> None:
-            self.tickets = PipeTickets()
             self._stdout_too = worker_output in ("label", "keep")
             if worker_output != "raw":
                 self._reader = StderrReader(shown=worker_output != "keep")
@@ -73,7 +70,6 @@ class Roster:
             undisturbed(make, lambda _: self._put_away())
 
     def _put_away(self) -> None:
-        self.tickets.close()
         for carrier in self._carriers:
             carrier.close()
         if self._reader is not None:
@@ -126,9 +122,9 @@ class Roster:
     def _worker(self, member: Member) -> Any:
         spec, factories = member.spec, member.factories
         if member.inline:
-            return SerialWorker(spec, factories, self.tickets)
+            return SerialWorker(spec, factories)
         if self.backend == "thread":
-            return ThreadWorker(spec, factories, self.tickets)
+            return ThreadWorker(spec, factories)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
@@ -185,9 +181,9 @@ class Roster:
         return descriptions
 
     def _found(self, descriptions: list[Any]) -> None:
-        self._grounding.lay(descriptions, self.members, self.tickets)
+        self._grounding.lay(descriptions, self.members)
         for member in self.members:
-            self._grounding.give(member, self._longest, self.tickets)
+            self._grounding.give(member, self._longest)
 
     def sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
         from treadle.pool.child import wait_readable
@@ -214,32 +210,34 @@ class Roster:
         self.restarts += 1
         member.see(Event.RESTART)
 
-    def restarted(self, member: Member) -> list[Failed | Started]:
-        """The news of a member that is starting again: none yet, ready, or failed once more."""
+    def restarted(self, member: Member) -> WorkerError | bool:
+        """Is a member ready that is starting again? An error: it has failed once more, and is dead."""
         ended = member.worker.ended()  # asked first: a hello may come just before the end
         hello = member.worker.hello()
         where = _building(member)
         if hello is None and ended:
-            failed = member.failed(self.died(member, where, Policy.RESTART))
+            error = self.died(member, where, Policy.RESTART)
+            member.failed(error)
             member.see(Event.DIED)
-            return [failed]
+            return error
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
             if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
                 member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
                 log.warning("%s", member.failure)
                 member.worker.kill(signal.SIGKILL)
-            return []
+            return False
         if hello.failed:
             slot, raised = hello.failed
             self._await_ends([member], monotonic() + FAREWELL)  # it closes what it has built
             member.worker.bury()
-            failed = member.failed(failure.task_error(raised, slot, member.shown, hello.pid))
+            error = failure.task_error(raised, slot, member.shown, hello.pid)
+            member.failed(error)
             member.see(Event.DIED)
-            return [failed]
+            return error
         member.see(Event.HELLO)
-        undisturbed(lambda: self._grounding.give(member, self._longest, self.tickets), lambda _: None)
-        return [Started(member)]
+        undisturbed(lambda: self._grounding.give(member, self._longest), lambda _: None)
+        return True
 
     def end_building(self) -> None:
         """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""

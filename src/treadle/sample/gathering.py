@@ -87,7 +87,7 @@ class Gathering:
         """
         crew, rule = self._crew, self._rule
         crew.pool.check()
-        crew.calls.stop_streams()
+        crew.calls.stop()
         if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
             raise self._cannot()
         self._owing.update(crew.ready())
@@ -113,7 +113,7 @@ class Gathering:
         finally:
             watch.end()
             if not self._versions.keep and not crew.pool.closed:
-                crew.calls.stop_streams()
+                crew.calls.stop()
 
     def _hear(self, events: Iterable[Event]) -> None:
         """All of them, also those behind one that raises: they do not come again."""
@@ -171,6 +171,8 @@ class Gathering:
     def _answered(self, event: Done) -> None:
         asked, reply = event.tag, event.reply
         extras, ours = reply.extras, asked in self._open
+        if event.cut and not ours:  # whoever interrupted that sampling knows
+            return
         if extras is not None:
             for worker, result in extras.infos.items():
                 if isinstance(result, Mishap):
