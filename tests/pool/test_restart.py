@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kit import until, within
 
-from treadle.errors import TaskRaised, UsageError, WorkerDied
+from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost, Ready
 from treadle.pool.failure import Policy, Verdict
@@ -210,7 +210,7 @@ def test_too_many_requests_at_once_are_refused() -> None:
 def test_a_pool_that_cannot_step_says_so() -> None:
     with Pool([Counter], workers=1, rows=False) as pool, pytest.raises(UsageError, match="rows=False"):
         pool.reset()
-    with pytest.raises(StartupLost):
+    with pytest.raises(StartupFailed):
         Pool([lambda: 1 / 0], workers=1, rows=False)
 
 

@@ -363,6 +363,8 @@ class Calls:
             if member.stalled is None:
                 stack = member.worker.stack()
                 member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                if not streams:  # an answer that comes all the same comes too late
+                    self._give_up(member)
                 member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
             return None
         if owed.request.id in member.late:
