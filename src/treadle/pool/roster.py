@@ -267,8 +267,8 @@ class Roster:
         left = [m for m in members if not m.worker.ended()]
         while left and monotonic() < deadline:
             for member in left:  # a worker that waits to send something must not wait for ever
-                if member.worker.line is not None and member.owed:
-                    member.worker.take()
+                if member.owed:
+                    member.worker.drain()
             self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
             left = [m for m in left if not m.worker.ended()]
         return left
