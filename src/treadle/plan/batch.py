@@ -202,7 +202,8 @@ class BatchEnv:
         for future, work in zip(answers, works, strict=True):
             done = future.value
             if done.failed is not None:
-                future.workers.raise_failed(future.slot, *done.failed, n)
+                item, raised = done.failed
+                future.workers.raise_failed(future.slot, item, raised, n)
             if buffer is not None:
                 _take_out(buffer, done)
             dones.append(done)
