@@ -212,7 +212,9 @@ def _looping(
         return envs, TwoGroups(loops, policy.ms / 1e3)
     if policy is None:
         return envs, Loop(envs, seeds, actions, **options)
-    choose, seen = replace(policy, threads=1).make(workload, len(envs)), workload.seen
+    alone = replace(policy, threads=1)
+    alone.set_threads()
+    choose, seen = alone.make(workload, len(envs)), workload.seen
     act = (lambda rows: choose({seen: rows[(seen,)]}, None)) if seen else (lambda rows: choose(rows, None))
     return envs, Loop(envs, seeds, actions, act=act, **options)
 

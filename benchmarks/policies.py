@@ -1,8 +1,7 @@
 """What acts in the caller between two steps: nobody (ready-made actions), a torch network, something that waits.
 
 - `mlp`: two layers of 64 on flat observations; `cnn`: the three convolutions that agents play Atari with. Untrained,
-  actions drawn from what they say. `@2` after the name: torch with two threads, else one; whoever runs a row sets them
-  before its vector is made (`benchmarks/seat.py`).
+  actions drawn from what they say. `@2` after the name: torch with two threads, else one.
 - `wait`: 1.5 ms in which nothing is computed here, as when an accelerator is asked; `wait0.2`: 0.2 ms.
 - `burn1`: about 1 ms of plain Python.
 
@@ -32,6 +31,13 @@ class Policy:
     kind: str
     threads: int = 1
     ms: float = 0.0
+
+    def set_threads(self) -> None:
+        """Gives torch, where it is needed, the policy's threads: as scripts do at their top, before anything is made."""
+        if self.kind in ("mlp", "cnn"):
+            import torch
+
+            torch.set_num_threads(self.threads)
 
     def make(self, workload: Workload, n_envs: int) -> Act:
         """Ready to act for the workload's envs; imports torch where it needs it."""

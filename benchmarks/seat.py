@@ -42,10 +42,8 @@ def serve(asked: dict[str, Any], out: Any) -> None:
 
     row = parse_row(asked["row"])
     (contestant,) = [one for one in everyone() if one.name == asked["contestant"]]
-    if row.policy is not None and row.policy.kind in ("mlp", "cnn"):
-        import torch  # not a part of the vector's start
-
-        torch.set_num_threads(row.policy.threads)  # as people do at the top of their scripts
+    if row.policy is not None:
+        row.policy.set_threads()  # and torch imported: that is not a part of the vector's start
 
     row.workload.make().close()  # nor are the environments' own modules
     began = perf_counter()
