@@ -33,7 +33,7 @@ class Policy:
     ms: float = 0.0
 
     def set_threads(self) -> None:
-        """Gives torch, where it is needed, the policy's threads: as scripts do at their top, before anything is made."""
+        """Gives torch, where it is needed, the policy's threads: as scripts do at their top, before all else."""
         if self.kind in ("mlp", "cnn"):
             import torch
 
