@@ -174,17 +174,18 @@ def limit_env(row: str) -> tuple[Any, int]:
 
 def workers_of(env: Any) -> list[int]:
     """Process ids that do not descend from this process."""
-    exchange = getattr(env, "_exchange", None)
+    exchange = getattr(env, "_workers", None)
     return [] if exchange is None else [m.worker.pid for m in exchange.pool.members if m.worker.pid]
 
 
 def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> float:
-    """Bytes pickled between caller and workers, or laid in trays, for one item, both ways (in a stretch of its own)."""
+    """Bytes pickled between caller and workers, or laid in buffers, an item, both ways (in a stretch of its own)."""
     total = 0
     if isinstance(env, Limit):
         return 0.0
-    if hasattr(env, "_exchange"):
-        from treadle.plan import batcher, trays
+    if hasattr(env, "_workers"):
+        from treadle.plan import batch
+        from treadle.plan.work import LaidRows, LaidStates
         from treadle.pool import channel
 
         plain_encode, plain_decode = channel.encode, channel.decode
@@ -200,27 +201,27 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
             total += len(body) + sum(os.fstat(fd).st_size for fd in fds)
             return plain_decode(body, fds, *lent)
 
-        plain_lay, plain_unpack = batcher.lay, trays.Block.unpack
+        plain_lay, plain_take_out = batch.lay, batch._take_out
 
-        def lay(memory: Any, at: int, kind: str, data: Any) -> Any:
+        def lay(memory: Any, at: int, states: Any) -> Any:
             nonlocal total
-            total += sum(map(len, data))
-            return plain_lay(memory, at, kind, data)
+            total += sum(map(len, states.data))
+            return plain_lay(memory, at, states)
 
-        def unpack(block: Any, done: Any) -> None:
+        def take_out(buffer: Any, done: Any) -> None:
             nonlocal total
             laid = done.states, done.observations
-            plain_unpack(block, done)
-            total += sum(laid[0].sizes) if isinstance(laid[0], trays.Laid) else 0
-            total += done.observations.nbytes if isinstance(laid[1], trays.Shown) else 0
+            plain_take_out(buffer, done)
+            total += sum(laid[0].sizes) if isinstance(laid[0], LaidStates) else 0
+            total += done.observations.nbytes if isinstance(laid[1], LaidRows) else 0
 
         channel.encode, channel.decode = encode, decode
-        batcher.lay, trays.Block.unpack = lay, unpack
+        batch.lay, batch._take_out = lay, take_out
         try:
             items, _ = stretch(0.2)
         finally:
             channel.encode, channel.decode = plain_encode, plain_decode
-            batcher.lay, trays.Block.unpack = plain_lay, plain_unpack
+            batch.lay, batch._take_out = plain_lay, plain_take_out
         return total / items
 
     class Counting:

@@ -88,15 +88,15 @@ _HOME = {
     "rollout": "sample.rollout",
     "PlanEnv": "plan.env",
     "GymPlanEnv": "plan.gym_plan_env",
-    "ExternalProcess": "plan.external",
-    "BatchEnv": "plan.batch_env",
-    "VectorizedEnv": "plan.vectorized",
+    "ExternalProcess": "plan.workers",
+    "BatchEnv": "plan.batch",
+    "VectorizedEnv": "plan.parallel",
     "ParallelEnv": "plan.parallel",
     "StateHandle": "plan.store",
-    "RolloutBatch": "plan.rollouts",
+    "RolloutBatch": "plan.batch",
     "RandomShooting": "plan.random_shooting",
     "MCTS": "plan.mcts",
-    "Promise": "plan.promise",
+    "Future": "plan.workers",
     "check_state": "plan.checking",
     "EnvState": "states.state",
     "Keeper": "states.keeper",
@@ -137,18 +137,15 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
-    from treadle.plan.batch_env import BatchEnv
+    from treadle.plan.batch import BatchEnv, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv
-    from treadle.plan.external import ExternalProcess
     from treadle.plan.gym_plan_env import GymPlanEnv
     from treadle.plan.mcts import MCTS
-    from treadle.plan.parallel import ParallelEnv
-    from treadle.plan.promise import Promise
+    from treadle.plan.parallel import ParallelEnv, VectorizedEnv
     from treadle.plan.random_shooting import RandomShooting
-    from treadle.plan.rollouts import RolloutBatch
     from treadle.plan.store import StateHandle
-    from treadle.plan.vectorized import VectorizedEnv
+    from treadle.plan.workers import ExternalProcess, Future
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.adapt import GymEnv

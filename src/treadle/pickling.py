@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-MAIN = b"_main__"  # the end of both names
+MAIN = b"_main__"  # the end of both names: in what `pickle` itself has made, it may name the script
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -105,9 +105,4 @@ def dumps(value: Any, protocol: int | None = None, buffer_callback: Any = None) 
         return file.getvalue()
 
 
-def names_main(data: bytes) -> bool:
-    """May what `pickle` itself has made refer to the caller's script by name, so that it is of use only here?"""
-    return MAIN in data
-
-
-__all__ = ["Pickler", "dumps", "names_main"]
+__all__ = ["MAIN", "Pickler", "dumps"]

@@ -1,4 +1,4 @@
-"""`ParallelEnv` and its parts: the same bytes on every backend, promises, errors that name the item, deaths."""
+"""`ParallelEnv` and its parts: the same bytes on every backend, futures, errors that name the item, deaths."""
 
 import copy
 import os
@@ -10,7 +10,9 @@ import pytest
 from plan_envs import Abacus, Walk, same
 
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
-from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make, scatter
+from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make
+from treadle.plan import batch as plan_batch
+from treadle.pool.life import State
 
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "serial"},
@@ -101,16 +103,16 @@ def test_attributes_fail_like_attributes(env: ParallelEnv) -> None:
     assert len(env.step_batch([0])) == 5
 
 
-def test_promises_are_bound_to_their_request(env: ParallelEnv) -> None:
+def test_futures_are_bound_to_their_request(env: ParallelEnv) -> None:
     states, _, _ = scene(env)
     process = env._batch_env[1]
     process.set_state(states[0], blocking=False)
-    promises = [process.step(0, states[i], blocking=False) for i in range(4)]
+    futures = [process.step(0, states[i], blocking=False) for i in range(4)]
     late = process.call("get_state")
     assert process.step(0, states[7])[-1]["t"] == 8, "what is asked at once is not the answer to what waits"
-    assert [p()[-1]["t"] for p in reversed(promises)] == [4, 3, 2, 1]
-    assert promises[2].result(1.0) is promises[2]()
-    assert late() == promises[3]()[0]
+    assert [p()[-1]["t"] for p in reversed(futures)] == [4, 3, 2, 1]
+    assert futures[2].result(1.0) is futures[2]()
+    assert late() == futures[3]()[0]
     failing = process.step(2, blocking=False)
     after = process.reset(blocking=False)
     assert len(after()) == 2
@@ -219,7 +221,7 @@ def test_setup_waits_and_begins_anew() -> None:
         env.get_state()
     assert copy.copy(env).n_workers == 1
     env.reset()
-    first = env._exchange
+    first = env._workers
     env.setup()
     assert first.pool.closed
     assert len(env.reset()) == 3
@@ -233,7 +235,7 @@ def test_setup_waits_and_begins_anew() -> None:
     for use in [*uses, lambda: env.put_state(1), lambda: env.rollout_batch([1], [[0]]), env.sync_states]:
         with pytest.raises(ClosedPool, match="closed: setup"):
             use()
-    assert env._exchange is None, "no use starts workers"
+    assert env._workers is None, "no use starts workers"
     env.setup()
     assert len(env.step_batch([0])) == 5
     env.close()
@@ -251,40 +253,42 @@ def test_a_death_is_told_with_its_slot() -> None:
 
 def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many chunks have yet to be sent: those that wait stay unsent."""
-    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
-    monkeypatch.setattr(scatter, "CHUNK_SECONDS", 1e-9)
+    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(plan_batch, "CHUNK_SECONDS", 1e-9)
     with walks() as env:
         state, _, _ = env.reset()
         env.step_batch([0] * 32, [state] * 32)  # from now on there are eight chunks a slot
         with pytest.raises(WorkerDied, match="exited with code 7") as caught:
             env.step_batch([3] + [0] * 31, [state] * 32)
         assert not isinstance(caught.value, BrokenPool)
-        assert not env._exchange._calls
+        assert not env._workers._calls
 
 
 @pytest.mark.parametrize("policy", ["restart", "drop"])
 def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk of the worker that was killed goes to another one: the result is that of a pool without deaths."""
-    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
+    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
     with walks(on_failure=policy, start_method="forkserver") as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
-        promise = env._batch_env[1].call("step", 3)
+        future = env._batch_env[1].call("step", 3)
         same(env.step_batch(actions, states, dts), expected)
         with pytest.raises(WorkerDied):
-            promise()
+            future()
         same(env.step_batch(actions, states, dts), expected)
 
 
 def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is dropped while it is being asked for more: the others do its share."""
-    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
+    """The others do its share, before it is dropped and after."""
+    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
     with walks(on_failure="drop", step_timeout=0.5) as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
-        os.kill(env._exchange.member(0).worker.pid, signal.SIGSTOP)
+        os.kill(env._workers.members[0].worker.pid, signal.SIGSTOP)
         same(env.step_batch(actions, states, dts), expected)
-        assert env._exchange.slots() == [1]
+        while env._workers.members[0].state is not State.GONE:  # it is killed, and seen to be dead, soon
+            same(env.step_batch(actions, states, dts), expected)
+        assert env._workers.members[1].state is not State.GONE
 
 
 @pytest.mark.parametrize(
@@ -299,7 +303,7 @@ def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkey
     ],
 )
 def test_how_a_batch_is_cut(n: int, slots: int, seconds: float | None, sizes: list[int]) -> None:
-    chunks = scatter.balanced_chunks(n, slots, seconds)
+    chunks = plan_batch.balanced_chunks(n, slots, seconds)
     assert [hi - lo for lo, hi in chunks] == sizes
     assert [lo for lo, _ in chunks] + [n] == [0] + [hi for _, hi in chunks]
 
@@ -342,7 +346,7 @@ def test_a_missed_deadline_of_a_batch_is_told_where_no_other_worker_is_to_do_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With on_failure="raise" its chunk goes to nobody else, and the worker goes on when it has answered."""
-    monkeypatch.setattr(scatter, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
     with walks(step_timeout=0.5) as env:
         state, _, _ = env.reset()
         expected = env.step_batch([0, 1], [state] * 2)
@@ -354,7 +358,7 @@ def test_a_missed_deadline_of_a_batch_is_told_where_no_other_worker_is_to_do_it(
 def test_closing_fails_what_waits() -> None:
     process = ExternalProcess(lambda: GymPlanEnv(Walk))
     waiting = process.step(4, blocking=False)
-    process._exchange.close(0.0)
+    process._workers.close(0.0)
     with pytest.raises(ClosedPool):
         waiting()
     with pytest.raises(ClosedPool):
@@ -363,7 +367,7 @@ def test_closing_fails_what_waits() -> None:
 
 @pytest.mark.parametrize("name", ["n_worker", "workers", "max_restart", "start_metod"])
 def test_an_argument_that_is_nearly_one_of_ours_starts_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.plan.parallel.Exchange", None)
+    monkeypatch.setattr("treadle.plan.parallel.Workers", None)
     for env in (lambda **more: walks(**more), lambda **more: make(Walk, **more)):
         with pytest.raises(UsageError, match=rf"{name}= is no argument here; did you mean"):
             env(**{name: 2})

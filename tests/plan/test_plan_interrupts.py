@@ -6,7 +6,8 @@ import pytest
 from plan_envs import Walk, same
 
 from injector import Pressed
-from treadle.plan import GymPlanEnv, ParallelEnv, scatter
+from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.plan import batch as plan_batch
 
 
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
@@ -16,7 +17,7 @@ from treadle.plan import GymPlanEnv, ParallelEnv, scatter
 def test_interrupts_at_every_moment_of_a_batch(
     least: float, every: int, kind: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scatter, "LEAST_SECONDS", least)
+    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", least)
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
         env.seed(3)
         state, *_ = env.reset()
@@ -31,15 +32,15 @@ def test_interrupts_at_every_moment_of_a_batch(
         expected = seen(batch())
         free = env.free_handles
         batch()  # now it is known what an item takes, in time and in memory
-        batcher, pressed = env._batch_env.batcher, Pressed()
+        pool, pressed = env._batch_env._buffers, Pressed()
         points = pressed.count(batch)
         for point in range(1, points + 1, every):
             pressed.run(batch, point)
             same(seen(batch()), expected)
             assert env.free_handles == free, pressed.moment
-            assert not env._exchange._calls, pressed.moment
-            assert all(block.free for block in batcher._trays._blocks), pressed.moment
-        assert len(batcher._trays._blocks) <= 2
+            assert not env._workers._calls, pressed.moment
+            assert all(buffer.free for buffer in pool.buffers), pressed.moment
+        assert len(pool.buffers) <= 2
     assert points > 300
 
 
@@ -54,6 +55,6 @@ def test_interrupts_at_every_moment_of_a_request_disturb_no_other_worker(every: 
             pressed.run(lambda: first.set_state(state), point)
             same(second.step(1, state), expected)
             first.get_state()  # answered after the one that was interrupted, if that was sent
-            assert not env._exchange._calls, pressed.moment
+            assert not env._workers._calls, pressed.moment
         same(first.step(1, state), expected)
     assert points > 100

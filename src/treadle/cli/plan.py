@@ -13,9 +13,8 @@ from treadle.cli import failures
 from treadle.cli.options import PlanOptions
 from treadle.cli.output import own_stdout
 from treadle.errors import UsageError
-from treadle.plan.making import make
 from treadle.plan.mcts import MCTS
-from treadle.plan.parallel import ParallelEnv
+from treadle.plan.parallel import ParallelEnv, make
 from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 
-from treadle.plan.orders import orders_of, whole
+from treadle.plan.arguments import items_of, whole
 from treadle.plan.stepping import told
 from treadle.pool.serve import snapshot
 
@@ -234,11 +234,11 @@ class PlanEnv:
         Returns:
             A list for each part of `step`'s result.
         """
-        orders = orders_of(actions, states, dt, return_state, store=False)
+        items = items_of(actions, states, dt, return_state, store=False)
         rows = []
-        for item, action in enumerate(orders.actions):
-            state = None if orders.states is None else orders.states[item]
-            parts = self.step(action, state, orders.dts[item], bool(orders.return_state))
+        for item, action in enumerate(items.actions):
+            state = None if items.states is None else items.states[item]
+            parts = self.step(action, state, items.dts[item], bool(items.return_state))
             rows.append([snapshot(part) if isinstance(part, np.ndarray | dict | tuple) else part for part in parts])
         return tuple(list(column) for column in zip(*rows, strict=True))
 

@@ -1,24 +1,309 @@
-"""`ParallelEnv`: batches from any state, on worker processes."""
+"""`VectorizedEnv`, a `PlanEnv` that steps batches on many copies of an environment, and `ParallelEnv`, whose copies are
+worker processes."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
-from treadle.errors import UsageError
-from treadle.plan.batch_env import BatchEnv
-from treadle.plan.exchange import Exchange
-from treadle.plan.external import ExternalProcess
-from treadle.plan.orders import Orders, as_items, dts_of, state_wanted, states_of, whole
-from treadle.plan.plan_slot import PlanSlot
-from treadle.plan.rollouts import RolloutBatch
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import ClosedPool, UsageError
+from treadle.plan.arguments import Items, as_items, dts_of, items_of, state_wanted, states_of, whole
+from treadle.plan.batch import BatchEnv, RolloutBatch, even_chunks
+from treadle.plan.env import PlanEnv
+from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.store import STORE_BYTES, StateHandle, fetched
-from treadle.plan.vectorized import VectorizedEnv
-from treadle.program.registered import own_registrations
+from treadle.plan.workers import ExternalProcess, Workers
+from treadle.pool import bell
 from treadle.states import snapshot_file
 
 FORMAT = "treadle planning snapshot 1"
+FLAGS = (
+    "SINGLETON",
+    "STATE_IS_ARRAY",
+    "OBS_IS_ARRAY",
+    "AVAILABLE_OBS_TYPES",
+    "AVAILABLE_RENDER_MODES",
+    "DEFAULT_OBS_TYPE",
+)
+
+
+NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
+NOT_THE_ENVIRONMENTS = (
+    *("n_workers", "blocking", "backend", "start_method", "preload", "start_timeout", "step_timeout", "close_timeout"),
+    *("on_failure", "max_restarts", "worker_output", "store_bytes", "state_bytes"),
+)
+
+
+def refuse_misspelt(env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
+    """Raise UsageError for an argument that would go to the environment and is nearly one of ours, before anything is
+    started. What the environment's class names as an argument of its own is left to it."""
+    for name in kwargs:
+        near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
+        if near and not _names(env_class, name):
+            what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
+            own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
+            raise UsageError(f"{name}= {what}{own}")
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins have none
+        return False
+
+
+class VectorizedEnv(PlanEnv):
+    """A local environment does everything but batches; copies of it elsewhere do those (a subclass says where).
+
+    `reset` and `set_state` put the copies into the same state, `step` does not.
+
+    Args:
+        env_class: of the environment: `GymPlanEnv`, a `PlanEnv` of yours, or one of plangym's.
+        name, frameskip, autoreset, delay_setup: for the environment, see `PlanEnv`.
+        n_workers: how many copies.
+        **kwargs: for the environment.
+    """
+
+    # what plangym's environments say of themselves on their class; an object has those of its `env_class`
+    AVAILABLE_OBS_TYPES: ClassVar[Any] = GymPlanEnv.AVAILABLE_OBS_TYPES
+    AVAILABLE_RENDER_MODES: ClassVar[Any] = GymPlanEnv.AVAILABLE_RENDER_MODES
+    DEFAULT_OBS_TYPE: ClassVar[str] = GymPlanEnv.DEFAULT_OBS_TYPE
+
+    def __init__(
+        self,
+        env_class: Callable[..., Any],
+        name: str,
+        frameskip: int = 1,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        n_workers: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        refuse_misspelt(env_class, kwargs)
+        self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
+        self._plan_env: Any = None
+        self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
+        self._named = name
+        self._take_flags(env_class)
+        text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
+        super().__init__(text, frameskip, autoreset, delay_setup)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "env_class": self._env_class,
+            "name": self._named,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": self.delay_setup,
+            "n_workers": self.n_workers,
+            **self._env_kwargs,
+        }
+
+    # -- what a subclass says ----------------------------------------------------------------------------------------
+
+    def make_transitions(
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+    ) -> tuple[Any, ...]:
+        """A batch of steps; see `step_batch`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to step a batch")
+
+    def sync_states(self, state: Any = None) -> None:
+        """Put the copies into a state; None: that of the local environment."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to reach its copies")
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def step_batch(  # type: ignore[override]  # the default of return_state is another one, as in plangym
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+    ) -> tuple[Any, ...]:
+        """Step many items.
+
+        Args:
+            actions: one for each of n items.
+            states: one for each item, or handles of states. None: the items are dealt to the copies in runs, and
+                within a run each goes on where the one before has ended.
+            dt: one for all items, or one for each.
+            return_state: return the states that they lead to? "handle": as handles. None: where states were given.
+            repeat: with states: how many consecutive items begin in the same one; there are n / repeat states.
+
+        Returns:
+            Lists of n, in the order of the items: (states,) observations, rewards, terminals, truncateds, infos.
+
+        Raises:
+            UsageError, FreedHandle, StoreFull: naming the item; nothing was sent.
+            TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
+                former. The workers live, and all other answers have been taken.
+            WorkerDied, WorkerTimeout: `where.item` is what the worker was at. BrokenPool; ClosedPool after `close`.
+        """
+        if self._plan_env is None:
+            items_of(actions, states, dt, return_state, repeat)  # before anything is started
+            self._ready()
+        # the reference's signature has no `repeat`: an override that does not know it must work as it did there
+        more = {} if repeat == 1 else {"repeat": repeat}
+        return self.make_transitions(actions, states, dt, return_state=return_state, **more)
+
+    @staticmethod
+    def split_similar_chunks(vector: Any, n_chunks: int) -> list[Any]:
+        """At most n_chunks runs of a sequence, all as long as the first but for the last."""
+        return [vector[start:end] for start, end in even_chunks(len(vector), n_chunks)]
+
+    @classmethod
+    def batch_step_data(
+        cls, actions: Any, states: Any, dt: Any, batch_size: int
+    ) -> tuple[list[Any], list[Any], list[np.ndarray]]:
+        """The chunks of a batch, at most `batch_size` of them, for a `make_transitions` of one's own.
+
+        Returns (chunks of states, chunks of actions, chunks of dts): without states they are lists of None; dts are
+        int64[k]. Raises UsageError naming the item that is wrong.
+        """
+        items = items_of(actions, states, dt, None)
+        given = [None] * len(items) if items.states is None else items.states
+        columns = (given, items.actions, np.array(items.dts))
+        first, second, third = (cls.split_similar_chunks(column, whole(batch_size, "batch_size")) for column in columns)
+        return first, second, third
+
+    @staticmethod
+    def unpack_transitions(results: Iterable[tuple[Any, ...]], return_states: bool) -> tuple[list[Any], ...]:
+        """One batch of the chunks' results, each a tuple of lists as `step_batch` returns it; `return_states`: do they
+        begin with states? Raises UsageError for a result of another length."""
+        parts: tuple[list[Any], ...] = tuple([] for _ in range(6 if return_states else 5))
+        for index, result in enumerate(results):
+            if len(result) != len(parts):
+                raise UsageError(f"result {index} has {len(result)} parts, {len(parts)} are due: see return_states")
+            for part, more in zip(parts, result, strict=True):
+                part.extend(more)
+        return parts
+
+    # -- the local environment ---------------------------------------------------------------------------------------
+
+    def create_env_callable(self, **kwargs: Any) -> Callable[[], Any]:
+        """What makes a copy of the environment; `kwargs` replace some of its arguments."""
+        arguments = {
+            "name": self._named,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": False,
+            **self._env_kwargs,
+            **kwargs,
+        }
+        return partial(self._env_class, **arguments)
+
+    def setup(self) -> None:
+        """Make the local environment."""
+        self._plan_env = self.create_env_callable(delay_setup=bool(getattr(self._env_class, "SINGLETON", False)))()
+        if getattr(self._env_class, "SINGLETON", False):
+            self._plan_env.setup()
+        self._take_flags(self._plan_env)  # some say it of an object, by its arguments
+
+    def _take_flags(self, source: Any) -> None:
+        for flag in FLAGS:
+            setattr(self, flag, getattr(source, flag, getattr(VectorizedEnv, flag)))
+
+    def _ready(self) -> None:
+        self._refuse_closed()
+        if self._plan_env is None:
+            self.setup()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClosedPool(f"{self.name} is closed: setup() begins anew")
+
+    @property
+    def plan_env(self) -> Any:
+        """The local environment; None before `setup`."""
+        return self._plan_env
+
+    def _local(self) -> Any:
+        self._refuse_closed()
+        if self._plan_env is None:
+            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
+        return self._plan_env
+
+    @property
+    def n_workers(self) -> int:
+        """How many copies there are."""
+        return self._n_workers
+
+    @property
+    def gym_env(self) -> Any:
+        """The local environment's Gymnasium environment; None where it has none."""
+        return getattr(self._plan_env, "gym_env", None)
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self._local().observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self._local().action_space
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        return self._local().obs_shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        return self._local().action_shape
+
+    @property
+    def return_image(self) -> bool:
+        return bool(getattr(self._plan_env, "return_image", False))
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the local environment."""
+        local = self.__dict__.get("_plan_env")
+        if local is None or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(local, name)
+
+    def seed(self, seed: int | None = None) -> None:
+        """The next reset of the local environment is given this seed, and the copies follow it."""
+        self._local().seed(seed)
+
+    def reset(self, return_state: bool = True) -> Any:
+        """Reset the local environment and put the copies into its state."""
+        self._ready()
+        state, obs, info = self._plan_env.reset(return_state=True)
+        self.sync_states(state)
+        return (state, obs, info) if return_state else (obs, info)
+
+    def get_state(self) -> Any:
+        """The local environment's."""
+        return self._local().get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Put the local environment and the copies into a state, or that of a handle."""
+        state = fetched(state)
+        self._local().set_state(state)
+        self.sync_states(state)
+
+    def step(self, action: Any, state: Any = None, dt: int = 1, return_state: bool | None = None) -> tuple[Any, ...]:
+        """Step the local environment only. `state` may be a handle."""
+        self._ready()
+        return self._plan_env.step(action=action, state=fetched(state), dt=dt, return_state=return_state)
+
+    def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """The local environment's."""
+        return self._local().step_with_dt(action=action, dt=dt)
+
+    def sample_action(self) -> Any:
+        """The local environment's."""
+        return self._local().sample_action()
+
+    def get_image(self) -> np.ndarray | None:
+        """The local environment's."""
+        return self._local().get_image()
+
+    def render(self, mode: str = "human") -> Any:
+        """The local environment's; `mode` is what it was made with."""
+        return self._local().render()
 
 
 class ParallelEnv(VectorizedEnv):
@@ -62,8 +347,8 @@ class ParallelEnv(VectorizedEnv):
     ) -> None:
         self._blocking = blocking
         self._batch_env: BatchEnv | None = None
-        self._exchange: Exchange | None = None
-        self._store = {
+        self._workers: Workers | None = None
+        self._store: dict[str, Any] = {
             "store_bytes": whole(store_bytes, "store_bytes"),
             "state_bytes": None if state_bytes is None else whole(state_bytes, "state_bytes"),
         }
@@ -94,11 +379,9 @@ class ParallelEnv(VectorizedEnv):
         Raises StartupFailed when a worker cannot build its environment; nothing is left running.
         """
         self.close()
-        constructor, registrations = self.create_env_callable(), own_registrations()
-        factories = [lambda: PlanSlot(constructor, registrations)] * self.n_workers
-        self._exchange = exchange = Exchange(factories, **self._pool_options)
+        self._workers = workers = Workers(self.create_env_callable(), self.n_workers, **self._pool_options)
         try:
-            envs = [ExternalProcess.of(exchange, slot) for slot in range(self.n_workers)]
+            envs = [ExternalProcess.of(workers, slot) for slot in range(self.n_workers)]
             self._batch_env = BatchEnv(envs, blocking=self._blocking, **self._store)
             super().setup()
             self._closed = False
@@ -110,7 +393,7 @@ class ParallelEnv(VectorizedEnv):
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
-        return self._batch().make_transitions(actions, states, dt, return_state, repeat)
+        return (self._batch_env or self._batch()).make_transitions(actions, states, dt, return_state, repeat)
 
     def rollout_batch(
         self,
@@ -141,19 +424,19 @@ class ParallelEnv(VectorizedEnv):
                 raise UsageError(f"item {item} has no actions")
         n, repeat = len(sequences), whole(repeat, "repeat")
         checked, wanted = states_of(states, n, repeat), state_wanted(return_state, False)
-        orders = Orders(sequences, checked, dts_of(dt, n), wanted, repeat)
+        items = Items(sequences, checked, dts_of(dt, n), wanted, repeat)
         self._ready()
-        return self._batch().batcher.rollouts(orders, observations)
+        return self._batch().rollouts(items, observations)
 
     def put_state(self, state: Any) -> StateHandle:
         """Put a state into the store that all workers see; returns its handle. Raises StoreFull; UsageError (None)."""
         self._ready()
-        return self._batch().batcher.put(state)
+        return self._batch().put(state)
 
     @property
     def free_handles(self) -> int | None:
         """How many more states the store takes; None before the first handle."""
-        return None if self._batch_env is None else self._batch_env.batcher.free_handles
+        return None if self._batch_env is None else self._batch_env.free_handles
 
     def sync_states(self, state: Any = None) -> None:
         """Put all workers' environments into a state, or that of a handle; None: the local environment's."""
@@ -170,7 +453,7 @@ class ParallelEnv(VectorizedEnv):
             "format": FORMAT,
             "name": self.name,
             "local": local.get_state(),
-            "workers": [promise() for promise in states],
+            "workers": [future() for future in states],
             "action_space": self.action_space,
         }
         snapshot_file.write(path, kept)
@@ -185,12 +468,12 @@ class ParallelEnv(VectorizedEnv):
         if len(kept["workers"]) != self.n_workers:
             raise UsageError(f"{os.fspath(path)} has {len(kept['workers'])} workers, this has {self.n_workers}")
         self._local().set_state(kept["local"])
-        promises = [
+        futures = [
             process.set_state(state, blocking=False)
             for process, state in zip(self._batch()._envs, kept["workers"], strict=True)
         ]
-        for promise in promises:
-            promise()
+        for future in futures:
+            future()
         self.action_space.__dict__.update(kept["action_space"].__dict__)
 
     def _batch(self) -> BatchEnv:
@@ -204,21 +487,37 @@ class ParallelEnv(VectorizedEnv):
         ClosedPool from now on."""
         self._closed = True
         batch, self._batch_env = self.__dict__.get("_batch_env"), None
-        exchange, self._exchange = self.__dict__.get("_exchange"), None
+        workers, self._workers = self.__dict__.get("_workers"), None
         local, self._plan_env = self.__dict__.get("_plan_env"), None
         try:
             if batch is not None:
                 batch.close()
         finally:
-            if exchange is not None:
-                exchange.close()
+            if workers is not None:
+                workers.close()
             if local is not None:
                 local.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._exchange is not None:
+        if self._workers is not None:
             raise TypeError("a ParallelEnv with workers cannot be copied or pickled: use clone(), or delay_setup=True")
         return dict(self.__dict__)
 
 
-__all__ = ["ParallelEnv"]
+def make(id: Any, n_workers: int | str | None = None, **kwargs: Any) -> PlanEnv:
+    """A planning environment.
+
+    Args:
+        id: what `GymPlanEnv` takes as its name.
+        n_workers: None: a `GymPlanEnv` in this process. A number: a `ParallelEnv` with so many workers; "auto": as many
+            as there are cores.
+        **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
+    """
+    refuse_misspelt(GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
+    if n_workers is None:
+        return GymPlanEnv(id, **kwargs)
+    if isinstance(n_workers, str):
+        if n_workers != "auto":
+            raise UsageError(f"n_workers is a number, 'auto' or None, got {n_workers!r}")
+        n_workers = bell.cores()
+    return ParallelEnv(GymPlanEnv, id, n_workers=n_workers, **kwargs)

@@ -1,4 +1,10 @@
-"""What travels between a batch's caller and its workers, and what a worker does with it."""
+"""What travels between a batch's caller and its workers, and what a worker does with it.
+
+A chunk (`Work`) may come with a region of memory: states go out and come back there, and the worker writes observations
+straight into it. What a message of some size costs is new memory: a file for it, its pages on both sides, and giving
+them back again; a region's pages are there and often in the cache. How much an item needs is known after the first
+batch, which goes by message, as everything does that does not fit.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,82 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from operator import attrgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.plan.orders import HANDLE
-from treadle.plan.packed import Packed, packed
+from treadle.plan.arguments import HANDLE
 from treadle.plan.stepping import walking
 from treadle.plan.store import StoreMap
-from treadle.plan.trays import Room, Tray
+from treadle.pool.arena import Arena
+from treadle.pool.buffers import Region
 from treadle.pool.line import ITEM
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
+from treadle.program.base import Description, Program
+from treadle.program.registered import register_missing
 from treadle.states.encoding import PLAIN
+from treadle.states.state import EnvState
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """States of one kind as they travel: most of what is sent of them would be the kind, again and again."""
+
+    kind: str
+    data: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[EnvState]:
+        return map(EnvState, itertools.repeat(self.kind), self.data)
+
+
+def packed(states: list[Any]) -> Any:
+    """States as they travel best."""
+    if set(map(type, states)) != {EnvState}:
+        return states
+    kinds = set(map(_kind_of, states))
+    return StateBatch(kinds.pop(), list(map(_data_of, states))) if len(kinds) == 1 else states
+
+
+_kind_of, _data_of = attrgetter("kind"), attrgetter("data")
+
+
+class LaidStates(NamedTuple):
+    """States of one kind that lie in memory, one after the other from `at`."""
+
+    kind: str
+    sizes: list[int]
+    at: int
+
+
+class LaidRows(NamedTuple):
+    """Observations that lie in memory."""
+
+    dtype: str | np.dtype  # itself where it is structured: its `str` says nothing of the fields
+    shape: tuple[int, ...]
+    at: int
+
+
+def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
+    """Put states into memory."""
+    joined = b"".join(states.data)
+    memory[at : at + len(joined)] = joined
+    return LaidStates(states.kind, list(map(len, states.data)), at)
+
+
+def lift(memory: Any, laid: LaidStates) -> StateBatch:
+    """Copy states out of memory."""
+    kind, sizes, at = laid
+    data = memory[at : at + sum(sizes)].tobytes()
+    return StateBatch(kind, list(map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))))
 
 
 @dataclass
@@ -34,7 +102,7 @@ class Work:
         rows: instead of `states`: where in the store they lie.
         return_state: False, True, or "handle": then `targets` says where in the store each item's state goes.
         store: the store, where rows are spoken of.
-        tray: memory for what comes back; `states` may lie in its block.
+        region: memory for what comes back; `states` may lie in its buffer.
     """
 
     first: int
@@ -48,7 +116,7 @@ class Work:
     targets: list[int] | None = None
     store: StoreMap | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
-    tray: Tray | None = None
+    region: Region | None = None
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -68,7 +136,7 @@ class Done:
 
     Attributes:
         failed: the item that raised, and why; those after it were not tried.
-        room: bytes of a tray that it takes.
+        room: bytes of a region that it takes.
     """
 
     states: Any = None
@@ -87,14 +155,50 @@ class Done:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Done:
         """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
-        states = self.states if isinstance(self.states, Packed) else copy.deepcopy(self.states, memo)
+        states = self.states if isinstance(self.states, StateBatch) else copy.deepcopy(self.states, memo)
         return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
+
+
+class Room:
+    """A worker's side of a region: where what comes back is put.
+
+    Args:
+        memory: the buffer's.
+        region: the chunk's part of it.
+    """
+
+    def __init__(self, memory: Any, region: Region) -> None:
+        self._memory, self._at, self._end = memory, region.start, region.end
+        self._rows: LaidRows | None = None
+        self.needed = 0  # bytes that what was asked for takes
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """An array in the region; None when it does not fit. To be asked once."""
+        nbytes = dtype.itemsize * int(np.prod(shape))
+        self.needed += nbytes + ALIGN
+        at = -(-self._at // ALIGN) * ALIGN
+        if at + nbytes > self._end:
+            return None
+        self._rows, self._at = LaidRows(dtype.str if dtype.names is None else dtype, shape, at), at + nbytes
+        return np.ndarray(shape, dtype, self._memory, at)
+
+    def observations(self, values: Any) -> Any:
+        """What is sent of observations: where they lie, if they are rows of the array (no list: see `Observations`)."""
+        if self._rows is None or not isinstance(values, np.ndarray):
+            return values
+        return self._rows._replace(shape=values.shape)
+
+    def states(self, states: StateBatch) -> LaidStates | None:
+        """Put states into the region; None when they do not fit."""
+        nbytes = sum(map(len, states.data))
+        self.needed += nbytes
+        return None if self._at + nbytes > self._end else lay(self._memory, self._at, states)
 
 
 def kind_of(work: Work) -> str | None:
     """The kind of the states, where they can be had, and given back, as bytes."""
     store = work.store
-    if isinstance(work.states, Packed):
+    if isinstance(work.states, StateBatch):
         kind = work.states.kind
         return kind if work.return_state != HANDLE or (store is not None and store.kind == kind) else None
     return (
@@ -117,7 +221,7 @@ def beginnings(work: Work, raw: bool = False) -> Iterator[Any]:
     shares = (
         itertools.repeat(state, min(end, (at + 1) * k) - max(first, at * k)) for at, state in enumerate(own, work.base)
     )
-    return itertools.chain.from_iterable(shares)
+    return chain.from_iterable(shares)
 
 
 def keeping(states: list[Any], work: Work, raw: bool = False) -> Callable[[Any], None]:
@@ -134,7 +238,7 @@ def kept(states: list[Any], work: Work, kind: str | None) -> Any:
     """The list of `keeping` as it travels, None where it was not asked for. `kind`: of its data."""
     if work.return_state is not True:
         return None
-    return packed(states) if kind is None else Packed(kind, states)
+    return packed(states) if kind is None else StateBatch(kind, states)
 
 
 def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
@@ -145,7 +249,7 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
     done = Done()
     began = perf_counter()
     given, wanted, kind = work.given, bool(work.return_state), kind_of(work)
-    observations = Column(len(work), room)
+    observations = Observations(len(work), room)
     states: list[Any] = []
     rewards: list[Any] = []
     see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
@@ -178,8 +282,8 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
     done.observations, done.rewards, done.states = observations.whole(), rewards, kept(states, work, kind)
     if room is not None:
         done.observations = room.observations(done.observations)
-        if isinstance(done.states, Packed):
-            done.states = room.states(done.states.kind, done.states.data) or done.states
+        if isinstance(done.states, StateBatch):
+            done.states = room.states(done.states) or done.states
         done.room = room.needed
     done.seconds = perf_counter() - began
     return done
@@ -203,7 +307,7 @@ def do_rollouts(env: Any, work: Work, words: Any) -> Done:
             shown: list[Any] = []
             length = 0
             # the item's other actions go on from where the first one has led
-            begin = itertools.chain((state,), itertools.repeat(None))
+            begin = chain((state,), itertools.repeat(None))
             words[ITEM] = work.first + len(done.infos) + 1
             for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
                 row[length] = reward if type(reward) is float else _number(reward)
@@ -249,7 +353,7 @@ def held(value: Any) -> Any:
     return value if isinstance(value, np.generic) else snapshot(value)
 
 
-class Column:
+class Observations:
     """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list.
 
     Arrays of shape () and subclasses of ndarray are no rows: they would come out as scalars, and without what they add.
@@ -299,3 +403,102 @@ def stacked(values: list[Any]) -> Any:
         if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
             return np.stack(values)
     return values
+
+
+def columns(dones: Sequence[Done], with_states: bool) -> tuple[list[Any], ...]:
+    """A batch's result, one list a part, in item order."""
+    found = []
+    for part in PARTS if with_states else PARTS[1:]:
+        found.append(list(chain.from_iterable(map(part, dones))))
+    return tuple(found)
+
+
+def joined(dones: Sequence[Done], part: str) -> list[Any]:
+    """One part of a batch's result, in item order."""
+    return list(chain.from_iterable(map(attrgetter(part), dones)))
+
+
+PARTS = tuple(map(attrgetter, ("states", "observations", "rewards", "terminals", "truncateds", "infos")))
+
+
+class Ask:
+    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden.
+
+    No enum: one of these is in every request, and a member takes several times as long as text to pickle.
+    """
+
+    GET = "treadle: get attribute"
+    CALL = "treadle: call method"
+    WORK = "treadle: work"
+
+
+class Method:
+    """In the place of an attribute that can be called: it stays where it is."""
+
+
+class PlanSlot(Program):
+    """Runs one environment with the interface of `PlanEnv`.
+
+    Args:
+        constructor: makes it.
+        registrations: of the caller, from `own_registrations`.
+    """
+
+    def __init__(self, constructor: Callable[[], Any], registrations: bytes | None = None) -> None:
+        register_missing(registrations)
+        self.env = constructor()
+        self.env.reset()
+        self._arena: Arena | None = None
+        self._words: Any = [0] * (ITEM + 1)  # where nobody can die alone, nobody reads it
+        self._stores: dict[Any, StoreMap] = {}
+        self._buffers: dict[int, Any] = {}
+
+    def describe(self) -> Description:
+        return Description()
+
+    def share(self, arena: Arena, words: Any) -> None:
+        """The pool's memory, as this process maps it, and this worker's words in it."""
+        self._arena, self._words = arena, words
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == Ask.WORK:
+            return self._work(args[0])
+        attribute, *rest = args
+        found = getattr(self.env, attribute)
+        if name == Ask.GET:
+            return Method() if callable(found) and not isinstance(found, type) else found
+        return found(*rest, **kwargs)
+
+    def _work(self, work: Work) -> Done:
+        if work.store is not None:
+            known = self._stores.get(work.store.where)
+            if known is None:
+                known = self._stores[work.store.where] = work.store.opened(self._arena)
+            work.store = known
+        room = None
+        if work.region is not None:
+            memory = self._memory(work.region)
+            room = Room(memory, work.region)
+            if isinstance(work.states, LaidStates):
+                work.states = lift(memory, work.states)
+        words = self._words
+        words[ITEM] = work.first + 1
+        try:
+            if work.rollout is None:
+                return do_steps(self.env, work, room, words)
+            return do_rollouts(self.env, work, words)
+        finally:
+            words[ITEM] = 0
+
+    def _memory(self, region: Region) -> Any:
+        """The buffer of a region."""
+        known = self._buffers.get(region.segment)
+        if known is None:
+            assert self._arena is not None
+            known = self._buffers[region.segment] = region.opened(self._arena)
+        return known
+
+    def close(self) -> None:
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()

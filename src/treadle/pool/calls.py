@@ -67,7 +67,8 @@ class Calls:
 
     def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any) -> None:
         """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        self._open[self.pool.send(member, op, payload, slots=tuple(slots))] = tag, member
+        (id,) = self.pool.send_all(op, [(member, payload, tuple(slots))])
+        self._open[id] = tag, member
 
     def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?

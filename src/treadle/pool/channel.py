@@ -124,7 +124,8 @@ class Channel:
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
         packed = Packed(*encode(message, self.lender))
-        packed.take_along(getattr(message, "files", ()))
+        if files := getattr(message, "files", ()):
+            packed.take_along(files)
         return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
@@ -249,7 +250,7 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
 
     try:
         head = pickle.dumps(message, 5, buffer_callback=kept)
-        by_value = pickling.names_main(head)
+        by_value = pickling.MAIN in head  # it may refer to the script by name, and is of use only here
     except Exception:  # noqa: BLE001 - lambdas and local classes: cloudpickle knows how, or raises the real reason
         by_value = True
     if by_value:
@@ -275,9 +276,9 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
 
 def decode(body: bytes, fds: list[int], borrower: Borrower | None = None) -> tuple[Any, list[int]]:
     """The message and the descriptors that came with it, without its own, which stay open."""
-    own = _own(body)
     if body[0] == 0:
         return pickle.loads(memoryview(body)[1:]), fds
+    own = _own(body)
     if body[0] == 1:
         return unpack(mapped(fds[0])), fds[own:]
     assert borrower is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ HANDLE = "handle"
 
 
 @dataclass(frozen=True)
-class Orders:
+class Items:
     """A checked batch.
 
     Attributes:
@@ -35,20 +37,20 @@ class Orders:
         return len(self.dts)
 
 
-def orders_of(
+def items_of(
     actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1, *, store: bool = True
-) -> Orders:
+) -> Items:
     """Check a batch's arguments; `store`: is there one for handles? Raises UsageError naming the item that is wrong."""
     actions = as_items(actions, "actions")
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
-    repeat = whole(repeat, "repeat")
+    repeat = repeat if type(repeat) is int and repeat > 0 else whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
     wanted = state_wanted(return_state, checked is not None)
     if wanted == HANDLE and not store:
         raise UsageError("handles name rows of a store, which a ParallelEnv has")
-    return Orders(actions, checked, dts_of(dt, n), wanted, repeat)
+    return Items(actions, checked, dts_of(dt, n), wanted, repeat)
 
 
 def as_items(values: Any, what: str, each: str = "item") -> Any:
@@ -75,12 +77,13 @@ def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:
     if n != len(given) * repeat:
         times = f" x repeat={repeat}" if repeat != 1 else ""
         raise UsageError(f"{len(given)} states{times} for {n} actions: item {min(n, len(given) * repeat)} has no pair")
-    missing = [i for i, state in enumerate(given) if state is None]
-    if len(missing) == len(given):
+    missing = list(map(is_, given, itertools.repeat(None)))
+    if True not in missing:
+        return given
+    if False not in missing:
         return None
-    if missing:
-        raise UsageError(f"item {missing[0] * repeat} has no state and others have: give all items a state, or none")
-    return given
+    item = missing.index(True) * repeat
+    raise UsageError(f"item {item} has no state and others have: give all items a state, or none")
 
 
 def dts_of(dt: Any, n: int) -> list[int]:

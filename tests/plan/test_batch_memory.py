@@ -1,4 +1,4 @@
-"""Trays and quick steps: whatever way a chunk takes, its results are those of a plain loop."""
+"""Buffers and quick steps: whatever way a chunk takes, its results are those of a plain loop."""
 
 from typing import Any
 
@@ -10,10 +10,9 @@ from plan_envs import Walk, same
 
 from conftest import require
 from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.plan.packed import packed
+from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.stepping import blind_step, walking
-from treadle.plan.trays import LEASED, MOST_BLOCKS, lay, lift
-from treadle.plan.work import Work, do_rollouts, do_steps, kind_of
+from treadle.plan.work import Work, do_rollouts, do_steps, kind_of, lay, lift, packed
 
 WORDS = [0] * 8  # a worker's, which nobody reads here
 
@@ -57,8 +56,8 @@ def batches(env: ParallelEnv, count: int, items: int) -> list[Any]:
 def test_what_is_kept_stays_as_it_was(grows: bool) -> None:
     """More batches than there are blocks, of observations that are handed out as they lie."""
     items = 4
-    assert 100 * 100 * items // 2 > LEASED
-    count = 8 if grows else MOST_BLOCKS + 3
+    assert 100 * 100 * items // 2 > LENT
+    count = 8 if grows else MOST_BUFFERS + 3
     with ParallelEnv(GymPlanEnv, Painter, n_workers=1, backend="serial", grows=grows) as env:
         expected = batches(env, count, items)
     with ParallelEnv(GymPlanEnv, Painter, n_workers=2, grows=grows) as env:
@@ -67,20 +66,20 @@ def test_what_is_kept_stays_as_it_was(grows: bool) -> None:
     assert found[0][1][0].flags.writeable
 
 
-def test_blocks_are_used_again() -> None:
+def test_buffers_are_used_again() -> None:
     with ParallelEnv(GymPlanEnv, Painter, n_workers=2) as env:
         for found in (batches(env, 6, 4), batches(env, 6, 4)):
             assert len(found) == 6
             del found
-        trays = env._batch_env.batcher._trays
-        before = len(trays._blocks)
+        pool = env._batch_env._buffers
+        before = len(pool.buffers)
         states = [env.get_state()] * 4
         for _ in range(10):
             states, *_ = env.step_batch([1] * 4, states)
-        assert len(trays._blocks) == before
+        assert len(pool.buffers) == before
         with pytest.raises(ValueError, match="item 2"):
             env.step_batch([1, 1, "no", 1], states)
-        assert all(block.use.over for block in trays._blocks)
+        assert all(buffer.writers.over for buffer in pool.buffers)
 
 
 class Double(GymPlanEnv):
@@ -176,7 +175,7 @@ class Odd(gym.Env[Any, int]):
 @pytest.mark.parametrize("kind", ["fields", "no axis", "masked", "dict", "plain"])
 @pytest.mark.parametrize("given", [True, False], ids=["from states", "going on"])
 def test_observations_of_every_kind(kind: str, given: bool) -> None:
-    """By message, in trays, and from one environment alone: with the same types, and an episode's last ones as well."""
+    """By message, in a buffer, and from one environment alone: with the same types, an episode's last ones too."""
     actions = [0, 1, 1, 1, 0, 1]
     one = GymPlanEnv(Odd, env_kwargs={"kind": kind})
     state = one.reset()[0]
@@ -193,12 +192,12 @@ def test_observations_of_every_kind(kind: str, given: bool) -> None:
     assert values == [2, 4, 4, 4, 2, 4] if given else 6 in values  # what ended an episode is no reset's
 
 
-def test_states_that_lie_in_a_tray_stay_bytes() -> None:
+def test_states_that_lie_in_a_buffer_stay_bytes() -> None:
     """They reach the environment, and come back from it, without a state made of each."""
     env = GymPlanEnv("CartPole-v1")
     states = [env.reset()[0] for _ in range(3)]
     memory = memoryview(bytearray(4096))
-    lifted = lift(memory, lay(memory, 64, states[0].kind, [state.data for state in states]))
+    lifted = lift(memory, lay(memory, 64, packed(states)))
     assert list(lifted) == states
     work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
     assert kind_of(work) == states[0].kind

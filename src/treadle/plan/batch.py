@@ -1,0 +1,487 @@
+"""A batch, from its arguments to the pool and back: `BatchEnv`.
+
+The items of a batch go to any slot, because their states travel with them. They are dealt in chunks. As long as chunks
+are left, every slot has one at work and one waiting; whoever is done gets the next, so a slow item (or a busy core)
+delays its own chunk only. A chunk should take some milliseconds: smaller ones cost more in messages than they save in
+waiting, so how many there are follows from what items took before. A chunk whose worker died goes to another one.
+Items without states go on from one another: then every slot has one chunk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import FreedHandle, UsageError, WorkerDied, WorkerTimeout
+from treadle.plan.arguments import HANDLE, Items, items_of
+from treadle.plan.store import STORE_BYTES, StateHandle, Store
+from treadle.plan.work import (
+    ALIGN,
+    Ask,
+    Done,
+    LaidRows,
+    LaidStates,
+    StateBatch,
+    Work,
+    columns,
+    joined,
+    lay,
+    lift,
+    packed,
+    stacked,
+)
+from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
+from treadle.pool.buffers import Buffer, BufferPool, Region, Span
+from treadle.pool.failure import Policy
+from treadle.pool.interrupts import Later
+from treadle.pool.life import State
+
+OBSERVATIONS = (None, "last", "all")
+
+CHUNK_SECONDS = 0.010
+LEAST_SECONDS = 0.0004  # a chunk that is shorter costs more, in caller and worker, than it saves
+MOST = 8  # chunks a slot
+
+MOST_BYTES = 256 * 2**20  # of all buffers together
+MOST_BUFFERS = 32  # each is a mapping of its own
+LEAST_BYTES = 256 * 2**10  # of one
+LENT = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
+SPARE = 1.25  # states vary in size
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """n sequences of actions, each played from its state until it or the episode ended.
+
+    Attributes:
+        rewards: float64[n, T], T the longest sequence; 0 after the end.
+        lengths: int64[n], how many actions were applied.
+        terminated, truncated: bool[n], how it ended; both False where the actions ran out first.
+        states: n states (or handles) at the end; None when they were not asked for.
+        observations: None when not asked for; "last": n observations at the end, an array where they fit together;
+            "all": one array (or list) of `lengths[i]` observations for each item.
+    """
+
+    rewards: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    states: list[Any] | None = None
+    observations: Any = None
+
+    @property
+    def returns(self) -> np.ndarray:
+        """float64[n]: the sum of each item's rewards."""
+        return self.rewards.sum(axis=1)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(eq=False)
+class _Lent:
+    """Rows of the store for the states that a batch leads to, until they have handles. `writers`: None: not sent."""
+
+    rows: list[int]
+    writers: Span | None = None
+
+
+class BatchEnv:
+    """Several external processes as one environment that steps batches.
+
+    Args:
+        envs: the processes.
+        blocking: have one work at a time.
+        store_bytes, state_bytes: see `Store`.
+
+    Raises ValueError (UsageError) when their observation or action spaces differ.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[ExternalProcess],
+        blocking: bool = False,
+        *,
+        store_bytes: int = STORE_BYTES,
+        state_bytes: int | None = None,
+    ) -> None:
+        self._envs = list(envs)
+        if not self._envs:
+            raise UsageError("a batch environment needs at least one process")
+        self._blocking = blocking
+        for what in ("observation_space", "action_space"):
+            first = getattr(self._envs[0], what)
+            for index, env in enumerate(self._envs):
+                if (other := getattr(env, what)) != first:
+                    raise UsageError(f"process {index} has the {what} {other}, process 0 has {first}: they must agree")
+        self._lanes: list[tuple[Workers, int]] = [(env._workers, env._slot) for env in self._envs]
+        self._pools = list(dict.fromkeys(workers for workers, _ in self._lanes))
+        self._store_bytes, self._state_bytes = store_bytes, state_bytes
+        self._store: Store | None = None
+        self._lent: list[_Lent] = []
+        self._seconds: dict[str, float] = {}  # what an item took lately
+        self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
+        self._buffers: BufferPool | None = None
+        arena = self._pools[0].pool.grounding.arena
+        if arena is not None and len(self._pools) == 1 and not self._pools[0].in_process:
+            self._buffers = BufferPool(arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def __getitem__(self, index: int) -> ExternalProcess:
+        return self._envs[index]
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the first environment."""
+        if name.startswith("_") or "_envs" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._envs[0], name)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def make_transitions(
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+    ) -> tuple[Any, ...]:
+        """A batch of steps; see `VectorizedEnv.step_batch`."""
+        items = items_of(actions, states, dt, return_state, repeat)
+        dones, rows = self._run(items, None)
+        if items.return_state == HANDLE:
+            return self._handles(rows), *columns(dones, False)
+        return columns(dones, bool(items.return_state))
+
+    def rollouts(self, items: Items, observations: str | None) -> RolloutBatch:
+        """A batch of rollouts; `items.actions` has a sequence of actions for each. See `ParallelEnv.rollout_batch`."""
+        if observations not in OBSERVATIONS:
+            raise UsageError(f"observations must be None, 'last' or 'all', got {observations!r}")
+        if items.states is None:
+            raise UsageError("rollouts begin in states: give one for each item")
+        dones, rows = self._run(items, observations or "none")
+        longest = max(done.rewards.shape[1] for done in dones)
+        rewards = np.concatenate([np.pad(d.rewards, ((0, 0), (0, longest - d.rewards.shape[1]))) for d in dones])
+        seen: Any = None
+        if observations is not None:
+            seen = joined(dones, "observations")
+            seen = stacked(seen) if observations == "last" else seen
+        states: list[Any] | None = None
+        if items.return_state:
+            states = self._handles(rows) if items.return_state == HANDLE else joined(dones, "states")
+        lengths, terminated, truncated = (np.array(joined(dones, p)) for p in ("lengths", "terminals", "truncateds"))
+        return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
+
+    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[int]]:
+        """What came of the chunks, in order, and the rows of the store with the states that they led to."""
+        n, slots, given = len(items.dts), len(self._lanes), items.states is not None
+        rows, targets, store = self._rows(items), [], self._store
+        if items.return_state == HANDLE:
+            store = self._open_store(None if not given or rows is not None else items.states[0])  # type: ignore[index]
+            targets = self._take_rows(store, n)
+        what = "steps" if rollout is None else "rollouts"
+        chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
+        works: list[Work] = []
+        k = items.repeat
+        for lo, hi in chunks:
+            work = Work(lo, items.actions[lo:hi], items.dts[lo:hi], None, items.return_state, k, lo // k)
+            end = (hi - 1) // k + 1
+            if rows is not None:
+                work.rows = rows[work.base : end]
+            elif items.states is not None:
+                work.states = packed(items.states[work.base : end])
+            if targets:
+                work.targets = targets[lo:hi]
+            work.store = None if store is None or (rows is None and not targets) else store.map
+            work.rollout = rollout
+            works.append(work)
+        each = (what, items.return_state is True)
+        buffer = self._laid(works, self._room.get(each, 0)) if rollout is None else None
+
+        span = Span(self._pools[0].pool)
+        if buffer is not None:
+            buffer.writers = span
+        if targets:
+            self._lent[-1].writers = span
+        try:
+            dones, by = self._scatter(works, given)
+        finally:
+            span.end()
+        if buffer is not None:
+            for done in dones:
+                _take_out(buffer, done)
+        for done, (workers, slot) in zip(dones, by, strict=True):
+            if done.failed is not None:
+                workers.raise_failed(slot, *done.failed, n)
+        took, room = 0.0, 0.0
+        for done, work in zip(dones, works, strict=True):
+            took, room = took + done.seconds, max(room, done.room / len(work.actions))
+        self._room[each] = room
+        self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
+        return dones, targets
+
+    def _laid(self, works: list[Work], each: float) -> Buffer | None:
+        """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
+
+        `each`: bytes for what comes back of an item.
+        """
+        if self._buffers is None:
+            return None
+        regions, at = [], 0
+        for work in works:
+            start = at + sum(map(len, work.states.data)) if isinstance(work.states, StateBatch) else at
+            end = start + int(each * len(work.actions) * SPARE) + ALIGN
+            regions.append((at, start, end))
+            at = end
+        buffer = self._buffers.take(at)
+        if buffer is not None:
+            for work, (at, start, end) in zip(works, regions, strict=True):
+                if start > at:
+                    work.states = lay(buffer.memory, at, work.states)
+                work.region = Region(buffer.segment, buffer.segments, start, end)
+        return buffer
+
+    def _scatter(self, works: list[Work], given: bool) -> tuple[list[Done], list[tuple[Workers, int]]]:
+        """Have the chunks done; returns what came of each, in order, and who did it.
+
+        `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
+        Raises WorkerError when a worker fails; all other answers have come by then.
+        """
+        todo, load = deque(range(len(works))), [0] * len(self._lanes)
+        out: dict[int, tuple[Future, int]] = {}  # chunk -> its future, and whose of the lanes it is
+        done: dict[int, tuple[Done, tuple[Workers, int]]] = {}
+        error: BaseException | None = None
+        while out or (todo and error is None):
+            while todo and error is None and not (self._blocking and out):
+                index = todo[0]
+                at = self._next_lane(load, bool(out)) if given else index
+                if at is None:
+                    break
+                workers, slot = self._lanes[at]
+                try:
+                    out[index] = workers.ask(slot, Ask.WORK, (works[index],)), at
+                except Exception as raised:  # noqa: BLE001 - raised again once all answers have come
+                    if not given or workers.members[slot].state is not State.GONE:  # else: dropped while waited for
+                        error = raised
+                    continue
+                todo.popleft()
+                load[at] += 1
+            if not out:
+                continue
+            index, future, at = _first_settled(out)
+            del out[index]
+            load[at] -= 1
+            if future.error is None:
+                done[index] = future.value, self._lanes[at]
+            elif given and _can_go_on(future.error, future.workers):
+                work = works[index]
+                work.region = (
+                    None if work.region is None else work.region._replace(start=work.region.end)
+                )  # no room left
+                todo.appendleft(index)
+            elif error is None:
+                error = future.error
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback knows this frame: together they would hold the batch, handles and all
+        dones, by = zip(*map(done.__getitem__, range(len(works))), strict=True)
+        return list(dones), list(by)
+
+    def _next_lane(self, load: list[int], waiting: bool) -> int | None:
+        """Who takes requests and has least to do; None when all have enough.
+
+        One that has yet to start anew will do, but not while answers are `waiting`.
+        """
+        most = 2 if len(self._pools) == 1 else MOST * len(load)  # pulling needs one pool to listen to
+        best: int | None = None
+        for able in (TAKING, ALL_BUT_GONE):
+            for at, (workers, slot) in enumerate(self._lanes):
+                if load[at] < most and (best is None or load[at] < load[best]) and workers.members[slot].state in able:
+                    best = at
+            if best is not None or waiting:
+                return best
+        for workers in self._pools:
+            workers.pool.check()
+        raise UsageError("all workers were dropped when they died")
+
+    # -- the store of states -----------------------------------------------------------------------------------------
+
+    def put(self, state: Any) -> StateHandle:
+        """Put a state into the store. Raises UsageError for None, and StoreFull."""
+        if state is None:
+            raise UsageError("None is no state: give one that get_state(), reset() or step() returned")
+        rows = self._take_rows(store := self._open_store(state), 1)
+        store.map.write(rows[0], state)
+        (handle,) = self._handles(rows)
+        return handle
+
+    @property
+    def free_handles(self) -> int | None:
+        """How many more states the store takes; None before the first handle."""
+        self._reclaim()
+        return None if self._store is None else self._store.free
+
+    def _rows(self, items: Items) -> list[int] | None:
+        """The rows that the states are, where they are handles. Raises UsageError and FreedHandle, naming the item."""
+        states = items.states or ()
+        if StateHandle not in set(map(type, states)):
+            return None
+        handles = [type(state) is StateHandle for state in states]
+        if not all(handles):
+            item = handles.index(not handles[0]) * items.repeat
+            raise UsageError(
+                f"item {item}: give handles for all items, or states for all (env.put_state makes handles)"
+            )
+        rows = []
+        for index, handle in enumerate(states):
+            try:
+                rows.append(handle.row_in(self._store))
+            except FreedHandle as error:
+                raise FreedHandle(f"item {index * items.repeat}: {error}") from None
+        return rows
+
+    def _take_rows(self, store: Store, count: int) -> list[int]:
+        self._reclaim()
+        with Later():
+            rows = store.take(count)
+            self._lent.append(_Lent(rows))
+        return rows
+
+    def _reclaim(self) -> None:
+        """Have the rows of batches that failed or were cut short back, once nobody writes to them any more."""
+        with Later():
+            for lent in [each for each in self._lent if each.writers is None or each.writers.over]:
+                self._lent.remove(lent)
+                if self._store is not None:
+                    self._store.give_back(lent.rows)
+
+    def _handles(self, targets: list[int]) -> list[Any]:
+        assert self._store is not None
+        with Later():
+            self._lent = [lent for lent in self._lent if lent.rows is not targets]
+            return [StateHandle(self._store, row) for row in targets]
+
+    def _open_store(self, first: Any) -> Store:
+        if self._store is None:
+            if len(self._pools) > 1:
+                raise UsageError("handles need workers of one ParallelEnv: these processes share no memory")
+            if first is None and self._state_bytes is None:
+                first = self._envs[0].call("get_state")()
+            arena = self._pools[0].pool.grounding.arena
+            assert arena is not None
+            self._store = Store(arena, first, self._store_bytes, self._state_bytes)
+        return self._store
+
+    # -- all environments --------------------------------------------------------------------------------------------
+
+    def sync_states(self, state: Any, blocking: bool = True) -> None:
+        """Put every environment into one state. All have it when this returns; `blocking`: one after the other."""
+        if blocking:
+            for env in self._envs:
+                env.set_state(state)
+            return
+        _results([env.set_state(state, blocking=False) for env in self._envs])
+
+    def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> tuple[np.ndarray, ...]:
+        """Reset all environments, or some.
+
+        Returns arrays with an entry for each: (states,) observations [k, ...], infos object[k].
+        """
+        chosen = range(len(self._envs)) if indices is None else [int(index) for index in indices]
+        if not chosen:
+            raise UsageError("no environment to reset: give at least one index")
+        for index in chosen:
+            if not -len(self._envs) <= index < len(self._envs):
+                raise IndexError(f"there is no process {index} to reset: there are {len(self._envs)}")
+        if self._blocking:
+            results = [self._envs[index].reset(return_states=return_states) for index in chosen]
+        else:
+            futures = [self._envs[index].reset(return_states=return_states, blocking=False) for index in chosen]
+            results = _results(futures)
+        *states, observations, infos = zip(*results, strict=True)
+        return *(_array(list(column)) for column in states), np.stack(observations), _array(list(infos), loose=True)
+
+    def close(self) -> None:
+        """End all processes; observations that are held keep their memory. Idempotent."""
+        self._buffers = None
+        if self._store is not None:
+            self._store.closed = True
+        for env in self._envs:
+            env.close()
+
+
+ALL_BUT_GONE = frozenset(State) - {State.GONE}
+
+
+def even_chunks(n: int, slots: int) -> list[tuple[int, int]]:
+    """At most one chunk a slot, all as long as the first but for the last: how items that go on are dealt."""
+    size = -(-n // slots)
+    return [(start, min(n, start + size)) for start in range(0, n, size)]
+
+
+def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int, int]]:
+    """Chunks for items that may go anywhere. `seconds`: what one takes; None: not known.
+
+    Without knowledge there are two a slot, and with it as many as take CHUNK_SECONDS each, from one to MOST a slot.
+    What takes less than LEAST_SECONDS for each slot is left to a few of them.
+    """
+    if seconds is None:
+        count = 2 * slots
+    else:
+        each = min(MOST, max(1, int(n * seconds / slots / CHUNK_SECONDS)))
+        count = min(slots * each, max(1, int(n * seconds / LEAST_SECONDS)))
+    count = min(n, count)
+    chunks, end = [], 0
+    for i in range(count):
+        start, end = end, n * (i + 1) // count
+        chunks.append((start, end))
+    return chunks
+
+
+def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int]:
+    """A chunk whose answer has come, its future and its lane. Processes of their own answer to a pool each: it is the
+    oldest chunk's that is waited for."""
+    while True:
+        for index, (future, at) in out.items():
+            if future.settled:
+                return index, future, at
+        next(iter(out.values()))[0].workers.pump(None)
+
+
+def _can_go_on(error: BaseException, workers: Workers) -> bool:
+    """Was it the worker that failed, and is there, or will there be, another one?"""
+    pool = workers.pool
+    return isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not Policy.RAISE and pool.broken is None
+
+
+def _take_out(buffer: Buffer, done: Done) -> None:
+    """Take out what a chunk has laid in a buffer; large observations stay, as long as somebody holds them."""
+    if isinstance(done.states, LaidStates):
+        done.states = lift(buffer.memory, done.states)
+    if isinstance(done.observations, LaidRows):
+        dtype, shape, at = done.observations
+        done.observations = buffer.lend(shape, dtype, at, LENT)
+
+
+def _results(futures: list[Future]) -> list[Any]:
+    """All answers, when all have come; raises the first error then."""
+    for error in [future.exception() for future in futures]:
+        if error is not None:
+            raise error
+    return [future.result() for future in futures]
+
+
+def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:
+    """One array of values: of theirs where they are arrays, else of objects."""
+    if not loose and isinstance(values[0], np.ndarray):
+        return np.stack(values)
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
+
+
+__all__ = ["BatchEnv", "RolloutBatch"]
