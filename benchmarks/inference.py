@@ -1,11 +1,11 @@
 """`python -m benchmarks.inference`: one policy in the caller over many environments, episode by episode.
 
-Lengths of 20 to 144 steps, 8 episodes an environment, steps that wait 4 ms on average (exponentially) or compute 1 ms, a
-policy that takes 0.5, 6 or 40 ms a call and a cost a row. The policy sleeps, as the process of an accelerator does.
+Lengths of 20 to 144 steps, 8 episodes an environment, steps that wait 4 ms on average (exponentially) or compute 1 ms,
+a policy that takes 0.5, 6 or 40 ms a call and a cost a row. The policy sleeps, as the process of an accelerator does.
 Contestants, in turns:
 
-- static: batches on Gymnasium's AsyncVectorEnv; a slot whose episode has ended stands still until the last has, then all
-  begin the next (how LeRobot 0.4 evaluates);
+- static: batches on Gymnasium's AsyncVectorEnv; a slot whose episode has ended stands still until the last has, then
+  all begin the next (how LeRobot 0.4 evaluates);
 - step: `make_vec`, lockstep, each slot goes on with its next episode by itself;
 - min=k: `collect(inference="caller")` with a fixed size of batch, however long it takes to fill;
 - auto: the same, size and patience chosen by what was measured.
@@ -222,7 +222,7 @@ def table(rows: Sequence[tuple[Setting, dict[str, float]]], facts: dict[str, Any
         f"{facts['rounds']} rounds, contestants interleaved, load average at start {facts['load_at_start']:g}. "
         "Environment steps a second; shares are of the ideal.",
         "",
-        "| row | ideal | static | step | best fixed size | auto | auto of the best fixed | auto of the ideal | auto x static |",
+        "| row | ideal | static | step | best fixed size | auto | auto of the best fixed | of the ideal | x static |",
         "|---|---:|---:|---:|---|---:|---:|---:|---:|",
     ]
     for setting, rates in rows:

@@ -193,8 +193,8 @@ class CallerPolicy:
         first = self._tried(batch, slots)
         if _globals() != before:
             self.told.append(
-                f"the policy {self.name} draws from the global generator of NumPy, torch or random: what it does depends "
-                "on who was asked before; take `rng`, one generator a row, for the same episodes every time"
+                f"the policy {self.name} draws from the global generator of NumPy, torch or random: what it does "
+                "depends on who was asked before; take `rng`, one generator a row, for the same episodes every time"
             )
             return
         if rows < 2:
