@@ -102,7 +102,7 @@ def test_in_threads_a_limit_is_measured(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_worker_that_waits_for_its_caller_does_not_hang(caplog: pytest.LogCaptureFixture) -> None:
-    """It runs out of tickets, or of room for answers, while the caller is busy for longer than the limit."""
+    """It runs out of orders, or of room for answers, while the caller is busy for longer than the limit."""
     with caplog.at_level(logging.WARNING, "treadle"):
         for buffered in (1, 1 << 30):
             made = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.summary import time_shares
 from treadle.sample import rollout_slot
-from treadle.sample.rollout_slot import END, Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+from treadle.sample.rollout_slot import Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
 
 
 class Clock:
@@ -46,18 +46,8 @@ class Timed(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
 
 
-class Tickets:
-    """So many episodes; now and then there is none at hand, and waiting for one takes time."""
-
-    def __init__(self, episodes: int, at_hand: list[bool], clock: Clock) -> None:
-        self.left, self.at_hand, self.clock = [*range(episodes), END], cycle([*at_hand, True]), clock
-
-    def claim(self, wait: bool) -> int | None:
-        if not wait and not next(self.at_hand):
-            return None
-        if wait:
-            self.clock.now += next(self.clock.pause)
-        return self.left.pop(0) if len(self.left) > 1 else END
+class Control:
+    """Nobody stops it."""
 
     def stopped(self) -> bool:
         return False
@@ -78,7 +68,7 @@ seconds = st.lists(st.sampled_from([0.0, 1e-6, 1e-3, 0.2, 30.0]), min_size=1, ma
 
 @given(
     seconds, seconds, seconds, seconds, st.integers(1, 3), st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    st.lists(st.booleans(), max_size=5),
+    st.sets(st.integers(1, 5)),
 )  # fmt: skip
 def test_shares_are_within_0_and_1_and_no_time_counts_twice(
     step: list[float],
@@ -87,7 +77,7 @@ def test_shares_are_within_0_and_1_and_no_time_counts_twice(
     pause: list[float],
     rows: int,
     lengths: list[int],
-    at_hand: list[bool],
+    cuts: set[int],
 ) -> None:
     clock = Clock(step, act, reset, pause)
 
@@ -100,11 +90,13 @@ def test_shares_are_within_0_and_1_and_no_time_counts_twice(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rollout_slot, "perf_counter", clock)
         slot = RolloutSlot(recipe, 0, Globals.LEAVE)
-        playing = slot.stream(RolloutOrder(0), Tickets(6, at_hand, clock))
         made = 0
-        for results in playing:
-            made += len(results)
-            clock.now += next(clock.pause)  # the caller takes its time
+        orders = [tuple(range(*cut)) for cut in pairwise([0, *sorted(cuts), 6])]
+        for indices in [*orders, ()]:
+            for results in slot.stream(RolloutOrder(0, indices), Control()):
+                made += len(results)
+                clock.now += next(clock.pause)  # the caller takes its time
+            clock.now += next(clock.pause)
         slot.close()
     spent = slot.shares
     assert made == 6

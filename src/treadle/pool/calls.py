@@ -55,10 +55,12 @@ Event = Done | Lost | Ready
 class Calls:
     """Args:
     pool: whose workers are asked.
+    blame: asked of every death before it is decided about, with the member and the error: did it die of what it was
+        made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow it.
     """
 
-    def __init__(self, pool: Dispatch) -> None:
-        self.pool = pool
+    def __init__(self, pool: Dispatch, blame: Callable[[Member, WorkerError], bool] | None = None) -> None:
+        self.pool, self._blame = pool, blame
         self._open: dict[int, tuple[Any, Member]] = {}  # request -> its tag, and whose it is
 
     def __bool__(self) -> bool:
@@ -82,6 +84,12 @@ class Calls:
 
         return bool(self.pool.poll(timeout, note))
 
+    def stop(self) -> None:
+        """Ask all streams under way to end at their next look; what they then have is told as ever."""
+        for member in self.pool.members:
+            if member.owed:
+                member.worker.stop(self.pool.latest_id)
+
     def clear(self) -> list[Any]:
         """Forget all requests; returns their tags."""
         found = [tag for tag, _ in self._open.values()]
@@ -100,9 +108,11 @@ class Calls:
             member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
         mine = [id for id, (_, whose) in self._open.items() if whose is member]
         tags = [self._open.pop(id)[0] for id in mine]
-        dead = member.state is State.DEAD
-        act = carry_out(self.pool, member, verdict_on(self.pool, member)) if dead else None
-        return [Lost(tags, member, event.error, act)]
+        if member.state is not State.DEAD:
+            return [Lost(tags, member, event.error, None)]
+        if self._blame is not None and self._blame(member, event.error):
+            member.barren = 0
+        return [Lost(tags, member, event.error, carry_out(self.pool, member, verdict_on(self.pool, member)))]
 
 
 def verdict_on(pool: Dispatch, member: Member) -> Verdict:

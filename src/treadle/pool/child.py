@@ -33,7 +33,6 @@ from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
-from treadle.pool.tickets import PipeTickets
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 REPORT = 8  # where stacks begin in the crash report
@@ -57,7 +56,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Grounds:
-    """The second message. With it come descriptors: arena, ticket pipe, then two pipe bells (4) if there are any."""
+    """The second message. With it come descriptors: arena, then two pipe bells (4) if there are any."""
 
     ground: Ground
     longest: int  # ns: of waits that it tries in; see `Rhythm`
@@ -123,7 +122,6 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     ground: Ground = message.ground
     arena = Arena(fd=fds.pop(0))
     arena.join(ground.segments)
-    tickets = PipeTickets(fds.pop(0), owners=arena.array(ground.owners))
     if ground.arena_bells:
         bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
     else:
@@ -141,11 +139,11 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         assert ground.observations is not None
         assert ground.actions is not None
         server.attach(Rows(arena, ground.rows, ground.observations, ground.actions, slots[0], slots[-1] + 1))
-    serve(server, line, tickets, start.spec.index)
+    serve(server, line)
     return 0
 
 
-def serve(server: Server, line: Line, tickets: Any, worker: int) -> None:
+def serve(server: Server, line: Line) -> None:
     """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
     while True:
         id, op, block, payload = line.next()
@@ -165,7 +163,7 @@ def serve(server: Server, line: Line, tickets: Any, worker: int) -> None:
             continue
         request = Request(id, Op(op), payload, block)
         untold: dict[int, Raised] = {}
-        for reply in server.handle(request, Control(line, tickets, id, worker)):
+        for reply in server.handle(request, Control(line, id)):
             extras = reply.extras
             if not reply.last and not line.credit(id):  # nobody wants its results, but what failed is told at the end
                 untold.update(extras.raised if extras is not None else {})
@@ -195,21 +193,9 @@ def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = 
 class Control:
     """What a stream may ask between steps."""
 
-    def __init__(self, line: Line, tickets: Any, id: int, worker: int) -> None:
-        self._line, self._tickets, self._worker = line, tickets, worker
+    def __init__(self, line: Line, id: int) -> None:
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
         self.resets, self.begins, self.ends = line.resets, line.begins, line.ends
-
-    def claim(self, wait: bool = True) -> int | None:
-        if not wait:
-            return self._tickets.claim(self._worker, False)
-        self._line.unticketed(True)
-        number = self._tickets.claim(self._worker, True)
-        self._line.unticketed(False)
-        return number
-
-    def sign(self, number: int) -> None:
-        self._tickets.sign(number, self._worker)
 
 
 def _redirect(out: int, err: int) -> None:

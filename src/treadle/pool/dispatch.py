@@ -93,7 +93,6 @@ class Dispatch:
         open_pools.note(self)
         try:
             self.roster.equip(worker_output)
-            self.tickets = self.roster.tickets
             for index, slots in enumerate(shares):
                 self.roster.add(index, slots, [factories[s] for s in slots])
             if inline:
@@ -285,12 +284,6 @@ class Dispatch:
         self.give_up(member)
         return failed
 
-    def stop_streams(self) -> None:
-        """Ask all streams under way to end at their next look."""
-        for member in self.members:
-            if member.owed:
-                member.worker.stop(self._last_id)
-
     def give_up(self, member: Member) -> None:
         """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
         for each in member.owed:
@@ -385,7 +378,6 @@ class Dispatch:
                 left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
                 for member in self.members:
                     member.see(Event.CLOSE)
-                self.roster.tickets.end()
                 self.roster.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
                 self.roster.end(left or self.members, 0.0)
@@ -394,7 +386,6 @@ class Dispatch:
                 for member in self.members:
                     member.see(Event.CLOSED)
                     member.owed.clear()  # and with it what requests took along: the files of parcels
-                self.roster.tickets.close()
                 self.grounding.clear()
 
     def __enter__(self) -> Self:

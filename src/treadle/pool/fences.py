@@ -16,11 +16,10 @@ What both sides read without a fence, and why that is safe:
 | CREDIT | the worker, for at most 0.05 s at a time; late: it waits on. A fence of the caller's comes before it |
 | STARVED | late: no ring, and the worker looks again after 0.05 s |
 | STOP | grows only; late: one more look of a stream before it ends. A ring comes with it |
-| BEAT, UNTICKETED | whether they change is asked over seconds |
+| BEAT | whether it changes is asked over seconds |
 | BUSY_NS, ITEM | figures for people |
 | `done` | read when an answer is there (after its fence) or the worker is dead (the system knows, and tells after it) |
 | loans | a fence of the caller's before it says that a file may be written again |
-| owners of tickets | go with the ticket through a pipe; read when their worker is dead |
 """
 
 from __future__ import annotations

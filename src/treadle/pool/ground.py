@@ -22,7 +22,6 @@ from treadle.pool.messages import Op, Request
 from treadle.pool.reel import RolloutLeases
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
-from treadle.pool.tickets import WINDOW
 from treadle.spaces import Layout
 
 
@@ -44,16 +43,14 @@ class Grounding:
         self._finals = False
         self.fenced = shared and fences.FENCED  # threads are kept in order by the interpreter's lock
 
-    def lay(self, descriptions: list[Any], members: list[Any], tickets: Any) -> None:
+    def lay(self, descriptions: list[Any], members: list[Any]) -> None:
         """Plan and allocate everything. Raises ArenaError, or UsageError when slots differ in their layouts."""
         arena = self.arena = Arena(shared=self._shared)
         plan = arena.plan()
         self._pool_bell_field = plan.add("u1", (CELL,))
         for member in members:
             self._line_fields[member.index] = LineFields.plan(plan, len(member.slots), self.fenced)
-        self._owners_field = plan.add("i4", (WINDOW,))
         arena.grow(plan)
-        tickets.owners = arena.array(self._owners_field)
         if self._shared:
             if self._arena_bells:
                 bell.init_cell(arena, self._pool_bell_field)
@@ -85,7 +82,7 @@ class Grounding:
         self.fields.blocks.rollouts.append(rollout)
         return rollout, plan.segment
 
-    def give(self, member: Any, longest: tuple[int, int], tickets: Any) -> None:
+    def give(self, member: Any, longest: tuple[int, int]) -> None:
         """Put a member on the ground, for the first time or again after a restart."""
         assert self.arena is not None
         if member.inline:
@@ -103,7 +100,7 @@ class Grounding:
             return
         from treadle.pool.child import Grounds
 
-        fds = [self.arena.fd, tickets.read]
+        fds = [self.arena.fd]
         if self._arena_bells:
             bell.init_cell(self.arena, fields.bell)
             ring = bell.arena_bell(self.arena, fields.bell)
@@ -120,7 +117,6 @@ class Grounding:
             self.arena.segments,
             fields,
             self._pool_bell_field,
-            self._owners_field,
             self.fields,
             self.observations,
             self.actions,

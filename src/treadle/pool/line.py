@@ -41,11 +41,10 @@ BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
 STOP = 3  # word: streams of requests up to this id are to end early
 BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
-UNTICKETED = 5  # word: 1 while a streaming worker waits for a ticket
-ITEM = 6  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
-EPISODE = 7  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
-BEGAN = 8  # word: BEAT before that episode's first step; RESETS or OVER
-WORDS = 9
+ITEM = 5  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
+EPISODE = 6  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
+BEGAN = 7  # word: BEAT before that episode's first step; RESETS or OVER
+WORDS = 8
 RESETS, OVER = -1, -2
 
 
@@ -280,8 +279,7 @@ class Line:
 
     def beat(self) -> int | None:
         """A number that changes while the worker's stream gets on; None while it waits for the caller."""
-        waiting = self.words[STARVED] or self.words[UNTICKETED]
-        return None if waiting else self.words[BEAT]
+        return None if self.words[STARVED] else self.words[BEAT]
 
     def making(self) -> tuple[int | None, int | None]:
         """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
@@ -355,11 +353,6 @@ class Line:
     def latest_episode(self) -> int | None:
         """The episode that the stream makes, or has made last; None: none, or several at once."""
         return self.words[EPISODE] - 1 if self.words[EPISODE] else None
-
-    def unticketed(self, waits: bool) -> None:
-        """A stream begins or ends to wait for a ticket."""
-        self.words[BEAT] += 1  # before the other word: the time that it has waited does not count
-        self.words[UNTICKETED] = waits
 
     def credit(self, id: int) -> bool:
         """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""

@@ -32,12 +32,11 @@ class SerialWorker:
     channel = None
     line: Line | None = None
 
-    def __init__(self, spec: WorkerSpec, factories: list[Any], tickets: Any) -> None:
+    def __init__(self, spec: WorkerSpec, factories: list[Any]) -> None:
         self.spec = spec
         self.report = ExitReport()
         self._programs, self._hello = build_here(spec, factories, in_caller=True)
         self.server = Server(spec.slots, self._programs, in_caller=True, local=True)
-        self._tickets = tickets
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
         self._stop = self._looks = 0
@@ -135,12 +134,6 @@ class _Control:
     def ends(self) -> None:
         """As above."""
 
-    def claim(self, wait: bool = True) -> int | None:
-        return self._worker._tickets.claim(self._worker.spec.index, False)
-
-    def sign(self, number: int) -> None:
-        self._worker._tickets.sign(number, self._worker.spec.index)
-
 
 class ThreadWorker(Lined):
     """Drives its server from a thread, over a line in ordinary memory."""
@@ -148,12 +141,11 @@ class ThreadWorker(Lined):
     in_caller = True
     pid = None
 
-    def __init__(self, spec: WorkerSpec, factories: list[Any], tickets: Any) -> None:
+    def __init__(self, spec: WorkerSpec, factories: list[Any]) -> None:
         self.spec = spec
         self.report = ExitReport()
         self.channel, self._theirs = LocalChannel.pair()
         self.line: Line | None = None
-        self._tickets = tickets
         self._grounds: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = spec.slots[0]
@@ -229,7 +221,7 @@ class ThreadWorker(Lined):
         if rows is not None:
             server.attach(rows)
         with contextlib.suppress(ClosedPool):  # the pool was dropped, and has not waited for the answer
-            child.serve(server, line, self._tickets, self.spec.index)
+            child.serve(server, line)
 
 
 def build_here(

@@ -26,7 +26,6 @@ from treadle.pool.member import Failed, Member, Started
 from treadle.pool.messages import Hello, WorkerSpec
 from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
-from treadle.pool.tickets import LocalTickets, PipeTickets
 
 log = logging.getLogger("treadle")
 
@@ -53,7 +52,6 @@ class Roster:
         self._reader: StderrReader | None = None
         self._stdout_too = False
         self._carriers: list[carried.Carrier] = []
-        self.tickets: PipeTickets | LocalTickets = LocalTickets()
         self.members: list[Member] = []
         self.restarts = 0
 
@@ -64,7 +62,6 @@ class Roster:
         """Open what the workers share; `end` closes it."""
 
         def make() -> None:
-            self.tickets = PipeTickets()
             self._stdout_too = worker_output in ("label", "keep")
             if worker_output != "raw":
                 self._reader = StderrReader(shown=worker_output != "keep")
@@ -73,7 +70,6 @@ class Roster:
             undisturbed(make, lambda _: self._put_away())
 
     def _put_away(self) -> None:
-        self.tickets.close()
         for carrier in self._carriers:
             carrier.close()
         if self._reader is not None:
@@ -126,9 +122,9 @@ class Roster:
     def _worker(self, member: Member) -> Any:
         spec, factories = member.spec, member.factories
         if member.inline:
-            return SerialWorker(spec, factories, self.tickets)
+            return SerialWorker(spec, factories)
         if self._backend == "thread":
-            return ThreadWorker(spec, factories, self.tickets)
+            return ThreadWorker(spec, factories)
         from treadle.pool.process import ProcessWorker
 
         assert self._start_method is not None
@@ -185,9 +181,9 @@ class Roster:
         return descriptions
 
     def _found(self, descriptions: list[Any]) -> None:
-        self._grounding.lay(descriptions, self.members, self.tickets)
+        self._grounding.lay(descriptions, self.members)
         for member in self.members:
-            self._grounding.give(member, self._longest, self.tickets)
+            self._grounding.give(member, self._longest)
 
     def sleep_on(self, members: list[Member], timeout: float, *, closing: bool = False) -> None:
         from treadle.pool.child import wait_readable
@@ -238,7 +234,7 @@ class Roster:
             member.see(Event.DIED)
             return [failed]
         member.see(Event.HELLO)
-        undisturbed(lambda: self._grounding.give(member, self._longest, self.tickets), lambda _: None)
+        undisturbed(lambda: self._grounding.give(member, self._longest), lambda _: None)
         return [Started(member)]
 
     def end_building(self) -> None:

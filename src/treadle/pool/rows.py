@@ -397,7 +397,6 @@ class Ground:
     segments: list[tuple[int, int]]
     line: Any
     pool_bell: Any
-    owners: Field
     rows: RowFields | None
     observations: Layout | None
     actions: Layout | None

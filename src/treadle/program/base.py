@@ -51,18 +51,6 @@ class StreamControl(Protocol):
         """Say that it is made."""
         ...
 
-    def claim(self, wait: bool = True) -> int | None:
-        """The next ticket: the index of what to make next. Waits for one, unless told not to.
-
-        `tickets.END` (-1): there will be no more. None: none is there now (only without waiting, or in the caller's
-        own thread, where nobody could bring one meanwhile).
-        """
-        ...
-
-    def sign(self, number: int) -> None:
-        """Say that this worker has begun what it was given the number of without a ticket."""
-        ...
-
 
 class Program:
     """Base of programs. A subclass overrides what its faces use.

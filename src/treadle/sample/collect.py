@@ -1,13 +1,15 @@
 """Collecting: whole episodes from many workers, the same bytes for any number of them.
 
-`Collection` drives a pool of `RolloutSlot`s by a `Schedule`: it issues tickets, takes results as they come, replaces
-workers that die, and stops when the schedule is complete. `collect` puts the results in order and yields episodes.
+`Collection` drives a pool of `RolloutSlot`s by a `Schedule`: it hands out short orders of episode indices, takes
+results as they come, and stops when the schedule is complete. What a worker's death costs is made again; whether
+another worker takes its place is decided in `pool/calls.py`. `collect` puts the results in order and yields episodes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,11 +19,13 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
-from treadle.pool import bell, calls, failure
-from treadle.pool.member import Answered, Failed, Member, Started
+from treadle.errors import WorkerError
+from treadle.pool import bell, failure, life
+from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.failure import Policy
+from treadle.pool.member import Member
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
-from treadle.pool.tickets import END
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Progress, Standing
 from treadle.sample import failed
@@ -47,7 +51,8 @@ __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
 log = logging.getLogger("treadle")
 
-AHEAD = 2 * BATCH  # tickets a worker that may be out at once: it can run ahead while the caller is busy
+MOST_ORDERS = 12  # that one worker may have at a time
+SHARES = "shares"  # the tag of the request for `Shares`
 DEFAULT_BUFFER = 1 << 30
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
 
@@ -75,7 +80,7 @@ class Collection:
         root: the run's seed.
         workers: how many; None: as many as cores. No more than there are episodes to make.
         backend: "process", "serial" or "thread".
-        room: asked before a ticket is issued beyond one a worker: may the caller take more results?
+        room: asked before an index is handed out beyond one an environment: may the caller take more results?
         tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
         skip: called with each episode that the run goes on without.
@@ -116,38 +121,37 @@ class Collection:
         pool_options.setdefault("max_restarts", None)
         self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
+        self.calls = Calls(self.pool, self._blame)
+        self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
+        self._fresh = set(self._dealt)  # workers whose process has told of no result yet
+        self._suspects: dict[int, list[int]] = {}  # worker -> what it plays first, each by itself
         self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost
-        self._fresh = set(range(count))  # workers whose process has told of no result yet
-        self._first: dict[int, list[int]] = {}  # worker -> lost episodes that it (or its replacement) plays first
-        self._issued: list[int] = []  # tickets out, in the order of the pipe
-        self._suspect = False  # has a death left a ticket that nobody signed for?
+        self._died_in: dict[int, tuple[list[int], list[int]]] = {}  # worker -> episodes it died in, and of
         self._failure: tuple[int, CollectionFailed] | None = None  # the lowest index that has failed
         self._deadline = 0.0  # when the failure is raised at the latest
-        self._lost: set[int] = set()  # workers whose stream has ended in a failure
+        self._out: set[int] = set()  # workers that get no more orders
         self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
-        for member in self.pool.members:
-            self._order(member, BATCH)
-        watch = self._watch
+        watch, heard = self._watch, deque[Event]()
         watch.begin(self.pool)
-        self._issue()
+        self._deal()
         while not self.schedule.complete:
-            events = self.pool.poll(watch.patience(self._patience()))
+            patience = None if self._failure is None else max(0.0, self._deadline - time.monotonic())
+            self.calls.poll(watch.patience(patience), heard.append)
             watch.look()
-            if not events and self._suspect:
-                self._find_lost()
-            for event in events:
-                if isinstance(event, Answered):
-                    yield from self._answered(event)
-                elif isinstance(event, Failed):
-                    self._failed(event)
-                elif isinstance(event, Started):
+            results: list[tuple[int, int, Any]] = []
+            while heard:
+                event = heard.popleft()
+                if isinstance(event, Done):
+                    results += self._answered(event)
+                elif isinstance(event, Lost):
+                    self._died(event)
+                else:
                     self._fresh.add(event.member.index)
-                    self._order(event.member, 1)
-            if self._failure is None:
-                self._issue()
-            elif not self._awaited() or time.monotonic() > self._deadline:
+            self._deal(len(results))  # before the results are used: that may take long
+            yield from results
+            if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
                 break
         watch.end()
         if self._failure is not None:
@@ -156,69 +160,87 @@ class Collection:
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
 
-    def _patience(self) -> float | None:
-        """Seconds to wait for the next event at most."""
-        if self._failure is not None:
-            return max(0.0, self._deadline - time.monotonic())
-        return 0.05 if self._suspect else None
-
-    def _awaited(self) -> list[int]:
-        """Episodes before the one that failed, which workers that have not failed are playing."""
+    def _awaited(self) -> bool:
+        """Does a worker that has not failed play an episode before the one that has?"""
         assert self._failure is not None
-        owner, first = self.pool.tickets.owner, self._failure[0]
-        return [i for i in self.schedule.issued if i < first and owner(i) not in (None, *self._lost)]
+        first = self._failure[0]
+        return any(index < first for worker, mine in self._dealt.items() if worker not in self._out for index in mine)
 
-    def _order(self, member: Member, batch: int) -> None:
-        first = tuple(self._first.get(member.index, ()))
-        for index in first:
-            self.pool.tickets.sign(index, None)
-        order = RolloutOrder(self._root, batch, first, self._skipping.skip)
-        self.pool.send(member, Op.STREAM, dict.fromkeys(member.slots, order))
+    # -- handing out -------------------------------------------------------------------------------------------------
 
-    def _issue(self) -> None:
-        """Keep enough tickets out that nobody waits for the caller."""
-        least, most = self.workers * self._recipe.rows, self.workers * (AHEAD + self._recipe.rows)
-        issued = self.schedule.issued
-        while len(issued) < most and (len(issued) < least or self._room(len(issued))):
-            index = self.schedule.take()
+    def _deal(self, held: int = 0) -> None:
+        """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
+        dealt = self._dealt
+        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
+        takers = [] if self._failure is not None else list(able)
+        while takers:
+            member = min(takers, key=lambda each: len(dealt[each.index]))
+            if indices := self._next(member, held):
+                self._send(member, indices)
+            else:
+                takers.remove(member)
+        for member in able:
+            if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
+                self._send(member, [])
+
+    def _next(self, member: Member, held: int) -> list[int]:
+        """What a worker is to make next. Empty: it has enough, or there is nothing."""
+        schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
+        suspects = self._suspects.get(member.index)
+        if suspects is not None:
+            if mine:
+                return []
+            if suspects:
+                return [suspects.pop(0)]
+            del self._suspects[member.index]
+        size, ahead = schedule.share(self.workers)
+        if len(mine) >= rows + ahead or len(member.owed) >= MOST_ORDERS:
+            return []
+        found: list[int] = []
+        while len(found) < max(size, rows - len(mine)):
+            out = len(schedule.issued) + held
+            if out >= self.workers * rows and not self._room(out):
+                break
+            index = schedule.take()
             if index is None:
-                return
-            self._issued.append(index)
-            self.pool.tickets.issue(index)
+                break
+            found.append(index)
+        return found
 
-    def _answered(self, event: Answered) -> Iterator[tuple[int, int, Any]]:
-        extras = event.reply.extras
+    def _send(self, member: Member, indices: list[int]) -> None:
+        order = RolloutOrder(self._root, tuple(indices), 1 if member.restarts else BATCH, self._skipping.skip)
+        self._dealt[member.index] += indices
+        self.calls.submit(member, Op.STREAM, dict.fromkeys(member.slots, order), member.slots, order)
+
+    # -- taking ------------------------------------------------------------------------------------------------------
+
+    def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
+        extras, member = event.reply.extras, event.member
         if extras is None:
-            return
-        for slot, raised in sorted(extras.raised.items()):
-            member = event.member
-            error = failure.task_error(raised, slot, None if member.inline else member.index, member.worker.pid)
-            self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
+            return []
+        worker, mine = member.index, self._dealt[member.index]
+        finished = len(self.schedule.lengths)
+        for slot, raised in extras.raised.items():
+            error = failure.task_error(raised, slot, member.shown, member.worker.pid)
+            self._raised(failed.raised(error, self._root, finished), member)
+        found: list[tuple[int, int, Any]] = []
         for slot, ready in extras.infos.items():
-            worker = event.member.index
-            if ready:
-                self._fresh.discard(worker)
             for index, length, result in ready:
+                self._fresh.discard(worker)
                 if isinstance(result, Remark):
                     self._remark(index, result)
                     continue
-                if self._first and index in self._first.get(worker, ()):
-                    self._first[worker].remove(index)
+                mine.remove(index)
                 if not length:
-                    shown = None if event.member.inline else worker
-                    error = failure.task_error(result.raised, slot, shown, event.member.worker.pid)
-                    self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
-                    continue
-                if not self.schedule.finish(index, length):
-                    continue
-                self.tally.steps += length
-                self.tally.episodes += 1
-                by_worker = self.tally.by_worker
-                by_worker[event.member.index] = by_worker.get(event.member.index, 0) + length
-                self._watch.heard(event.member, 1, length, result.total_reward)
-                yield index, length, result
-        if len(self._issued) > 4096:
-            self._issued = [index for index in self._issued if index in self.schedule.issued]
+                    error = failure.task_error(result.raised, slot, member.shown, member.worker.pid)
+                    self._skip(index, failed.raised(error, self._root, finished))
+                elif self.schedule.finish(index, length):
+                    self.tally.steps += length
+                    self.tally.episodes += 1
+                    self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
+                    self._watch.heard(member, 1, length, result.total_reward)
+                    found.append((index, length, result))
+        return found
 
     def _raised(self, error: CollectionFailed, member: Member) -> None:
         """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
@@ -227,7 +249,8 @@ class Collection:
             error = self._hinted(error)
         if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
             raise error
-        self._lost.add(member.index)
+        self._out.add(member.index)
+        member.worker.stop(self.pool.latest_id)  # what it was to make after that nobody needs
         if self._failure is None:
             self._deadline = time.monotonic() + SETTLE
         if self._failure is None or index < self._failure[0]:
@@ -240,47 +263,55 @@ class Collection:
         if known is None and remark.kind == "endless":  # said at once: the run might never end
             log.warning("%s", remark.text)
 
-    def _failed(self, event: Failed) -> None:
-        """A worker died: what it had claimed is made again, by a new worker in its place."""
-        if self._failure is not None:  # the run is over: nothing is made again
-            self._lost.add(event.member.index)
-            return
+    # -- deaths ------------------------------------------------------------------------------------------------------
+
+    def _blame(self, member: Member, error: WorkerError) -> bool:
+        """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
+        episode is guilty when it is the first that a worker plays."""
+        worker, mine = member.index, self._dealt[member.index]
+        if self._recipe.rows > 1:
+            playing = mine[: self._recipe.rows]
+        else:  # it may have made some that it has not told of
+            playing = [index for index in mine if index == error.where.episode]
+        first = worker in self._fresh and len(playing) == 1 and mine[0] == playing[0]
+        guilty = playing if first or self.pool.policy is Policy.DROP else []
+        for index in guilty:
+            self._deaths[index] = self._deaths.get(index, 0) + 1
+        self._died_in[worker] = playing, list(guilty)
+        return bool(guilty)
+
+    def _died(self, event: Lost) -> None:
+        """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         member, finished = event.member, len(self.schedule.lengths)
         worker = member.index
-        lost = sorted(i for i in self.schedule.issued if self.pool.tickets.owner(i) == worker)
-        given = self._first.pop(worker, [])
-        drop = self.pool.policy is failure.Policy.DROP
-        self._issued = [index for index in self._issued if index not in lost]
-        self._suspect = True
-        # what a worn worker dies of may be its age: an episode is guilty when it is the first that a worker plays
-        first = given[:1] if given else lost if len(lost) == 1 else []
-        guilty = list(lost) if drop else [i for i in first if i in lost and worker in self._fresh]
+        (playing, guilty), mine = self._died_in.pop(worker), self._dealt[worker]
+        self._dealt[worker] = []
+        if self._failure is not None:  # the run is over: nothing is made again
+            self._out.add(worker)
+            return
+        drop = self.pool.policy is Policy.DROP
         for index in guilty:
-            deaths = self._deaths[index] = self._deaths.get(index, 0) + 1
-            member.barren = 0  # it was the episode
-            if deaths >= self._skipping.deaths:
-                error = failed.died(event.error, index, self._root, deaths, finished, fresh=not drop)
+            if self._deaths[index] >= self._skipping.deaths:
+                error = failed.died(event.error, index, self._root, self._deaths[index], finished, fresh=not drop)
                 if not self._skipping.skip or failed.in_policy(event.error):
                     raise error if failed.in_policy(event.error) else self._hinted(error)
-                lost.remove(index)
-                given = [i for i in given if i != index]
+                playing, mine = ([i for i in some if i != index] for some in (playing, mine))
                 self._skip(index, error)
-        verdict = calls.verdict_on(self.pool, member)
-        if verdict.act is failure.Policy.RAISE:
+        if event.verdict is Policy.RAISE:
             raise failed.died(event.error, None, self._root, member.barren, finished)
-        again = sorted({*given, *lost})
-        told = f"; made again: episode {', '.join(map(str, again))}" if again else ""
-        if drop:
-            for index in again:
-                self.schedule.lose(index)
-            calls.carry_out(self.pool, member, verdict)
+        told = f"; made again: episode {', '.join(map(str, playing))}" if playing else ""
+        suspects = self._suspects.pop(worker, [])
+        if event.verdict is Policy.DROP:
             log.warning("worker %d is dropped: %s%s", worker, failed.reason_of(event.error), told)
-            return
-        self.tally.restarts += 1
-        log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
-        # what was claimed last was at work, most likely: it is the first to be tried by itself
-        self._first[worker] = [*sorted(lost, reverse=True), *(index for index in given if index not in lost)]
-        calls.carry_out(self.pool, member, verdict)
+            mine += suspects
+        else:
+            self.tally.restarts += 1
+            log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
+            # what was begun last was at work, most likely: it is the first to be tried
+            self._suspects[worker] = [*reversed(playing), *suspects]
+            mine = [index for index in mine if index not in playing]
+        for index in mine:
+            self.schedule.lose(index)
 
     def _skip(self, index: int, error: CollectionFailed) -> None:
         """An episode has failed and is left out. Raises when that makes too many."""
@@ -300,34 +331,26 @@ class Collection:
             error.args = (f"{error}; {HINT}",)
         return error
 
-    def _find_lost(self) -> None:
-        """After a death and a quiet moment: tickets that were read from the pipe and never signed for."""
-        tickets = self.pool.tickets
-        waiting = tickets.waiting()
-        out = [i for i in self._issued if i in self.schedule.issued]
-        unclaimed = [i for i in out if tickets.owner(i) is None]
-        for index in unclaimed[: len(unclaimed) - waiting]:
-            self.schedule.lose(index)
-        self._issued = [index for index in out if index in self.schedule.issued]
-        self._suspect = False
-
     def shares(self) -> dict[int, Shares]:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
-        members = [m for m in self.pool.members if m.state.value in ("idle", "busy")]
-        self.pool.stop_streams()
-        for _ in range(self.workers * self._recipe.rows + 1):
-            self.pool.tickets.issue(END)
+        self.calls.stop()
         found: dict[int, Shares] = {}
-        ids = {m.index: self.pool.send(m, Op.CALL, {m.slots[0]: ("shares", (), {})}) for m in members}
-        while any(m.owed for m in members):
-            events = self.pool.poll(self.pool.close_timeout)
-            if not events:
-                break
-            for event in events:
-                if isinstance(event, Answered) and event.reply.id == ids.get(event.member.index) and event.reply.extras:
-                    found[event.member.index] = next(iter(event.reply.extras.infos.values()))
-                elif isinstance(event, Failed):
-                    log.warning("%s", event.error)
+        asked = {member.index for member in self.pool.members if member.state in life.ALIVE}
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Lost):
+                log.warning("%s", event.error)
+                asked.discard(event.member.index)
+            elif isinstance(event, Done) and event.tag == SHARES:
+                asked.discard(event.member.index)
+                if event.reply.extras is not None:
+                    found.update((event.member.index, shares) for shares in event.reply.extras.infos.values())
+
+        for member in self.pool.members:
+            if member.index in asked:
+                self.calls.submit(member, Op.CALL, {member.slots[0]: ("shares", (), {})}, member.slots, SHARES)
+        while asked and self.calls.poll(self.pool.close_timeout, hear):
+            continue
         return found
 
     def warn(self) -> None:

@@ -87,7 +87,7 @@ class Gathering:
         """
         crew, rule = self._crew, self._rule
         crew.pool.check()
-        crew.pool.stop_streams()
+        crew.calls.stop()
         if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
             raise self._cannot()
         self._owing.update(crew.ready())
@@ -113,7 +113,7 @@ class Gathering:
         finally:
             watch.end()
             if not self._versions.keep and not crew.pool.closed:
-                crew.pool.stop_streams()
+                crew.calls.stop()
 
     def _hear(self, events: Iterable[Event]) -> None:
         """All of them, also those behind one that raises: they do not come again."""

@@ -1,8 +1,9 @@
-"""The program that makes whole episodes: claims an index, plays it from (root, index), hands the result on.
+"""The program that makes whole episodes: plays each index of an order from (root, index), hands the results on.
 
 One worker plays `rows` environments at once, so that a policy is asked with batches. Which episode is played where
 does not matter: everything random in episode i comes from (root, i), and where its steps end does not depend on its
-neighbours.
+neighbours. An order ends as soon as
+there is a free environment and nothing more to begin; what the others are playing then goes on in the next order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -38,7 +40,6 @@ from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
-END = -1  # a ticket: there will be no more
 BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
 
 
@@ -56,16 +57,15 @@ class RolloutOrder:
 
     Attributes:
         root: the run's seed.
+        indices: of the episodes to make. None: those that earlier orders have begun are played to their ends.
         batch: results that may travel together; 1 after a death, so that the loss of a worker loses only what it was
             playing.
-        first: episodes to play before those of tickets, each by itself, so that it alone is suspected when the worker
-            dies.
         skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
     """
 
     root: int
+    indices: tuple[int, ...]
     batch: int = BATCH
-    first: tuple[int, ...] = ()
     skip: bool = False
 
 
@@ -146,6 +146,10 @@ class RolloutSlot(Program):
         self.shares = Shares()
         self._root: int | None = None
         self._latest = 0  # the row whose episode was begun last
+        self._playing: list[Any] = [None] * recipe.rows  # each row's episode, a coroutine
+        self._now: list[Any] = [None] * recipe.rows  # the observation each row acts on; None: no episode
+        self._own = seeding.OwnGlobals() if globals is Globals.SWAP else None
+        self._beat = 0  # how often all rows together were given their actions
         self._said: set[str] = set()  # kinds of remarks made
 
     def _build(self, recipe: RolloutRecipe, slot: int) -> None:
@@ -173,24 +177,24 @@ class RolloutSlot(Program):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
-        """Yield lists of (index, length, result) until there are no more tickets; among them (index, 0, Remark) and
-        (index, 0, Lost)."""
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost)."""
         playing = self._play(order, control)
-        yield from seeding.OwnGlobals().run(playing) if self._globals is Globals.SWAP else playing
+        try:
+            yield from playing if self._own is None else self._own.run(playing)
+        except BaseException:
+            self._clear()
+            raise
 
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
+        playing, now, todo = self._playing, self._now, deque(order.indices)
         rows = range(self._recipe.rows)
         alone = len(rows) == 1
         self._alone = (self._actor.act_alone, control.stopped) if alone else None
         self._most = self._recipe.max_steps or self._endless()
-        playing: list[Any] = [None] * len(rows)  # each row's episode, a coroutine
-        now: list[Any] = [None] * len(rows)  # the observation each row acts on; None: no episode
         ready: list[tuple[int, int, Any]] = []
         since = mark = perf_counter()
         asked = 0.0  # seconds since `mark` that the policy is thought to have taken
-        open_rows, more, beat = 0, True, 0
-        first, apart = list(reversed(order.first)), False  # apart: is one of `first` being played, by itself?
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
 
         def settle() -> None:
@@ -200,46 +204,27 @@ class RolloutSlot(Program):
             shares.played(clock - mark, asked)
             mark, asked = clock, 0.0
 
-        while True:
-            while more and open_rows < len(rows) and not (apart and open_rows):
-                apart = bool(first)
-                index: int | None = first.pop() if apart else self._claim(control, wait=False)
-                if apart:
-                    control.sign(index)
-                if open_rows and (ready or index is not None):  # a pause in playing
+        while not control.stopped():
+            while todo and None in playing:
+                if playing.count(None) < len(rows):  # a pause in playing
                     settle()
-                if index is None and ready:  # let the caller have what there is before waiting for it
-                    yield ready
-                    ready, since = [], perf_counter()
-                    mark = since
-                if index is None and open_rows:
-                    break
-                if index is None:
-                    index = self._claim(control, wait=True)
-                if control.stopped():
-                    return
-                if index is None:  # nobody could bring one while we wait: let the caller do so
-                    yield []
-                elif index == END:
-                    more = False
+                index, row = todo.popleft(), playing.index(None)
+                if alone:
+                    control.resets(index)
+                begun = self._begin_or_lose(row, index, order)
+                if alone:
+                    control.begins()
+                if isinstance(begun, Lost):
+                    ready.append((index, 0, begun))
                 else:
-                    row = playing.index(None)
-                    if alone:
-                        control.resets(index)
-                    begun = self._begin_or_lose(row, index, order)
-                    if alone:
-                        control.begins()
-                    if isinstance(begun, Lost):
-                        ready.append((index, 0, begun))
-                    else:
-                        now[row], playing[row] = begun
-                        open_rows += 1
-                    mark = perf_counter()
-            if not open_rows:
+                    now[row], playing[row] = begun
+                mark = perf_counter()
+            free = playing.count(None)
+            if free == len(rows) or (free and order.indices):
                 break
-            beat += 1
+            self._beat += 1
             try:
-                if beat % clocked:
+                if self._beat % clocked:
                     actions, policy_infos = act(now)
                 else:
                     before = perf_counter()
@@ -281,7 +266,6 @@ class RolloutSlot(Program):
                 now[row] = playing[row] = None
                 if alone:
                     control.ends()
-                open_rows -= 1
                 ready += ended
                 mark = perf_counter()
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
@@ -289,17 +273,15 @@ class RolloutSlot(Program):
                     yield ready
                     ready, since = [], perf_counter()
                     mark = since
-            if control.stopped():
-                settle()
-                return
+        else:
+            settle()
+            self._clear()
         if ready:
             yield ready
 
-    def _claim(self, control: Any, *, wait: bool) -> int | None:
-        try:
-            return control.claim(wait=wait)  # type: ignore[no-any-return]
-        except OSError as error:
-            raise self._closed_by_others(error, self._buffers[self._latest]) from None
+    def _clear(self) -> None:
+        """What is being played is given up."""
+        self._playing[:] = self._now[:] = [None] * self._recipe.rows
 
     def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
         """What to raise when one of the worker's own descriptors fails, `buffer` holding the latest episode."""

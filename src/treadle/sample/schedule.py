@@ -13,8 +13,10 @@ from collections.abc import Iterable
 
 from treadle.progress import Standing
 
-# how far a run may be ahead of its first unfinished episode: as many tickets have a place of their own in pool.tickets
-WINDOW = 8192
+WINDOW = 8192  # how far a run may be ahead of its first unfinished episode
+STEPS_IN_ORDER, MOST_IN_ORDER = 1600, 16
+AHEAD = 32  # episodes that a worker may have besides those that it plays, so that it goes on while the caller is busy
+SHARES_LEFT = 8  # that what is left is worth to each worker at any time
 
 
 class Schedule:
@@ -37,6 +39,8 @@ class Schedule:
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
+        self._total = sum(self.lengths.values())
+        self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
         self._next = 0
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
@@ -52,6 +56,7 @@ class Schedule:
         else:
             while self._next in self.lengths or self._next in self.skipped:
                 self._next += 1
+                self._there -= 1
             if self.end is not None and self._next >= self.end:
                 return None
             if self._next - self.prefix >= WINDOW:
@@ -64,10 +69,24 @@ class Schedule:
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""
         if self.end is not None:
-            return self.end - self._next + len(self._again)
+            return self.end - self._next - self._there + len(self._again)
         if self._steps is None:
             return math.inf
         return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
+
+    def share(self, workers: int) -> tuple[int, int]:
+        """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
+        plays).
+
+        What takes few steps goes in larger orders. Towards the end they get smaller, and at last a worker gets nothing
+        before it has nothing: what waits behind a long episode could be played by another.
+        """
+        known = len(self.lengths)
+        if not known:
+            return 1, 1
+        mean = max(1.0, self._total / known)
+        left = self.to_hand_out(mean) / (workers * SHARES_LEFT)
+        return max(1, int(min(MOST_IN_ORDER, STEPS_IN_ORDER / mean, left))), max(0, int(min(AHEAD, left)))
 
     def finish(self, index: int, length: int) -> bool:
         """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""
@@ -75,6 +94,7 @@ class Schedule:
         if index in self.lengths or index in self.skipped:
             return False
         self.lengths[index] = length
+        self._total += length
         self._advance()
         return True
 
@@ -95,8 +115,7 @@ class Schedule:
 
     def standing(self) -> Standing:
         """How far it is."""
-        lengths = self.lengths
-        return Standing(self.episodes, self._steps, episodes=len(lengths), steps=sum(lengths.values()))
+        return Standing(self.episodes, self._steps, episodes=len(self.lengths), steps=self._total)
 
     @property
     def complete(self) -> bool:
