@@ -188,16 +188,22 @@ class OwnGlobals:
     def run(self, items: Iterator[T]) -> Iterator[T]:
         """The items, none of them None. The caller has its own generators back whenever it has the word."""
         while True:
-            with keep_globals():
-                if self._state is not None:
-                    self._state.restore()
-                try:
-                    item = next(items, None)
-                finally:
-                    self._state = GlobalState()
+            with self.turn():
+                item = next(items, None)
             if item is None:
                 return
             yield item
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The block runs with these generators; then the caller has its own back."""
+        with keep_globals():
+            if self._state is not None:
+                self._state.restore()
+            try:
+                yield
+            finally:
+                self._state = GlobalState()
 
 
 @contextmanager

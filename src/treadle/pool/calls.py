@@ -67,9 +67,9 @@ class Calls:
         """Is anything awaited?"""
         return bool(self._open)
 
-    def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any) -> None:
-        """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        (id,) = self.pool.send_all(op, [(member, payload, tuple(slots))])
+    def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
+        """Send a request; `block` is where its rows go. Raises ClosedPool, BrokenPool or UsageError; never waits."""
+        (id,) = self.pool.send_all(op, [(member, payload, tuple(slots))], block)
         self._open[id] = tag, member
 
     def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:

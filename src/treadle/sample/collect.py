@@ -115,12 +115,12 @@ class Collection:
         if backend == "serial":
             count = 1
         globals = {"process": Globals.SEED, "serial": Globals.SWAP, "thread": Globals.LEAVE}.get(backend, Globals.SEED)
-        factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(count)]
         pool_options.setdefault("on_failure", "restart")
         pool_options.setdefault("worker_output", "label")
         pool_options.setdefault("max_restarts", None)
-        self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
+        self._least = count * recipe.rows  # indices that are out however little room there is
+        self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = Calls(self.pool, self._blame)
         self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
         self._fresh = set(self._dealt)  # workers whose process has told of no result yet
@@ -132,13 +132,17 @@ class Collection:
         self._out: set[int] = set()  # workers that get no more orders
         self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
 
+    def _pool(self, globals: Globals, **options: Any) -> Pool:
+        """The workers, each of which plays by itself."""
+        factories = [partial(RolloutSlot, self._recipe, slot, globals) for slot in range(self.workers)]
+        return Pool(factories, rows=False, **options)
+
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()
         watch.begin(self.pool)
         self._deal()
         while not self.schedule.complete:
-            patience = None if self._failure is None else max(0.0, self._deadline - time.monotonic())
-            self.calls.poll(watch.patience(patience), heard.append)
+            self.calls.poll(watch.patience(self._patience()), heard.append)
             watch.look()
             results: list[tuple[int, int, Any]] = []
             while heard:
@@ -159,6 +163,10 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the next event at most; None: for ever."""
+        return None if self._failure is None else max(0.0, self._deadline - time.monotonic())
 
     def _awaited(self) -> bool:
         """Does a worker that has not failed play an episode before the one that has?"""
@@ -185,21 +193,29 @@ class Collection:
 
     def _next(self, member: Member, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
-        schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
         suspects = self._suspects.get(member.index)
         if suspects is not None:
-            if mine:
+            if self._dealt[member.index]:
                 return []
             if suspects:
                 return [suspects.pop(0)]
             del self._suspects[member.index]
-        size, ahead = schedule.share(self.workers)
-        if len(mine) >= rows + ahead or len(member.owed) >= MOST_ORDERS:
-            return []
-        found: list[int] = []
-        while len(found) < max(size, rows - len(mine)):
+        return self._taken(self._wants(member), held)
+
+    def _wants(self, member: Member) -> int:
+        """How many indices a worker has room for."""
+        rows, mine = self._recipe.rows, len(self._dealt[member.index])
+        size, ahead = self.schedule.share(self.workers)
+        if mine >= rows + ahead or len(member.owed) >= MOST_ORDERS:
+            return 0
+        return max(size, rows - mine)
+
+    def _taken(self, most: int, held: int) -> list[int]:
+        """The next indices of the schedule, as far as the caller has room for what comes of them."""
+        schedule, found = self.schedule, list[int]()
+        while len(found) < most:
             out = len(schedule.issued) + held
-            if out >= self.workers * rows and not self._room(out):
+            if out >= self._least and not self._room(out):
                 break
             index = schedule.take()
             if index is None:
@@ -218,28 +234,30 @@ class Collection:
         extras, member = event.reply.extras, event.member
         if extras is None:
             return []
-        worker, mine = member.index, self._dealt[member.index]
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
             error = failure.task_error(raised, slot, member.shown, member.worker.pid)
             self._raised(failed.raised(error, self._root, finished), member)
-        found: list[tuple[int, int, Any]] = []
-        for slot, ready in extras.infos.items():
-            for index, length, result in ready:
-                self._fresh.discard(worker)
-                if isinstance(result, Remark):
-                    self._remark(index, result)
-                    continue
-                mine.remove(index)
-                if not length:
-                    error = failure.task_error(result.raised, slot, member.shown, member.worker.pid)
-                    self._skip(index, failed.raised(error, self._root, finished))
-                elif self.schedule.finish(index, length):
-                    self.tally.steps += length
-                    self.tally.episodes += 1
-                    self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
-                    self._watch.heard(member, 1, length, result.total_reward)
-                    found.append((index, length, result))
+        return [each for slot, ready in extras.infos.items() for each in self._results(ready, member, slot)]
+
+    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Member, slot: int) -> list[tuple[int, int, Any]]:
+        """Note what a slot has made; returns what the run did not have."""
+        worker, found = member.index, list[tuple[int, int, Any]]()
+        for index, length, result in ready:
+            self._fresh.discard(worker)
+            if isinstance(result, Remark):
+                self._remark(index, result)
+                continue
+            self._dealt[worker].remove(index)
+            if not length:
+                error = failure.task_error(result.raised, slot, member.shown, member.worker.pid)
+                self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
+            elif self.schedule.finish(index, length):
+                self.tally.steps += length
+                self.tally.episodes += 1
+                self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
+                self._watch.heard(member, 1, length, result.total_reward)
+                found.append((index, length, result))
         return found
 
     def _raised(self, error: CollectionFailed, member: Member) -> None:
@@ -344,11 +362,12 @@ class Collection:
             elif isinstance(event, Done) and event.tag == SHARES:
                 asked.discard(event.member.index)
                 if event.reply.extras is not None:
-                    found.update((event.member.index, shares) for shares in event.reply.extras.infos.values())
+                    found[event.member.index] = Shares.together(event.reply.extras.infos.values())
 
         for member in self.pool.members:
             if member.index in asked:
-                self.calls.submit(member, Op.CALL, {member.slots[0]: ("shares", (), {})}, member.slots, SHARES)
+                asking = dict.fromkeys(member.slots, ("shares", (), {}))
+                self.calls.submit(member, Op.CALL, asking, member.slots, SHARES)
         while asked and self.calls.poll(self.pool.close_timeout, hear):
             continue
         return found

@@ -12,9 +12,9 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from time import perf_counter
 from typing import Any
@@ -131,6 +131,12 @@ class Shares:
         policy = min(policy, seconds)
         self.policy += policy
         self.step += seconds - policy
+
+    @classmethod
+    def together(cls, parts: Iterable[Shares]) -> Shares:
+        """The sum of some."""
+        parts = list(parts)
+        return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
 
     @property
     def busy(self) -> float:
