@@ -1,4 +1,4 @@
-"""Arena, leases and spaces of slots: memory that is shared, handed out and taken back."""
+"""Arena, buffers and spaces of slots: memory that is shared, handed out and taken back."""
 
 import gc
 import os
@@ -13,18 +13,18 @@ from conftest import own_shm
 from treadle.errors import ArenaError
 from treadle.pool import arena as arenas
 from treadle.pool.arena import ALIGN, PAGE, Arena
-from treadle.pool.lease import SMALL, Leases
+from treadle.pool.buffers import SMALL, BatchBuffers
 
 N = SMALL // 8 + 1
 
 
-def leases(count: int, *, views: bool = False) -> tuple[Leases, Arena]:
+def buffers(count: int, *, views: bool = False) -> tuple[BatchBuffers, Arena]:
     """`count` blocks and the spare, each int64[N], which is large enough to be leased, and bool[4], which is not."""
     arena = Arena(shared=False)
     plan = arena.plan()
     fields = [[plan.add("i8", (N,)), plan.add("?", (4,))] for _ in range(count + 1)]
     arena.grow(plan)
-    return Leases(arena, fields, views=views), arena
+    return BatchBuffers(arena, fields, views=views), arena
 
 
 # -- arena ------------------------------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ def test_how_much_room_there_is(files: dict[str, str], room: int | None, monkeyp
     assert arenas.memory_available() == room
 
 
-# -- leases -----------------------------------------------------------------------------------------------------------
+# -- buffers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_block_is_free_when_nobody_holds_it() -> None:
-    ring, _ = leases(2)
+    ring, _ = buffers(2)
     first = ring.take()
     arrays = ring.hand_out(first)
     assert first == 0
@@ -184,7 +184,7 @@ HOLDS = {
 
 @pytest.mark.parametrize("kind", HOLDS)
 def test_whatever_looks_into_a_block_holds_it(kind: str) -> None:
-    ring, _ = leases(1)
+    ring, _ = buffers(1)
     arrays = ring.hand_out(ring.take())
     held = HOLDS[kind](arrays[0])
     del arrays
@@ -194,14 +194,14 @@ def test_whatever_looks_into_a_block_holds_it(kind: str) -> None:
 
 
 def test_a_copy_does_not_hold_a_block() -> None:
-    ring, _ = leases(1)
+    ring, _ = buffers(1)
     kept = ring.hand_out(ring.take())[0].copy()
     assert ring.take() == 0
     assert kept.tolist() == [0] * N
 
 
 def test_small_arrays_are_copies_and_hold_nothing() -> None:
-    ring, _ = leases(1)
+    ring, _ = buffers(1)
     ring.peek(0)[1][:] = True
     small = ring.hand_out(ring.take())[1]
     assert ring.take() == 0
@@ -210,7 +210,7 @@ def test_small_arrays_are_copies_and_hold_nothing() -> None:
 
 
 def test_when_all_are_held_copies_are_made() -> None:
-    ring, _ = leases(2)
+    ring, _ = buffers(2)
     held = []
     for i in range(10):
         block = ring.take()
@@ -223,7 +223,7 @@ def test_when_all_are_held_copies_are_made() -> None:
 
 
 def test_a_pinned_block_is_out_of_service() -> None:
-    ring, _ = leases(2)
+    ring, _ = buffers(2)
     ring.pin(0)
     assert ring.take() == 1
     ring.pin(1)
@@ -234,7 +234,7 @@ def test_a_pinned_block_is_out_of_service() -> None:
 
 
 def test_views_are_always_of_the_same_block() -> None:
-    ring, _ = leases(2, views=True)
+    ring, _ = buffers(2, views=True)
     first = ring.hand_out(ring.take())
     second = ring.hand_out(ring.take())
     second[0][:] = 3

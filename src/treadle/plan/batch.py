@@ -35,7 +35,7 @@ from treadle.plan.work import (
     stacked,
 )
 from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
-from treadle.pool.buffers import Buffer, BufferPool, Region, Span
+from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
 from treadle.pool.failure import Policy
 from treadle.pool.interrupts import Later
 from treadle.pool.life import State
@@ -221,7 +221,7 @@ class BatchEnv:
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
         return dones, targets
 
-    def _laid(self, works: list[Work], each: float) -> Buffer | None:
+    def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
         """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
 
         `each`: bytes for what comes back of an item.
@@ -276,9 +276,8 @@ class BatchEnv:
                 done[index] = future.value, self._lanes[at]
             elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
-                work.region = (
-                    None if work.region is None else work.region._replace(start=work.region.end)
-                )  # no room left
+                if work.region is not None:  # what comes back goes by message: somebody may still write there
+                    work.region = work.region._replace(start=work.region.end)
                 todo.appendleft(index)
             elif error is None:
                 error = future.error
@@ -457,13 +456,13 @@ def _can_go_on(error: BaseException, workers: Workers) -> bool:
     return isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not Policy.RAISE and pool.broken is None
 
 
-def _take_out(buffer: Buffer, done: Done) -> None:
+def _take_out(buffer: ArenaBuffer, done: Done) -> None:
     """Take out what a chunk has laid in a buffer; large observations stay, as long as somebody holds them."""
     if isinstance(done.states, LaidStates):
         done.states = lift(buffer.memory, done.states)
     if isinstance(done.observations, LaidRows):
         dtype, shape, at = done.observations
-        done.observations = buffer.lend(shape, dtype, at, LENT)
+        done.observations = buffer.array(shape, dtype, at, LENT)
 
 
 def _results(futures: list[Future]) -> list[Any]:

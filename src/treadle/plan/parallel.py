@@ -393,7 +393,8 @@ class ParallelEnv(VectorizedEnv):
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
-        return (self._batch_env or self._batch()).make_transitions(actions, states, dt, return_state, repeat)
+        batch = self._batch() if self._batch_env is None else self._batch_env
+        return batch.make_transitions(actions, states, dt, return_state, repeat)
 
     def rollout_batch(
         self,

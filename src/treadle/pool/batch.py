@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
+from treadle.pool.buffers import BatchBuffers, PartBuffers
 from treadle.pool.info_rows import joined
-from treadle.pool.lease import Leases, PartLeases
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
 from treadle.spaces import Layout
@@ -67,7 +67,7 @@ class Batches:
         self,
         arena: Arena,
         fields: RowFields,
-        leases: Leases | PartLeases,
+        leases: BatchBuffers | PartBuffers,
         observations: Layout,
         slots: range,
         *,
@@ -154,7 +154,7 @@ class Batches:
             self._last_loose.update(part._last_loose)
         self.hand_out(block)
 
-    def part(self, slots: range, leases: PartLeases) -> Batches:
+    def part(self, slots: range, leases: PartBuffers) -> Batches:
         """Batches of some of the slots, that go on from the last one."""
         part = Batches(self._arena, self._fields, leases, self.observations, slots, remember=self._remember)
         part.block, part._lost = self.block, self._lost.intersection(slots)

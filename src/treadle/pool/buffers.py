@@ -1,41 +1,70 @@
 """Borrowed memory: a buffer is handed out as arrays, and used again when nobody holds them any more.
 
+Fresh copies of large results cost more than everything else on their way (page faults on new memory), and plain views
+are overwritten under the reader. A buffer that is lent is in between.
+
 Who holds what is one rule. An array that is lent is a fresh one over raw memory, and not a view of another array: every
 view, slice, torch tensor or pickle buffer that is made of it holds the array itself (numpy does not look through a base
 that is not an array), so a weak reference to it says whether anybody holds any of it. And what a worker may still write
-to is in use, too, whoever holds it: `Span` says for how long. An array that is so small that a copy costs less than
-lending it is copied.
+to is in use, too, whoever holds it: a buffer to which a late answer may come is pinned, and one that went to workers
+with requests waits for the `Span` of those.
+
+Small arrays (flags, rewards, the observations of small environments) are copied all the same: a copy costs less than
+lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
+
+Two kinds: what steps are written to (`BatchBuffers`, and `PartBuffers` for some of the slots), and memory of any size
+that goes to workers with a request and comes back with the answer (`BufferPool`).
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from treadle.errors import ArenaError
 from treadle.pool.arena import Arena, Field, view
+from treadle.pool.rows import BlockFields, RolloutFields
 
 if TYPE_CHECKING:
     from treadle.pool.dispatch import Dispatch
 
+# bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
+SMALL = 4096
 BYTES = np.dtype(np.uint8)
 
 
-class Region(NamedTuple):
-    """A part of a buffer, as it travels: bytes `start` to `end`. `segments`: of the arena, when the buffer was new."""
+class Buffer:
+    """Some memory, and who has it.
 
-    segment: int
-    segments: list[tuple[int, int]]
-    start: int
-    end: int
+    Attributes:
+        lent: references to the arrays over it that were handed out.
+        pins: why it must not be used, whoever holds it: numbers of blocks that a late worker may still write to.
+        writers: the requests whose workers may write to it; None: there are none.
+    """
 
-    def opened(self, arena: Arena) -> Any:
-        """The whole buffer's memory, in the process that asks."""
-        arena.join(self.segments)
-        return view(arena.array(Field(self.segment, 0, BYTES, (self.segments[self.segment][1],))))
+    def __init__(self) -> None:
+        self.lent: list[weakref.ref[np.ndarray]] = []
+        self.pins: set[int] = set()
+        self.writers: Span | None = None
+
+    @property
+    def free(self) -> bool:
+        """Does nobody hold anything of it, and is nobody going to write to it?"""
+        for ref in self.lent:
+            if ref() is not None:
+                return False
+        return not self.pins and (self.writers is None or self.writers.over)
+
+    def lend(self, array: np.ndarray) -> np.ndarray:
+        """An array over it is handed out."""
+        self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
+        return array
 
 
 class Span:
@@ -62,34 +91,213 @@ class Span:
         return True
 
 
-class Buffer:
-    """Memory in the arena, in a segment of its own. `writers`: the requests whose workers may write to it."""
+# -- what steps are written to -----------------------------------------------------------------------------------------
+
+
+class RolloutMemory(Buffer):
+    """The memory of one rollout: arrays [steps, n, ...] in a segment of their own. `views`: as of `BatchBuffers`."""
+
+    def __init__(self, arena: Arena, fields: RolloutFields, segment: int, views: bool) -> None:
+        super().__init__()
+        self.fields, self.segment, self._arena, self._views = fields, segment, arena, views
+        row = fields_of(fields.block(fields.first))
+        self._rows = [(f.shape, f.dtype, *arena.buffer(f), f.dtype.itemsize * math.prod(f.shape)) for f in row]
+
+    def arrays(self, fields: Sequence[Field | None]) -> list[Any]:
+        """Fresh arrays over some of its fields, the caller's to keep; None for None."""
+        arrays = [None if field is None else self._arena.array(field) for field in fields]
+        if not self._views:
+            self.lent += [weakref.ref(array) for array in arrays if array is not None]
+        return arrays
+
+    def rows(self, block: int) -> list[np.ndarray]:
+        """What one of its blocks has of what a batch is made of; nothing is noted."""
+        t = block - self.fields.first
+        return [np.ndarray(s, d, memory, start + t * stride) for s, d, memory, start, stride in self._rows]
+
+
+class BatchBuffers:
+    """Blocks 0..count-1 of one pool; the last is the spare that is only ever copied from: when the caller keeps more
+    batches than there are blocks, it gets real copies. Blocks with higher numbers are those of rollouts.
+
+    Args:
+        fields: for each block the fields handed out, all blocks alike.
+        views: hand out views of one and the same block, overwritten by the next step.
+
+    Attributes:
+        spared: with `views`: a block that is not to be written next.
+        aimed: the block that requests go to, whatever is free; see `rollouts.py`.
+        copies: batches that had to be copied because all blocks were held.
+    """
+
+    def __init__(self, arena: Arena, fields: list[list[Field]], *, views: bool = False) -> None:
+        self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
+        # how each array is made: a copy of one that is there, or a new one over the block, which is then lent
+        self._large = [i for i, f in enumerate(fields[0]) if math.prod(f.shape) * f.dtype.itemsize > SMALL]
+        new: Callable[..., np.ndarray] = np.ndarray
+        self._makers: list[list[Callable[[], np.ndarray]]] = [
+            [partial(new, *recipe) if i in self._large else new(*recipe).copy for i, recipe in enumerate(block)]
+            for block in self._recipes
+        ]
+        self.views, self.spare = views, len(fields) - 1
+        self.blocks = [Buffer() for _ in fields]
+        self._shown: list[list[np.ndarray] | None] = [None] * len(fields)  # with `views`
+        self.rollouts: list[RolloutMemory] = []
+        self._latest: RolloutMemory | None = None
+        self.spared: int | None = None
+        self.aimed: int | None = None
+        self.copies = 0
+
+    def take(self) -> int:
+        """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
+        if self.aimed is not None:
+            return self.aimed
+        if self.views:
+            pinned = [bool(block.pins) for block in self.blocks]
+            if self.spared is None and True not in pinned:
+                return 0
+            return next((b for b in range(self.spare) if not pinned[b] and b != self.spared), self.spare)
+        for number, block in enumerate(self.blocks):
+            for ref in block.lent:
+                if ref() is not None:
+                    break
+            else:
+                if not block.pins:
+                    return number
+        return self.spare
+
+    def hand_out(self, block: int) -> list[np.ndarray]:
+        """The block's arrays, the caller's to keep."""
+        if block > self.spare:
+            if self._latest is None or block not in self._latest.fields:
+                self._latest = self.rollout_of(block)
+            arrays = self._latest.rows(block)
+            if not self.views:  # rewards and flags of one step go no further than the rollout that is made of them
+                self._latest.lent += map(weakref.ref, arrays[:-3])
+            return arrays
+        if self.views:  # nobody is asked who holds them, so the same arrays do every time
+            if self._shown[block] is None:
+                self._shown[block] = self.peek(block)
+            return list(self._shown[block] or ())
+        arrays = [make() for make in self._makers[block]]
+        if block != self.spare:
+            self.blocks[block].lent = [weakref.ref(arrays[i]) for i in self._large]
+            return arrays
+        self.copies += 1
+        for i in self._large:
+            arrays[i] = arrays[i].copy()
+        return arrays
+
+    def peek(self, block: int) -> list[np.ndarray]:
+        """The block's arrays, not lent: read and let go before the next request."""
+        if block > self.spare:
+            return self.rollout_of(block).rows(block)
+        return [np.ndarray(*recipe) for recipe in self._recipes[block]]
+
+    def rollout_of(self, block: int) -> RolloutMemory:
+        """The rollout that a block belongs to."""
+        return next(rollout for rollout in self.rollouts if block in rollout.fields)
+
+    def pin(self, block: int) -> None:
+        """A late worker may still write here: keep the block out of service."""
+        (self.blocks[block] if block <= self.spare else self.rollout_of(block)).pins.add(block)
+
+    def unpin(self, block: int) -> None:
+        """It has answered, or is dead. Idempotent."""
+        for buffer in (*self.blocks, *self.rollouts):
+            buffer.pins.discard(block)
+
+
+class PartBuffers:
+    """Some rows of the same blocks, for slots that are stepped on their own: a block is free for these rows when nobody
+    holds them. While there are parts nobody takes a whole block; `give_back` ends that.
+
+    Args:
+        whole: whose blocks.
+        rows: which.
+    """
+
+    def __init__(self, whole: BatchBuffers, rows: slice) -> None:
+        self._whole, self._rows = whole, rows
+        self._blocks = [Buffer() for _ in range(whole.spare)]
+        self.spared: int | None = None  # both as of `BatchBuffers`
+        self.aimed: int | None = None
+
+    def take(self) -> int:
+        """As `BatchBuffers.take`."""
+        if self.aimed is not None:
+            return self.aimed
+        whole = self._whole
+        for number, mine in enumerate(self._blocks):
+            if number != self.spared and whole.blocks[number].free and mine.free:
+                return number
+        return whole.spare
+
+    def hand_out(self, block: int) -> list[np.ndarray]:
+        """As `BatchBuffers.hand_out`. Large arrays are views of a block's rows, which need not lie side by side."""
+        whole, rows = self._whole, self._rows
+        if block > whole.spare:
+            return [array[rows] for array in whole.hand_out(block)]
+        arrays = whole.peek(block)
+        if whole.views:
+            return [array[rows] for array in arrays]
+        if block == whole.spare:
+            whole.copies += 1
+            return [array[rows].copy() for array in arrays]
+        found = [(array, array[rows]) for array in arrays]
+        # a view of rows holds the array over all of them
+        self._blocks[block].lent = [weakref.ref(array) for array, mine in found if mine.nbytes > SMALL]
+        return [mine if mine.nbytes > SMALL else mine.copy() for _, mine in found]
+
+    def peek(self, block: int) -> list[np.ndarray]:
+        """As `BatchBuffers.peek`."""
+        return [array[self._rows] for array in self._whole.peek(block)]
+
+    def give_back(self) -> None:
+        """Whole blocks are taken again: what is held of these rows is held of them."""
+        for block, mine in zip(self._whole.blocks, self._blocks, strict=False):
+            block.lent = [*block.lent, *mine.lent]
+
+
+def fields_of(block: BlockFields) -> list[Field]:
+    """What is handed out of a block: observation leaves, rewards, the two end flags."""
+    leaves = [field for field in block.observations if field is not None]
+    return [*leaves, block.rewards, block.terminated, block.truncated]
+
+
+# -- memory that goes to workers with a request -----------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """A part of a buffer, as it travels: bytes `start` to `end`. `segments`: of the arena, when the buffer was new."""
+
+    segment: int
+    segments: list[tuple[int, int]]
+    start: int
+    end: int
+
+    def opened(self, arena: Arena) -> Any:
+        """The whole buffer's memory, in the process that asks."""
+        arena.join(self.segments)
+        return view(arena.array(Field(self.segment, 0, BYTES, (self.segments[self.segment][1],))))
+
+
+class ArenaBuffer(Buffer):
+    """Memory in the arena, in a segment of its own."""
 
     def __init__(self, arena: Arena, nbytes: int) -> None:
+        super().__init__()
         plan = arena.plan()
         field = plan.add(BYTES, (nbytes,))
         arena.grow(plan)
         self.nbytes, self.segment, self.segments = nbytes, field.segment, list(arena.segments)
         self.memory = view(arena.array(field))
         self._raw = arena.buffer(field)[0]
-        self.writers: Span | None = None
-        self._lent: list[weakref.ref[np.ndarray]] = []
 
-    @property
-    def free(self) -> bool:
-        """Is no worker using it, and is nothing of it held any more?"""
-        for ref in self._lent:
-            if ref() is not None:
-                return False
-        return self.writers is None or self.writers.over
-
-    def lend(self, shape: tuple[int, ...], dtype: Any, at: int, least: int) -> np.ndarray:
+    def array(self, shape: tuple[int, ...], dtype: Any, at: int, least: int) -> np.ndarray:
         """What lies at a place, as an array: the memory itself, or a copy of less than `least` bytes."""
         array = np.ndarray(shape, dtype, self._raw, at)
-        if array.nbytes < least:
-            return array.copy()
-        self._lent = [*(ref for ref in self._lent if ref() is not None), weakref.ref(array)]
-        return array
+        return array.copy() if array.nbytes < least else self.lend(array)
 
 
 class BufferPool:
@@ -104,14 +312,14 @@ class BufferPool:
 
     def __init__(self, arena: Arena, *, least: int, most: int, count: int) -> None:
         self._arena, self._least, self._most, self._count = arena, least, most, count
-        self.buffers: list[Buffer] = []
+        self.buffers: list[ArenaBuffer] = []
 
-    def take(self, nbytes: int) -> Buffer | None:
+    def take(self, nbytes: int) -> ArenaBuffer | None:
         """A buffer of at least so many bytes; None when there is none to be had.
 
         It is the same one again until it has `writers`, or something of it is held.
         """
-        best: Buffer | None = None
+        best: ArenaBuffer | None = None
         for buffer in self.buffers:
             if buffer.nbytes >= nbytes and (best is None or buffer.nbytes < best.nbytes) and buffer.free:
                 best = buffer
@@ -121,11 +329,11 @@ class BufferPool:
         if sum(buffer.nbytes for buffer in self.buffers) + size > self._most or len(self.buffers) >= self._count:
             return None
         try:
-            buffer = Buffer(self._arena, size)
+            buffer = ArenaBuffer(self._arena, size)
         except ArenaError:
             return None
         self.buffers.append(buffer)
         return buffer
 
 
-__all__ = ["Buffer", "BufferPool", "Region", "Span"]
+__all__ = ["ArenaBuffer", "BatchBuffers", "Buffer", "BufferPool", "PartBuffers", "Region", "RolloutMemory", "Span"]

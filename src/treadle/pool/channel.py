@@ -190,7 +190,7 @@ class Channel:
 
     def settle(self) -> None:
         """The latest message was taken: what it borrows is given back when nobody holds it any more."""
-        if self.borrower is not None:
+        if self.borrower is not None and self.borrower.pending:
             self.borrower.settle()
 
     def close(self) -> None:

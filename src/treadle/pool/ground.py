@@ -14,12 +14,11 @@ from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
+from treadle.pool.buffers import BatchBuffers, fields_of
 from treadle.pool.flight import share_of
-from treadle.pool.lease import fields_of
 from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
-from treadle.pool.reel import RolloutLeases
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
 from treadle.spaces import Layout
@@ -31,7 +30,7 @@ class Grounding:
         self.arena: Arena | None = None
         self.observations: Layout | None = None
         self.actions: Layout | None = None
-        self.leases: RolloutLeases | None = None
+        self.leases: BatchBuffers | None = None
         self.fields: RowFields | None = None
         self.done: np.ndarray | None = None
         self.pool_bell: Bell = bell.local_bell()
@@ -68,7 +67,7 @@ class Grounding:
         self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, self._blocks + 1, finals)
         arena.grow(plan)
         self.done = arena.array(self.fields.done)
-        self.leases = RolloutLeases(arena, [fields_of(block) for block in self.fields.blocks], views=not self._copy)
+        self.leases = BatchBuffers(arena, [fields_of(block) for block in self.fields.blocks], views=not self._copy)
 
     def plan_rollout(self, first: int, steps: int) -> tuple[RolloutFields, int]:
         """Memory for a rollout whose blocks are numbered from `first` on, and its segment. Raises ArenaError."""

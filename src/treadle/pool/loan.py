@@ -140,7 +140,7 @@ class Borrower:
     def __init__(self, words: Any, fenced: bool = False) -> None:
         self._words, self._fenced = words, fenced
         self._files: dict[int, mmap.mmap] = {}  # place -> as much of its file as was needed so far
-        self._pending: list[tuple[np.ndarray, mmap.mmap, int, int]] = []
+        self.pending: list[tuple[np.ndarray, mmap.mmap, int, int]] = []
         self._latest = self._pinned = 0  # loans up to this number are never given back
         self._pid = os.getpid()
         _borrowers.add(self)
@@ -148,7 +148,7 @@ class Borrower:
     def open(self, spots: list[Spot | None], fds: list[int]) -> list[memoryview | None]:
         """The buffers of a message; `fds`: of new files, in order. Call `settle` once the message cannot be read
         again: until then it does not count as given back, whatever becomes of what was read."""
-        self._pending = []
+        self.pending = []
         fresh = iter(fds)
         needed: dict[int, int] = {}
         for place, number, _, stop, _ in filter(None, spots):
@@ -163,7 +163,7 @@ class Borrower:
             memory = self._files[place]
             # a fresh array over the file: whatever is made from it holds it, and not only the mapping
             holder = np.ndarray((len(memory),), np.uint8, memory)
-            self._pending.append((holder, memory, place, self._latest))
+            self.pending.append((holder, memory, place, self._latest))
             holders[place] = memoryview(holder)  # type: ignore[arg-type]
         found = [None if spot is None else holders[spot[0]][spot[2] : spot[3]] for spot in spots]
         if crowded():
@@ -172,7 +172,7 @@ class Borrower:
 
     def settle(self) -> None:
         """What was opened last is given back when it is let go."""
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         for holder, memory, place, number in pending:
             weakref.finalize(holder, self._give_back, memory, place, number).atexit = False
 
@@ -190,7 +190,7 @@ class Borrower:
 
     def close(self) -> None:
         """Nothing is given back any more; arrays that are held stay as they are."""
-        self._words, self._pending, self._files = None, [], {}
+        self._words, self.pending, self._files = None, [], {}
 
 
 _borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()

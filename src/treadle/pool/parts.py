@@ -3,8 +3,8 @@ them while the others are stepped.
 
 A part is a lockstep over every k-th slot (slot 0, k, 2k, ... is the first one's). So each worker has a share of every
 part: all cores work on whichever part has been asked for, the shares wait in a worker's ring when it is busy, and there
-are no more processes than without parts. Parts write to rows of the same blocks and lease them on their own
-(`lease.PartLeases`), so what is handed out is a view and no copy.
+are no more processes than without parts. Parts write to rows of the same blocks and lend them on their own
+(`buffers.PartBuffers`), so what is handed out is a view and no copy.
 
 Several flights are under way at once, one a part (`flight.py`). Everything goes by the books, in a request for each
 worker. Whatever is asked of all slots ends the parts: what is under way is finished, and their last rows are put
@@ -20,9 +20,9 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool.batch import Batch
+from treadle.pool.buffers import PartBuffers
 from treadle.pool.flight import Flight
 from treadle.pool.interrupts import Later
-from treadle.pool.lease import PartLeases
 from treadle.pool.line import MOST_PARTS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
@@ -48,7 +48,7 @@ class Part(Lockstep):
         self._whole, self._parts = whole, parts
         self.observations, self.actions = whole.observations, whole.actions
         self._ground, self._fields = ground, whole._fields
-        self.leases = PartLeases(ground.leases, self.rows)  # type: ignore[arg-type]  # a lockstep has some
+        self.leases = PartBuffers(ground.leases, self.rows)  # type: ignore[arg-type]  # a lockstep has some
         self._leases = self.leases  # type: ignore[assignment]  # the same methods
         self._batches = whole._batches.part(slots, self.leases)
         self._recovery, self._stale = whole._recovery, whole._stale

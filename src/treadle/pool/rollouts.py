@@ -1,8 +1,9 @@
 """Rollouts: [steps, n, ...] memory that workers write into, so that the results of a step are stored by being made.
 
 To the rest of the pool a rollout is a run of blocks with higher numbers than the standing ones (`rows.py`): a step is
-*aimed* at one of them, and everything else goes its usual way. What is handed out is leased, like a batch: a rollout
-is written again only when nobody holds an array of it any more. So two take turns in a loop that lets go of each
+*aimed* at one of them, and everything else goes its usual way. What is handed out is lent, like a batch (`buffers.py`):
+a rollout is written again only when nobody holds an array of it any more, neither one over all its steps nor one of a
+single step that a policy has kept. So two take turns in a loop that lets go of each
 before it has the next but one, and a caller that keeps ten has ten. The memory of one that has become too small is
 given back.
 """
@@ -16,8 +17,8 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import life
+from treadle.pool.buffers import RolloutMemory
 from treadle.pool.messages import Op
-from treadle.pool.reel import Reel, RolloutLeases
 from treadle.pool.rows import Mapping
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Strip:
+class RolloutBuffer:
     """A rollout's arrays while it is filled; None for a leaf without a fixed shape.
 
     Attributes:
@@ -52,43 +53,39 @@ class Rollouts:
     def __init__(self, lockstep: Lockstep) -> None:
         ground = lockstep.pool.grounding
         assert ground.fields is not None
-        assert isinstance(ground.leases, RolloutLeases)
-        self._lockstep, self._ground, self._leases = lockstep, ground, ground.leases
+        assert ground.leases is not None
+        self._lockstep, self._ground, self._buffers = lockstep, ground, ground.leases
         self._blocks = ground.fields.blocks
         self._next = len(self._blocks)  # numbers are never used again: workers keep views by number
 
-    def take(self, steps: int) -> Strip:
+    def take(self, steps: int) -> RolloutBuffer:
         """Memory for `steps` steps that nobody holds, made if there is none, and what is to be seen now in its row 0.
 
         Raises UsageError (nothing was ever reset, or a call is pending), ArenaError, and what a dead or late worker
         raises.
         """
-        lockstep, leases = self._lockstep, self._leases
+        lockstep, buffers = self._lockstep, self._buffers
         lockstep._settle()
         now = lockstep._batches.block
         if now < 0:
             raise UsageError("there is nothing to go on from: reset first")
-        fitting = [reel for reel in leases.reels if reel.fields.steps >= steps]
-        reel = next((each for each in fitting if leases.free(each)), None) or self._grown(steps, now)
-        fields = reel.fields
-        arrays = leases.arrays(reel, [None if each is None else each.rows(steps + 1) for each in fields.observations])
-        before = leases.peek(now)
-        for row, source in zip([each for each in arrays if each is not None], before):
+        fitting = [rollout for rollout in buffers.rollouts if rollout.fields.steps >= steps]
+        rollout = next((each for each in fitting if each.free), None) or self._grown(steps, now)
+        fields = rollout.fields
+        observations = rollout.arrays([None if each is None else each.rows(steps + 1) for each in fields.observations])
+        before = buffers.peek(now)
+        for row, source in zip([each for each in observations if each is not None], before):
             row[0] = source
-        first = iter([each[0] for each in arrays if each is not None])
+        first = iter([each[0] for each in observations if each is not None])
         seen = lockstep._batches.tree([*first, *before[-3:]])
-        actions = leases.arrays(reel, [None if each is None else each.rows(steps) for each in fields.actions])
+        actions = rollout.arrays([None if each is None else each.rows(steps) for each in fields.actions])
         flags = (fields.rewards, fields.terminated, fields.truncated, fields.valid)
-        rewards, terminated, truncated, valid = leases.arrays(reel, [each.rows(steps) for each in flags])
-        assert rewards is not None
-        assert terminated is not None
-        assert truncated is not None
-        assert valid is not None
-        return Strip(fields.first, arrays, actions, rewards, terminated, truncated, valid, seen)
+        rewards, terminated, truncated, valid = rollout.arrays([each.rows(steps) for each in flags])
+        return RolloutBuffer(fields.first, observations, actions, rewards, terminated, truncated, valid, seen)
 
     def aim(self, block: int | None) -> None:
         """Let the next step go to a block of a rollout; None: to any of the standing ones again."""
-        self._leases.aimed = block
+        self._buffers.aimed = block
 
     def last_actions(self) -> list[np.ndarray | None]:
         """The actions as they were last given to the environments, one array [n, *shape] a leaf."""
@@ -97,26 +94,27 @@ class Rollouts:
         assert ground.fields is not None
         return [None if each is None else ground.arena.array(each) for each in ground.fields.actions]
 
-    def _grown(self, steps: int, now: int) -> Reel:
+    def _grown(self, steps: int, now: int) -> RolloutMemory:
         """A new rollout, made known to every worker; those that are too small from now on are given back."""
-        ground, leases = self._ground, self._leases
+        ground, buffers = self._ground, self._buffers
         assert ground.arena is not None
-        useless = [reel for reel in leases.reels if reel.fields.steps < steps and now not in reel.fields]
-        gone = {reel.fields.first: reel.segment for reel in useless if leases.free(reel)}
+        useless = [each for each in buffers.rollouts if each.fields.steps < steps and now not in each.fields]
+        gone = {each.fields.first: each.segment for each in useless if each.free}
         fields, segment = ground.plan_rollout(self._next, steps)
         self._next += steps
-        reel = leases.add(fields, segment)
+        rollout = RolloutMemory(ground.arena, fields, segment, buffers.views)
+        buffers.rollouts.append(rollout)
         try:
             self._tell_all(Mapping(ground.arena.segments, fields, gone))
         except BaseException:
             gone[fields.first] = segment  # some may know of it and some not: it is never used
             raise
         finally:
-            leases.reels[:] = [each for each in leases.reels if each.fields.first not in gone]
+            buffers.rollouts[:] = [each for each in buffers.rollouts if each.fields.first not in gone]
             self._blocks.rollouts[:] = [each for each in self._blocks.rollouts if each.first not in gone]
             for number in gone.values():
                 ground.arena.drop(number, free=True)
-        return reel
+        return rollout
 
     def _tell_all(self, order: Mapping) -> None:
         """A request to every worker, a call in the books. An interrupted one is finished like any other."""
@@ -138,4 +136,4 @@ class Rollouts:
         lockstep._raise_first(flight.extras, None)
 
 
-__all__ = ["Rollouts", "Strip"]
+__all__ = ["RolloutBuffer", "Rollouts"]

@@ -22,7 +22,7 @@ from treadle.pool.info_rows import joined
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.parts import Part, parts_of
 from treadle.pool.pool import Pool
-from treadle.pool.rollouts import Rollouts, Strip
+from treadle.pool.rollouts import RolloutBuffer, Rollouts
 from treadle.spaces import Mailed
 from treadle.vector.env_slot import Ask
 from treadle.vector.groups import GroupSteps, check_count
@@ -173,7 +173,7 @@ class RolloutFace:
 class Filling:
     """One rollout in the making."""
 
-    def __init__(self, vector: Any, strip: Strip, rollouts: Rollouts, groups: int) -> None:
+    def __init__(self, vector: Any, strip: RolloutBuffer, rollouts: Rollouts, groups: int) -> None:
         self._vector, self._strip, self._rollouts, self._groups = vector, strip, rollouts, groups
         self._lockstep: Lockstep = vector._lockstep
         self._infos: list[Any] = []
