@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from treadle.errors import BadAction, UsageError
-from treadle.sample.asking import CallerPolicy, asked_in_caller
+from treadle.sample.asking import CallerPolicy
+from treadle.sample.inference import asked_in_caller
 
 
 def observations(rows: int, at: int = 0) -> np.ndarray:

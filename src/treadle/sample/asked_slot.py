@@ -59,7 +59,8 @@ class AskedSlot(RolloutSlot):
             if self._actions.loose:
                 raise UsageError("n_action_steps is for actions of fixed shape")
             space = batch_space(space, self._n)
-        return Description(about.observation_space, space, begins_next=False, metadata=about.metadata)
+        metadata = {**about.metadata, "action_space": about.action_space}
+        return Description(about.observation_space, space, begins_next=False, metadata=metadata)
 
     def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         order: Begin = options

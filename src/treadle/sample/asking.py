@@ -19,6 +19,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,40 @@ from treadle.program.policies import _parameters
 MULTIPLE = (
     8  # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
 )
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a policy in the caller is asked.
+
+    Attributes:
+        policy: as `collect` takes it.
+        num_envs: environments that are played at a time; None: some for each worker.
+        batch_size: rows to wait for; None: chosen by what is measured.
+        patience: seconds that a slot waits for others; None: chosen.
+        pad_to: rows of every batch; short ones are filled. None: they are not.
+        n_action_steps: actions of one answer that are played; None: an answer is one action.
+        batch_dim: the axis of rows in the leaves of the policy's state.
+    """
+
+    policy: Any
+    num_envs: int | None = None
+    batch_size: int | None = None
+    patience: float | None = None
+    pad_to: int | None = None
+    n_action_steps: int | None = None
+    batch_dim: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that make no sense."""
+        for name in ("num_envs", "batch_size", "pad_to", "n_action_steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name} must be a positive integer or None, got {value!r}")
+        if self.patience is not None and not self.patience >= 0:
+            raise UsageError(f"patience must be None or at least 0 seconds, got {self.patience!r}")
+        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
+            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
 
 
 class CallerPolicy:
@@ -220,26 +255,6 @@ class CallerPolicy:
             self._rngs, self._states = kept
 
 
-def asked_in_caller(policy: Any) -> str | None:
-    """Why a policy is asked in the caller when nobody says where: by what it is alone, never by how fast. None: it is
-    asked in the workers."""
-    if getattr(policy, "batched", False) is True:
-        return "it says that it is batched"
-    parameters = getattr(policy, "parameters", None)
-    if callable(parameters) and type(policy).__module__.split(".")[0] not in ("gymnasium",):
-        devices = {str(getattr(each, "device", "cpu")) for each in _few(parameters)}
-        if devices - {"cpu"}:
-            return f"it is on {', '.join(sorted(devices - {'cpu'}))}"
-    return None
-
-
-def _few(parameters: Callable[[], Any]) -> list[Any]:
-    try:
-        return list(parameters())
-    except TypeError:  # a method of that name that means something else
-        return []
-
-
 def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
     """(how it is asked with a batch, generators and a state; does it take generators?)"""
     stateful = callable(getattr(policy, "initial_state", None))
@@ -301,4 +316,4 @@ def _globals() -> tuple[Any, ...]:
     return random.getstate(), legacy[1].tobytes(), legacy[2:], cpu
 
 
-__all__ = ["CallerPolicy", "asked_in_caller"]
+__all__ = ["Asking", "CallerPolicy"]

@@ -24,61 +24,40 @@ from treadle.pool.line import Chosen
 from treadle.pool.member import Member
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
-from treadle.program.policies import policy_name
+from treadle.program.policies import built_policy, policy_name
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.collect import Collection
-from treadle.sample.rollout_slot import SKIPPED, Globals, Shares
+from treadle.sample.inference import ENVS_PER_WORKER
+from treadle.sample.rollout_slot import SKIPPED, Globals, RolloutRecipe, Shares
+from treadle.sample.schedule import Schedule
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
-@dataclasses.dataclass(frozen=True)
-class Asking:
-    """How a policy in the caller is asked.
-
-    Attributes:
-        policy: built already.
-        num_envs: environments that are played at a time; None: one a worker.
-        batch_size: rows to wait for; None: chosen by what is measured.
-        patience: seconds that a slot waits for others; None: chosen.
-        pad_to: rows of every batch; short ones are filled. None: they are not.
-        n_action_steps: actions of one answer that are played; None: an answer is one action.
-        batch_dim: the axis of rows in the leaves of the policy's state.
-    """
-
-    policy: Any
-    num_envs: int | None = None
-    batch_size: int | None = None
-    patience: float | None = None
-    pad_to: int | None = None
-    n_action_steps: int | None = None
-    batch_dim: int = 0
-
-
 class CallerCollection(Collection):
-    """As `Collection`; `recipe.policy` is not asked, but `asking.policy`."""
+    """As `Collection`, for a recipe with `asking`."""
 
-    def __init__(
-        self, recipe: Any, schedule: Any, asking: Asking, *, workers: int | None = None, **options: Any
-    ) -> None:
-        self._asking = asking
-        name = policy_name(asking.policy)
-        self._policy = CallerPolicy(
-            asking.policy,
-            name,
-            pad_to=asking.pad_to,
-            n_action_steps=asking.n_action_steps,
-            batch_dim=asking.batch_dim,
-        )
-        if asking.num_envs is not None and workers is not None:
-            workers = min(workers, asking.num_envs)
-        super().__init__(dataclasses.replace(recipe, policy=None, rows=1), schedule, workers=workers, **options)
+    def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
+        assert recipe.asking is not None
+        self._asking = asking = recipe.asking
+        super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
         pool, ground = self.pool, self.pool.grounding
+        try:
+            self._policy = CallerPolicy(
+                built_policy(asking.policy, *self.spaces),
+                policy_name(asking.policy),
+                pad_to=asking.pad_to,
+                n_action_steps=asking.n_action_steps,
+                batch_dim=asking.batch_dim,
+            )
+        except BaseException:
+            self.close()
+            raise
         self._least = pool.n
         self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
         assert ground.arena is not None
@@ -105,7 +84,7 @@ class CallerCollection(Collection):
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
-        count = max(self._asking.num_envs or self.workers, self.workers)
+        count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
         if self.schedule.end is not None:
             left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
             count = max(1, min(count, left))
@@ -113,6 +92,12 @@ class CallerCollection(Collection):
         recipe, n = self._recipe, self._asking.n_action_steps
         factories = [partial(AskedSlot, recipe, slot, self._root, globals, n) for slot in range(count)]
         return Pool(factories, **options)
+
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Of the environments: observation space, action space."""
+        about = self.pool.descriptions[0]
+        return about.observation_space, about.metadata["action_space"]
 
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
@@ -215,7 +200,7 @@ class CallerCollection(Collection):
         return staged, write(actions)
 
     def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
-        """The policy's info of one answer by steps: it belongs to the step that it was asked at, or has one for each."""
+        """The policy's info of one answer by steps: it belongs to the step it was asked at, or has one for each."""
         steps = self._asking.n_action_steps
         if steps is None:
             return [info]
@@ -352,4 +337,9 @@ class CallerCollection(Collection):
         return found
 
 
-__all__ = ["Asking", "CallerCollection"]
+def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
+    """One run of what the recipe says: with the policy in the workers, or in the caller."""
+    return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
+
+
+__all__ = ["CallerCollection", "collection"]

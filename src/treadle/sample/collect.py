@@ -132,6 +132,16 @@ class Collection:
         self._out: set[int] = set()  # workers that get no more orders
         self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
 
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Of the environments: observation space, action space."""
+        about = self.pool.descriptions[0]
+        return about.observation_space, about.action_space
+
+    def stats(self) -> dict[str, float]:
+        """How the policy was asked, where that is in the caller; else {}."""
+        return {}
+
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         """The workers, each of which plays by itself."""
         factories = [partial(RolloutSlot, self._recipe, slot, globals) for slot in range(self.workers)]
