@@ -144,9 +144,7 @@ class CallerCollection(Collection):
         try:
             actions, infos = self._policy.ask(self._batch(slots), slots)
             staged, mailed = self._staged(len(slots), actions)
-        except BaseException as error:
-            if not issubclass(type(error), Exception):
-                raise
+        except Exception as error:  # whatever the policy raises is placed
             self._policy_seconds += time.monotonic() - began
             raise self._blamed(error, slots) from error
         for target, source in zip(self._action_rows, staged, strict=True):
@@ -159,7 +157,7 @@ class CallerCollection(Collection):
         for mine in by_member.values():
             member = self._member_of[mine[0]]
             if infos is not None:
-                said = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
+                said: dict[int, Any] = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
                 self.calls.submit(member, Op.CALL, said, mine, None)
             alone = self._busy.get(member.index, 1.0) >= LONG_STEP
             for group in [[slot] for slot in mine] if alone else [mine]:

@@ -32,6 +32,7 @@ from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import (
     BATCH,
@@ -376,8 +377,8 @@ class Collection:
 
         for member in self.pool.members:
             if member.index in asked:
-                asking = dict.fromkeys(member.slots, ("shares", (), {}))
-                self.calls.submit(member, Op.CALL, asking, member.slots, SHARES)
+                calls: dict[int, Any] = dict.fromkeys(member.slots, ("shares", (), {}))
+                self.calls.submit(member, Op.CALL, calls, member.slots, SHARES)
         while asked and self.calls.poll(self.pool.close_timeout, hear):
             continue
         return found
@@ -412,6 +413,8 @@ def collect(
     ordered: bool = True,
     max_buffered: int = DEFAULT_BUFFER,
     envs_per_worker: int = 1,
+    inference: str = "auto",
+    num_envs: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -441,6 +444,12 @@ def collect(
         ordered: yield in order of index; False: as they come.
         max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
         envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
+        inference: where the policy is asked. "worker": in each worker process, for its own environments. "caller":
+            here, about all environments that are ready at a time (`docs/inference.md`). "auto": here if the policy
+            says `batched = True`, has parameters off the CPU, cannot be pickled or is larger than 256 MiB, else in the
+            workers; how fast it would be never decides it.
+        num_envs: environments that are played at a time. None: `envs_per_worker` a worker, or 8 a worker for a policy
+            in the caller.
         max_episode_steps: cut longer episodes (truncated).
         env_kwargs: for `gymnasium.make`, or the callable.
         wrappers: applied to each environment, in order.
@@ -462,11 +471,18 @@ def collect(
             action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
             as it takes; max_restarts=N allows N replacements a worker in ten minutes, on_failure="raise" none, and
             with on_failure="drop" the other workers go on without the dead one.
+            For a policy in the caller besides: batch_size=ROWS to wait for and patience=SECONDS that one waits for
+            others (None: chosen by what is measured), pad_to=ROWS of every batch, n_action_steps=STEPS that are played
+            of each answer, batch_dim=AXIS of rows in the policy's state.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
             raises, too many episodes fail, workers die that may not be replaced, or `max_deaths` on one episode.
     """
+    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    check_seed(seed)
+    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
+    check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,
@@ -474,10 +490,8 @@ def collect(
         max_episode_steps,
         infos,
         fresh_env=fresh_env,
+        asking=asking,
     )
-    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
-    check_seed(seed)
-    check_options(pool_options)
     options = {
         "root": seed,
         "workers": None if workers == "auto" else int(workers),
@@ -496,6 +510,8 @@ def _collect(
     progress: bool | None,
     options: dict[str, Any],
 ) -> Iterator[Episode]:
+    from treadle.sample.caller import collection  # which is made of what stands here
+
     if schedule.complete:
         return
     waiting: dict[int, Episode] = {}
@@ -505,7 +521,7 @@ def _collect(
         return held + largest * outstanding <= max_buffered
 
     shown = Progress(progress)
-    with Collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
+    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

@@ -111,14 +111,12 @@ class _Full(Exception):
     """More was written than there is room for."""
 
 
-class _Room(io.RawIOBase):
+class _Room(io.BytesIO):
     """Takes bytes, keeps none, and raises `_Full` after so many."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._left = most
-
-    def writable(self) -> bool:
-        return True
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
