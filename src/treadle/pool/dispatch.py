@@ -95,9 +95,10 @@ class Dispatch:
             self.roster.equip(worker_output)
             for index, slots in enumerate(shares):
                 self.roster.add(index, slots, [factories[s] for s in slots])
-            if inline:
-                slots = tuple(range(inline))
-                self.roster.add(len(shares), slots, [factories[s] for s in slots], inline=True)
+            # without rows nothing is gained by stepping slots together, and each is a worker that is asked by itself
+            mine = [(s,) for s in range(inline)] if not rows else [tuple(range(inline))] if inline else []
+            for index, slots in enumerate(mine, len(shares)):
+                self.roster.add(index, slots, [factories[s] for s in slots], inline=True)
             self.roster.launch()
             self.descriptions = self.roster.start()
             self._waiting = bell.Waiting(self.grounding.pool_bell, longest[0])

@@ -1,28 +1,172 @@
-"""One sampling: orders go out, hauls come in, until a stop rule has enough. The same for every backend and rule."""
+"""Gathering: the workers of a sampler, and one sampling by them.
+
+Orders go out, trajectory batches come in, until a stop rule has enough; the same for every backend and every rule.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from treadle.errors import WorkerError
-from treadle.pool.calls import Done, Event, Lost
+from treadle.errors import UsageError, WorkerError
+from treadle.pool import failure, life
+from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.carried import CannotTravel
+from treadle.pool.failure import Policy
+from treadle.pool.messages import Op
+from treadle.pool.parcel import Parcel, Shipment
+from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
-from treadle.sample.crew import Asked, Crew
+from treadle.sample.failed import reason_of
 from treadle.sample.haul import Haul
-from treadle.sample.sampler_slot import Mishap, Order
-from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
+from treadle.sample.stop_rules import AHEAD, AtLeast, StopRule
 from treadle.sample.watch import Watch
 from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
 
-AHEAD = 2  # orders by index that a worker has at a time
 VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played
+
+Parcels = tuple[Parcel, ...]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Attributes:
+    agent, env: what a worker was told since the beginning, for one that takes its place.
+    due_agent, due_env: what it is to be told with its next order.
+    """
+
+    agent: Parcels = ()
+    env: Parcels = ()
+    due_agent: Parcels = ()
+    due_env: Parcels = ()
+
+    def and_then(self, agent: Parcels, env: Parcels) -> Updates:
+        return Updates(latest(self.agent, agent), env or self.env, latest(self.due_agent, agent), self.due_env + env)
+
+
+@dataclass(eq=False)
+class Asked:
+    """One request to a worker, from being sent until its stream is over.
+
+    Attributes:
+        sampling: the number of the sampling that it belongs to.
+        order: None once it is known that it will not be made.
+        told: has the caller been told that its sampling failed?
+        spec: of its environment: travels with its first batch.
+    """
+
+    worker: int
+    sampling: int
+    order: Order | None
+    told: bool = False
+    spec: Any = None
+
+
+class WorkerGroup:
+    """A pool with one slot a worker.
+
+    Args:
+        recipes: one a worker.
+        backend: "process", or "serial": all workers in the caller's own thread.
+        on_failure: "raise", "restart" or "drop": what becomes of a worker that dies or raises.
+        max_restarts: of one worker, in ten minutes (deaths) or without a rollout between them (exceptions).
+        pool_options: see `treadle.pool.pool.Pool`.
+
+    Attributes:
+        lost: workers that will not come back -> what they failed of.
+        strangers: workers whose next order must say all that the sampler was ever told: they took the place of others.
+        updates: one a worker.
+
+    Raises:
+        StartupFailed: a worker could not be built; nothing is left running.
+        UsageError: an agent or environment cannot be pickled, or the options make no sense.
+    """
+
+    def __init__(
+        self, recipes: Sequence[SlotRecipe], *, backend: str, on_failure: str, max_restarts: int, **pool_options: Any
+    ) -> None:
+        self.shared, self.count = backend == "serial", len(recipes)
+        factories = [partial(SamplerSlot, recipe, number, self.shared) for number, recipe in enumerate(recipes)]
+        try:
+            self.pool = Pool(
+                factories,
+                backend=backend,
+                workers=self.count,
+                rows=False,
+                on_failure=on_failure,
+                max_restarts=max_restarts,
+                **pool_options,
+            )
+        except CannotTravel as error:
+            raise UsageError(
+                f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
+            ) from error
+        self.calls, self.members = Calls(self.pool), self.pool.members
+        self.rebuilds = max_restarts if self.pool.policy is Policy.RESTART else 0
+        self.lost: dict[int, WorkerError] = {}
+        self.strangers: set[int] = set()
+        self.updates = [Updates()] * self.count
+
+    def ready(self) -> list[int]:
+        """Workers that take orders."""
+        return [each.index for each in self.members if each.state in life.ALIVE and each.index not in self.lost]
+
+    def send(self, worker: int, order: Order, sampling: int) -> Asked:
+        """Give a worker an order, and with it the updates that it has not heard of."""
+        member, updates = self.members[worker], self.updates[worker]
+        agent, env = updates.due_agent, updates.due_env
+        if worker in self.strangers:
+            self.strangers.discard(worker)
+            agent, env = updates.agent, updates.env
+        self.updates[worker] = Updates(updates.agent, updates.env)
+        again = len(member.restarts)
+        # one that dies again takes nothing finished with it
+        order = replace(
+            order, agent=agent, env=env, incarnation=again, rebuilds=self.rebuilds, steps=1 if again else order.steps
+        )
+        asked = Asked(worker, sampling, order)
+        payload = {worker: order} if self.shared else Shipment({worker: order}, [*agent, *env])
+        self.calls.submit(member, Op.STREAM, payload, (worker,), asked)
+        return asked
+
+    def died(self, event: Lost) -> bool:
+        """A worker's process is gone. True: it is replaced, and tells when it is ready.
+
+        Raises its error where that is what is wanted, or where it died too often.
+        """
+        worker = event.member.index
+        if event.verdict is Policy.RESTART:
+            log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
+            self.strangers.add(worker)
+            return True
+        if event.verdict is Policy.RAISE and self.pool.policy is not Policy.RAISE:
+            self.pool.drop(event.member)  # the others may go on in the next sampling
+        self.lose(worker, event.error)
+        return False
+
+    def lose(self, worker: int, error: WorkerError) -> None:
+        """A worker is given up. Raises its error unless workers may be dropped."""
+        drop = self.pool.policy is Policy.DROP
+        if drop or self.members[worker].state is life.State.GONE:
+            self.lost[worker] = error
+        if not drop:
+            raise error
+        left = self.count - len(self.lost)
+        log.warning("worker %d is dropped, %d of %d are left: %s", worker, left, self.count, why(error))
+
+    def close(self) -> None:
+        self.pool.close()
+        self.calls.clear()  # and with it what orders took along: the files of parcels
+        self.updates = [Updates()] * self.count
 
 
 class Versions:
@@ -34,11 +178,8 @@ class Versions:
     def __init__(self, keep: bool) -> None:
         self.now, self.keep = 0, keep
 
-    def begin(self) -> None:
-        self.now += 1
-
     def completed(self, asked: Asked, haul: Haul) -> Haul:
-        """The haul with its spaces, which travel once a request, and with its version if that is wanted."""
+        """The batch with its spaces, which travel once a request, and with its version if that is wanted."""
         if haul.env_spec is None:
             haul.env_spec = asked.spec
         asked.spec = haul.env_spec
@@ -51,58 +192,54 @@ class Versions:
 
 class Gathering:
     """Args:
-    crew: the workers.
+    group: the workers.
     versions: of this and earlier samplings.
     rule: when it is enough.
-    first: worker -> its next order: with the updates that it has not been told yet.
-    watch: told of every haul that is taken.
-    settle: called with every haul of the result, in the result's order, as soon as that is known.
+    order: what is asked of all workers alike.
+    watch: told of every batch that is taken.
+    settle: called with every batch of the result, in the result's order, as soon as that is known.
 
     Attributes:
         refused: did a worker raise in an update of this sampling?
+        told: workers that have had an order of it.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        group: WorkerGroup,
         versions: Versions,
         rule: StopRule,
-        first: Callable[[int], Order],
+        order: Order,
         watch: Watch,
         settle: Callable[[Haul], None],
     ) -> None:
-        self._crew, self._versions, self._rule = crew, versions, rule
-        self._watch, self._settle = watch, settle
-        self._first = first
+        self._group, self._versions, self._rule = group, versions, rule
+        self._order, self._watch, self._settle = order, watch, settle
         self.refused = False
+        self.told: set[int] = set()
         self._open: list[Asked] = []  # requests of this sampling that are not over
-        self._fresh: set[int] = set()  # workers that have no order of this sampling yet
-        self._owing: set[int] = set()  # those that get none yet: they have not ended what they were stopped in
 
     def run(self) -> None:
-        """Until there is enough. Raises what workers raise (see `Crew`), and WorkersLost.
+        """Until there is enough. Raises what workers raise (see `WorkerGroup`), and WorkersLost.
 
         Late episodes are left behind: workers are stopped, unless they are kept. What a worker failed of in an earlier
         sampling that could not wait for it counts as if it were of this one.
         """
-        crew, rule = self._crew, self._rule
-        crew.pool.check()
-        crew.calls.stop()
-        if crew.lost and (rule.needs_all or len(crew.lost) == crew.count):
+        group, rule, watch = self._group, self._rule, self._watch
+        pool, lost = group.pool, group.lost
+        pool.check()
+        self._versions.now += 1
+        group.calls.stop()
+        if lost and (rule.needs_all or len(lost) == group.count):
             raise self._cannot()
-        self._owing.update(crew.ready())
-        watch = self._watch
         try:
-            watch.begin(crew.pool)
-            self._hear(crew.poll(0.0))  # most have ended long ago
-            self._free()
+            watch.begin(pool)
+            self._hear(0.0)  # most have ended long ago
             self._send()
             while not rule.done:
-                events = crew.poll(watch.patience(None))
+                heard = self._hear(watch.patience(None))
                 watch.look()
-                self._hear(events)
-                self._free()
-                if not events and not self._open and not self._fresh and not crew.pool.expects:
+                if not heard and not self._open and not pool.expects:
                     raise self._cannot()
                 if not rule.done:
                     self._send()
@@ -112,11 +249,27 @@ class Gathering:
             raise
         finally:
             watch.end()
-            if not self._versions.keep and not crew.pool.closed:
-                crew.calls.stop()
+            if not self._versions.keep and not pool.closed:
+                group.calls.stop()
 
-    def _hear(self, events: Iterable[Event]) -> None:
-        """All of them, also those behind one that raises: they do not come again."""
+    def _send(self) -> None:
+        """Give orders to those who have too few, unless they have not ended what they were stopped in yet.
+
+        One that plays on between two samplings is told its next order while it ends the one before.
+        """
+        group, keep = self._group, self._versions.keep
+        for mine in range(AHEAD):
+            for worker in group.ready():
+                if sum(asked.worker == worker for asked in self._open) == mine:
+                    wanted = None if len(group.members[worker].owed) - mine > keep else self._rule.wants(worker, mine)
+                    if wanted is not None:
+                        self.told.add(worker)
+                        self._open.append(group.send(worker, replace(self._order, **wanted), self._versions.now))
+
+    def _hear(self, timeout: float | None) -> bool:
+        """All that has happened, also what is behind something that raises: it does not come again."""
+        events: list[Event] = []
+        self._group.calls.poll(timeout, events.append)
         error: WorkerError | None = None
         for event in events:
             try:
@@ -124,112 +277,70 @@ class Gathering:
                     self._answered(event)
                 elif isinstance(event, Lost):
                     self._died(event)
-                else:
-                    self._fresh.update(event.member.slots)
             except WorkerError as another:
                 error = another if error is None else error
         if error is not None:
             raise error
-
-    def _free(self) -> None:
-        """Workers that have ended what they were stopped in may get orders.
-
-        One that plays on between two samplings is told its next order while it ends the one before.
-        """
-        for worker in list(self._owing):
-            if self._crew.owes(worker) <= self._versions.keep:
-                self._owing.discard(worker)
-                self._fresh.add(worker)
-
-    def _cannot(self) -> WorkerError:
-        lost, count = self._crew.lost, self._crew.count
-        return workers_lost.nobody_left(lost) if len(lost) == count else workers_lost.too_few_left(lost)
-
-    def _send(self) -> None:
-        """Give orders to those who have none (or, by index, too few)."""
-        rule = self._rule
-        if not isinstance(rule, ByIndex):
-            if self._fresh:
-                self._note({worker: self._ordered(worker, rule) for worker in self._fresh})
-            return
-        for ahead in range(AHEAD):
-            for worker in self._crew.ready():
-                if worker not in self._owing and self._had(worker) <= ahead and (chunk := rule.chunk()):
-                    self._note({worker: replace(self._first(worker), indices=chunk)})
-
-    def _ordered(self, worker: int, rule: AtLeast | Exactly) -> Order:
-        order = self._first(worker)
-        return replace(order, most=rule.each - rule.have[worker]) if isinstance(rule, Exactly) else order
-
-    def _had(self, worker: int) -> int:
-        return sum(worker in asked.orders for asked in self._open)
-
-    def _note(self, orders: dict[int, Order]) -> None:
-        self._open += self._crew.send(orders, self._versions.now)
-        self._fresh -= orders.keys()
+        return bool(events)
 
     def _answered(self, event: Done) -> None:
-        asked, reply = event.tag, event.reply
+        asked, reply, rule = event.tag, event.reply, self._rule
         extras, ours = reply.extras, asked in self._open
         if extras is not None:
-            for worker, result in extras.infos.items():
+            for result in extras.infos.values():
                 if isinstance(result, Mishap):
-                    log.warning("worker %d raised and is replaced: %s", worker, result.text)
-                    continue
-                haul = self._versions.completed(asked, result)
-                if not ours and not (self._versions.keep and isinstance(self._rule, AtLeast)):
-                    continue
-                taken = self._rule.take(worker, haul)
-                if taken is not None and self._watch.wanted:
-                    self._watch.heard(
-                        event.member, len(taken.lengths), len(taken.codes), float(taken.columns["rewards"].sum())
-                    )
-                for settled in self._rule.settled():
-                    self._settle(settled)
-            for worker, raised in sorted(extras.raised.items()):
-                error = self._crew.raised(worker, raised, reply.id)
-                if ours:
-                    if worker in asked.orders:
-                        self._raised(worker, error, asked.orders.pop(worker))
-                elif not asked.told:
-                    self._raised(worker, error)
-                elif error.where.phase != "update":  # an update is the same for all
-                    log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))
+                    log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
+                elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
+                    taken = rule.take(asked.worker, self._versions.completed(asked, result))
+                    if taken is not None and self._watch.wanted:
+                        returns = float(taken.columns["rewards"].sum())
+                        self._watch.heard(event.member, len(taken.lengths), len(taken.codes), returns)
+                    for settled in rule.settled():
+                        self._settle(settled)
+            for raised in extras.raised.values():
+                member = event.member
+                error = failure.task_error(raised, asked.worker, member.shown, member.worker.pid)
+                self._raised(event, asked, error)
         if reply.last and ours:
             self._open.remove(asked)
 
-    def _raised(self, worker: int, error: WorkerError, order: Order | None = None) -> None:
-        """What a worker raised in an order of this sampling; without one, in an earlier one that did not wait."""
-        if error.where.phase == "update":  # the caller's own mistake, not the worker's
-            self.refused = order is not None
-            if self._crew.incarnation(worker):
-                self._crew.strangers.add(worker)  # it may not have heard the rest
+    def _raised(self, event: Done, asked: Asked, error: WorkerError) -> None:
+        """What a worker raised, in an order of this sampling or in an earlier one that did not wait for it."""
+        worker, member, update = asked.worker, event.member, error.where.phase == "update"
+        if not member.inline:  # its stream is to end; a later request is not to be stopped by an earlier one's error
+            member.worker.stop(event.reply.id)
+        if asked.told:
+            if not update:  # an update is the same for all
+                log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))
+            return
+        if update:  # the caller's own mistake, not the worker's
+            self.refused = asked in self._open
+            if member.restarts:
+                self._group.strangers.add(worker)  # it may not have heard the rest
             raise error
-        if order is not None:
-            self._give_back(order)
-        self._fresh.discard(worker)
-        self._owing.discard(worker)
-        self._crew.lose(worker, error)
+        self._give_back(asked)
+        self._group.lose(worker, error)
         self._missed()
 
     def _died(self, event: Lost) -> None:
         for asked in event.tags:
+            self._give_back(asked)
             if asked in self._open:
                 self._open.remove(asked)
-                for order in asked.orders.values():
-                    self._give_back(order)
-        self._fresh -= set(event.member.slots)
-        self._owing -= set(event.member.slots)
-        if event.verdict is not None and not self._crew.died(event):
+        if event.verdict is not None and not self._group.died(event):
             self._missed()
 
-    def _give_back(self, order: Order) -> None:
+    def _give_back(self, asked: Asked) -> None:
         """What a failed worker was to make by index is for others now; so is what it would have made after that."""
-        rule = self._rule
-        if isinstance(rule, ByIndex):
-            rule.lose(order.indices or ())
+        if asked in self._open and asked.order is not None:
+            self._rule.lose(asked.order.indices or ())
+            asked.order = None
 
     def _missed(self) -> None:
         """A worker is gone for good: can this still be done?"""
-        if self._rule.needs_all or len(self._crew.lost) == self._crew.count:
+        if self._rule.needs_all or len(self._group.lost) == self._group.count:
             raise self._cannot()
+
+    def _cannot(self) -> WorkerError:
+        lost, count = self._group.lost, self._group.count
+        return workers_lost.nobody_left(lost) if len(lost) == count else workers_lost.too_few_left(lost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 from treadle import pickling
@@ -15,14 +16,13 @@ from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
 from treadle.sample.agents import is_parameters
 from treadle.sample.arguments import check_count, check_seed
-from treadle.sample.crew import Crew
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.evaluate import Evaluation
-from treadle.sample.gathering import Gathering, Versions
+from treadle.sample.gathering import Gathering, Parcels, Versions, WorkerGroup
 from treadle.sample.haul import Haul, batch_of
 from treadle.sample.sampler import Sampler
-from treadle.sample.sampler_slot import Order, SlotRecipe, latest
+from treadle.sample.sampler_slot import Order, SlotRecipe
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import evaluated
 from treadle.sample.shelf import Shelf
@@ -33,8 +33,6 @@ from treadle.sample.worker_factory import WorkerFactory
 SCHEDULES = ("arrival", "deterministic")
 POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "step_timeout", "close_timeout", "worker_output"})
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
-
-Parcels = tuple[Parcel, ...]
 
 
 class PoolSampler(Sampler):
@@ -108,12 +106,7 @@ class PoolSampler(Sampler):
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
-        self._rebuilds = max_restarts if self._options["on_failure"] == "restart" else 0
-        self._told_agent: list[Parcels] = [()] * len(recipes)  # since the beginning, for workers that are replaced
-        self._told_env: list[Parcels] = [()] * len(recipes)
-        self._due_agent: list[Parcels] = [()] * len(recipes)  # what they are to be told with their next order
-        self._due_env: list[Parcels] = [()] * len(recipes)
-        self._crew = Crew(
+        self._group = WorkerGroup(
             recipes,
             backend=self.backend,
             on_failure=self._options["on_failure"],
@@ -151,10 +144,10 @@ class PoolSampler(Sampler):
         wanted = check_count("num_samples", num_samples)
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
-            rule = ByIndex(Schedule(steps=wanted), self._base)
+            rule = ByIndex(Schedule(steps=wanted), self._group.count, self._base)
         with Progress(self._progress) as shown:
             watch = Watch(Standing(of_steps=wanted), shown.tell)
-            return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._crew.count)))
+            return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._group.count)))
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Play so many episodes in each worker.
@@ -171,10 +164,10 @@ class PoolSampler(Sampler):
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
         each = check_count("n_eps_per_worker", n_eps_per_worker)
-        wanted = each * self._crew.count
-        rule: StopRule = Exactly(each, self._crew.count)
+        wanted = each * self._group.count
+        rule: StopRule = Exactly(each, self._group.count)
         if self._schedule == "deterministic":
-            rule = ByIndex(Schedule(episodes=wanted), self._base)
+            rule = ByIndex(Schedule(episodes=wanted), self._group.count, self._base)
         with Progress(self._progress) as shown:
             return self._sampled(rule, agent_update, env_update, Watch(Standing(of_episodes=wanted), shown.tell))
 
@@ -197,7 +190,7 @@ class PoolSampler(Sampler):
         """
         episodes = check_count("episodes", episodes)
         check_seed(seed)
-        rule = ByIndex(Schedule(episodes=episodes))
+        rule = ByIndex(Schedule(episodes=episodes), self._group.count)
         with Progress(self._progress) as shown:
             watch = Watch(Standing(of_episodes=episodes), shown.tell)
             self._gather(rule, agent_update, env_update, watch, Haul.strip, root=seed, aside=True)
@@ -232,42 +225,19 @@ class PoolSampler(Sampler):
         if by_index:
             for what, given in (("agent_update", agent_update), ("env_update", env_update)):
                 self._check_alike(what, given, by_index)
-        if self._crew.pool.closed:
+        if self._group.pool.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
-        before = [list(each) for each in (self._told_agent, self._told_env, self._due_agent, self._due_env)]
-        for worker in range(self._crew.count):
-            self._told_agent[worker] = latest(self._told_agent[worker], agents[worker])
-            self._told_env[worker] = envs[worker] or self._told_env[worker]
-            self._due_agent[worker] = latest(self._due_agent[worker], agents[worker])
-            self._due_env[worker] += envs[worker]
-        self._versions.begin()
-        told: set[int] = set()
-
-        def order(worker: int) -> Order:
-            incarnation = self._crew.incarnation(worker)
-            agent, env = self._due_agent[worker], self._due_env[worker]
-            if worker in self._crew.strangers:
-                agent, env = self._told_agent[worker], self._told_env[worker]
-            self._due_agent[worker] = self._due_env[worker] = ()
-            told.add(worker)
-            return Order(
-                agent,
-                env,
-                steps=1 if incarnation else steps,  # one that dies again takes nothing finished with it
-                root=root,
-                aside=aside,
-                incarnation=incarnation,
-                rebuilds=self._rebuilds,
-            )
-
-        gathering = Gathering(self._crew, self._versions, rule, order, watch, settle)
+        group, before = self._group, self._group.updates
+        group.updates = [each.and_then(*new) for each, *new in zip(before, agents, envs, strict=True)]
+        order = Order(steps=steps, root=root, aside=aside)
+        gathering = Gathering(group, self._versions, rule, order, watch, settle)
         try:
             gathering.run()
         except WorkerError:
             if gathering.refused:  # what cannot be applied is not told to workers that come later, either
-                self._told_agent, self._told_env, *due = before
-                self._due_agent, self._due_env = ([() if w in told else p for w, p in enumerate(each)] for each in due)
+                told = [replace(each, due_agent=(), due_env=()) for each in before]
+                group.updates = [t if w in gathering.told else b for w, (b, t) in enumerate(zip(before, told))]
             raise
 
     def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
@@ -275,14 +245,14 @@ class PoolSampler(Sampler):
         values = self._factory.prepare_worker_messages(update)
         if update is None:
             return [()] * len(values)
-        if isinstance(update, list) or (copied and self._crew.shared):
+        if isinstance(update, list) or (copied and self._group.shared):
             parcels: list[Parcels] = [
                 () if value is None else (Parcel(self._own_copy(value) if copied else value, is_parameters(value)),)
                 for value in values
             ]
         else:
             parcels = [(Parcel(update, is_parameters(update)),)] * len(values)
-        if not self._crew.shared:
+        if not self._group.shared:
             for (parcel,) in filter(None, parcels):
                 try:
                     parcel.pack()
@@ -303,11 +273,8 @@ class PoolSampler(Sampler):
 
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
-        self._crew.close()
+        self._group.close()
         self._shelf.clear()
-        self._told_agent = [()] * self._crew.count
-        self._told_env = [()] * self._crew.count
-        self._due_agent, self._due_env = list(self._told_agent), list(self._told_env)
 
     def __enter__(self) -> Self:
         return self

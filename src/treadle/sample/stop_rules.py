@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from treadle.sample.haul import Haul
 from treadle.sample.schedule import Schedule
 
+AHEAD = 2  # orders of one sampling that a worker may have at a time
 
-class AtLeast:
+
+class StopRule:
+    """Attributes:
+    needs_all: can it not be kept when a worker is gone?
+    steps, episodes: that were taken.
+    """
+
+    needs_all = False
+    steps = 0
+    episodes: int
+
+    @property
+    def done(self) -> bool:
+        """Is there enough?"""
+        raise NotImplementedError
+
+    def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
+        """What a worker that has `mine` orders already is to make: fields of an `Order`. None: nothing more."""
+        raise NotImplementedError
+
+    def lose(self, indices: Iterable[int]) -> None:
+        """A worker that was to make rollouts of these indices is gone: they are made again."""
+
+    def take(self, worker: int, haul: Haul) -> Haul | None:
+        """What of the haul is taken; None: nothing."""
+        raise NotImplementedError
+
+    def settled(self) -> Iterator[Haul]:
+        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
+        raise NotImplementedError
+
+    def hauls(self) -> list[Haul]:
+        """All that was taken, in the order of the result."""
+        raise NotImplementedError
+
+
+class AtLeast(StopRule):
     """Whole rollouts, in order of arrival, until there are so many steps.
 
     Args:
         steps: how many, at least 1.
     """
-
-    needs_all = False  # can it be kept when a worker is gone?
 
     def __init__(self, steps: int) -> None:
         self.wanted = steps
@@ -25,11 +60,12 @@ class AtLeast:
 
     @property
     def done(self) -> bool:
-        """Is there enough?"""
         return self.steps >= self.wanted
 
+    def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
+        return None if mine else {}
+
     def take(self, worker: int, haul: Haul) -> Haul | None:
-        """What of the haul is taken; None: nothing."""
         if self.done:
             return None
         count = 0
@@ -44,17 +80,15 @@ class AtLeast:
         return taken
 
     def settled(self) -> Iterator[Haul]:
-        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
         while self._settled < len(self._hauls):
             self._settled += 1
             yield self._hauls[self._settled - 1]
 
     def hauls(self) -> list[Haul]:
-        """All that was taken, in the order of the result."""
         return self._hauls
 
 
-class Exactly:
+class Exactly(StopRule):
     """So many episodes of each worker, in worker order.
 
     Args:
@@ -73,16 +107,18 @@ class Exactly:
         self._hauls: list[list[Haul]] = [[] for _ in range(workers)]
 
     @property
-    def episodes(self) -> int:
+    def episodes(self) -> int:  # type: ignore[override]
         return sum(self.have)
 
     @property
     def done(self) -> bool:
-        """Is there enough?"""
         return self.episodes >= self.wanted
 
+    def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
+        left = self.each - self.have[worker]
+        return {"most": left} if left and not mine else None
+
     def take(self, worker: int, haul: Haul) -> Haul | None:
-        """What of the haul is taken; None: nothing."""
         count = min(len(haul.lengths), self.each - self.have[worker])
         if count <= 0:
             return None
@@ -93,7 +129,6 @@ class Exactly:
         return taken
 
     def settled(self) -> Iterator[Haul]:
-        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
         while self._turn < len(self.have):
             hauls = self._hauls[self._turn]
             while self._settled < len(hauls):
@@ -104,32 +139,28 @@ class Exactly:
             self._turn, self._settled = self._turn + 1, 0
 
     def hauls(self) -> list[Haul]:
-        """All that was taken, in the order of the result."""
         return [haul for hauls in self._hauls for haul in hauls]
 
 
-class ByIndex:
+class ByIndex(StopRule):
     """The rollouts of a schedule, in order of index.
 
     Args:
         schedule: which. Its indices are 0, 1, 2, ...
+        workers: how many workers there are.
         base: what is added to an index where rollouts are made: an earlier sampling has used those below.
     """
 
-    needs_all = False
-
-    def __init__(self, schedule: Schedule, base: int = 0) -> None:
-        self.schedule, self.base = schedule, base
+    def __init__(self, schedule: Schedule, workers: int, base: int = 0) -> None:
+        self.schedule, self.base, self._workers = schedule, base, workers
         self.steps = self.episodes = self._settled = 0
         self._hauls: dict[int, Haul] = {}  # index of its first rollout -> haul of consecutive ones
 
     @property
     def done(self) -> bool:
-        """Is there enough?"""
         return self.schedule.complete
 
     def take(self, worker: int, haul: Haul) -> Haul | None:
-        """What of the haul is taken; None: nothing."""
         indices = [index - self.base for index in haul.indices]
         steps = haul.steps.tolist()
         new = [self.schedule.finish(index, length) for index, length in zip(indices, steps, strict=True)]
@@ -146,26 +177,18 @@ class ByIndex:
         return haul
 
     def settled(self) -> Iterator[Haul]:
-        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
         while (haul := self._hauls.get(self._settled)) is not None:
             self._settled += len(haul.rollouts)
             yield haul
 
-    def chunk(self) -> tuple[int, ...]:
-        """Indices for one worker to make. Empty: nothing more is needed.
-
-        Small rollouts go in larger chunks, and towards the end the chunks get smaller: what is made beyond it is lost.
-        """
-        known = len(self.schedule.lengths)
-        mean = max(1.0, self.steps / known) if known else STEPS_IN_CHUNK
-        count = min(MOST_IN_CHUNK, STEPS_IN_CHUNK / mean, self.schedule.to_hand_out(mean) / CHUNKS_LEFT)
+    def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
+        count, ahead = self.schedule.share(self._workers)
         found: list[int] = []
-        while len(found) < max(1, int(count)) and (index := self.schedule.take()) is not None:
+        while (ahead or not mine) and len(found) < count and (index := self.schedule.take()) is not None:
             found.append(index + self.base)
-        return tuple(found)
+        return {"indices": tuple(found)} if found else None
 
-    def lose(self, indices: Any) -> None:
-        """A worker that was to make these is gone: they are made again."""
+    def lose(self, indices: Iterable[int]) -> None:
         for index in indices:
             self.schedule.lose(index - self.base)
 
@@ -178,9 +201,3 @@ class ByIndex:
             found.append(haul.part(0, min(len(haul.rollouts), end - index)))
             index += len(haul.rollouts)
         return found
-
-
-STEPS_IN_CHUNK, MOST_IN_CHUNK = 1600, 64
-CHUNKS_LEFT = 8  # that what is left is worth at any time
-
-StopRule = AtLeast | Exactly | ByIndex
