@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.base import Description
 from treadle.program.gym_env import close_env
@@ -19,6 +20,7 @@ from treadle.program.step import StepResult
 from treadle.sample.rollout_slot import Globals, RolloutRecipe, RolloutSlot
 
 RESULTS = "results"  # the key of an info under which results travel
+LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,24 @@ class AskedSlot(RolloutSlot):
     slot: its number.
     root: the run's seed.
     globals: what becomes of the process's global generators.
+    shared: does its process play other slots, too? Then an environment that draws from global generators, as its first
+        steps show, gets its own ones back for each of its steps.
     n_action_steps: steps that each action from the caller is for; None: one, and it has no axis for them.
     """
 
     def __init__(
-        self, recipe: RolloutRecipe, slot: int, root: int, globals: Globals, n_action_steps: int | None = None
+        self,
+        recipe: RolloutRecipe,
+        slot: int,
+        root: int,
+        globals: Globals,
+        n_action_steps: int | None = None,
+        shared: bool = False,
     ) -> None:
         self._n = n_action_steps
         super().__init__(recipe, slot, globals)
+        self._shared = shared and globals is Globals.SEED
+        self._draws = False  # is it known to draw from global generators?
         self._seed_root = root
         self._most = recipe.max_steps or self._endless()
         self._alone = None
@@ -69,8 +81,13 @@ class AskedSlot(RolloutSlot):
             with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
                 close_env(self._envs[0])
             self._build_env(0)
+        if self._shared:
+            self._own = None
         with self._turn():
             observation, self._playing[0] = self._begin(0, order.index, self._seed_root)
+        if self._shared:
+            self._first = seeding.GlobalState()
+            self._own = seeding.OwnGlobals(self._first)
         return observation, {}
 
     def note(self, infos: list[dict[str, Any] | None]) -> None:
@@ -86,6 +103,10 @@ class AskedSlot(RolloutSlot):
                 observation = self._playing[0].send((action, info))
             except StopIteration as end:
                 ended = end.value
+        if self._shared and not self._draws and self._own is not None and self._buffers[0].length >= LOOKS:
+            assert self._own.state is not None
+            self._draws = not self._own.state.same(self._first)
+            self._own = self._own if self._draws else None  # it takes longer than a small environment's step
         self.shares.step += perf_counter() - began
         if ended is None:
             return observation, 0.0, False, False, {}
@@ -123,7 +144,7 @@ class AskedSlot(RolloutSlot):
         return found(*args, **kwargs) if callable(found) else found
 
     def _turn(self) -> Any:
-        """In the caller's own thread: a turn of the program's, with global generators of its own."""
+        """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
         return contextlib.nullcontext() if self._own is None else self._own.turn()
 
 

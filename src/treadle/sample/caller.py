@@ -90,7 +90,8 @@ class CallerCollection(Collection):
             count = max(1, min(count, left))
         self.workers = options["workers"] = min(self.workers, count)
         recipe, n = self._recipe, self._asking.n_action_steps
-        factories = [partial(AskedSlot, recipe, slot, self._root, globals, n) for slot in range(count)]
+        shared = count > self.workers
+        factories = [partial(AskedSlot, recipe, slot, self._root, globals, n, shared) for slot in range(count)]
         return Pool(factories, **options)
 
     @property
