@@ -199,6 +199,39 @@ def test_a_right_arrow_passes(module: str, source: str, package: bool) -> None:
     assert upward_arrows(found_imports({module: (source, package)})) == []
 
 
+# --- one book of calls ------------------------------------------------------------------------------------------------
+
+# What only one file may do: take answers from workers, wait on the pool's bell (but for the fast lane, which is a
+# closure over its own names), keep which requests are under way under which tags, decide what follows a death.
+ONLY_CALLS = ("worker.take", "pool_bell.acquire", "Waiting", "InFlight", "on_death")
+ALLOWED = {("treadle.pool.lockstep", "pool_bell.acquire"), ("treadle.pool.line", "Waiting")}
+CALLS = "treadle.pool.calls"
+
+
+def outside_of_calls(files: dict[str, tuple[str, bool]]) -> list[str]:
+    """Where anything but `pool/calls.py` does what is its own."""
+    bad = []
+    for name, (source, _) in files.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and name != CALLS:
+                called = "." + ast.unparse(node.func)
+                bad += [
+                    f"{name}:{node.lineno}: {what} is called"
+                    for what in ONLY_CALLS
+                    if called.endswith("." + what) and (name, what) not in ALLOWED
+                ]
+    return bad
+
+
+def test_only_the_book_of_calls_hears_from_workers_and_decides() -> None:
+    files = source_files()
+    assert outside_of_calls(files) == []
+    source, package = files[CALLS]
+    assert {line.rpartition(": ")[2].split()[0] for line in outside_of_calls({"treadle.x": (source, package)})} == {
+        *ONLY_CALLS
+    }
+
+
 # --- optional dependencies --------------------------------------------------------------------------------------------
 
 

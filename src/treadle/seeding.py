@@ -170,8 +170,9 @@ class GlobalState:
         mine, theirs = (
             (state._python, state._legacy[0], state._legacy[1].tobytes(), *state._legacy[2:]) for state in (self, other)
         )
+        torch: Any = sys.modules.get("torch")
         tensors = self._cpu is not None and other._cpu is not None
-        return mine == theirs and (not tensors or bool((self._cpu == other._cpu).all()))
+        return mine == theirs and (not tensors or bool(torch.equal(self._cpu, other._cpu)))
 
     def restore(self) -> None:
         """Put the generators back to that moment."""

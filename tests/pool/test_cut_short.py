@@ -143,7 +143,7 @@ def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
             pool.step(ACTIONS)
         with pytest.raises(UsageError, match=r"slots \[0, 2, 3\] moved on"):
             pool.step(ACTIONS)
-        pool.lockstep.pool.step_timeout = None  # the late worker may take its time
+        pool.calls.step_timeout = None  # the late worker may take its time
         pool.reset()
         together(pool, 1)
 

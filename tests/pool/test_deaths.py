@@ -400,7 +400,7 @@ def test_in_the_caller_a_deadline_is_measured(setup: dict[str, Any], caplog: pyt
 def test_without_a_limit_one_warning_is_given(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("treadle.pool.dispatch.STILL_WAITING", 0.2)
+    monkeypatch.setattr("treadle.pool.calls.STILL_WAITING", 0.2)
     with Pool(with_fault(faults.SlowOnce, seconds=0.9), workers=2) as pool:
         warm(pool, 2)
         with caplog.at_level(logging.WARNING, "treadle"):

@@ -149,13 +149,13 @@ def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, m
         for _ in range(5 if between else 2):
             pool.step(ACTIONS)
         doom(tmp_path, 0, "reset" if between else "step")
-        drop = pool.drop
+        drop = pool.calls.drop
 
         def interrupted(member: Any) -> None:
             drop(member)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(pool, "drop", interrupted)
+        monkeypatch.setattr(pool.calls, "drop", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
         batch = pool.step(ACTIONS)

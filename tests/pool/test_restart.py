@@ -10,9 +10,9 @@ from kit import until, within
 
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure, life
+from treadle.pool.calls import Done, Lost, Ready
 from treadle.pool.failure import Policy, Verdict
 from treadle.pool.life import State
-from treadle.pool.member import Answered, Failed, Started
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.base import Program
@@ -33,25 +33,38 @@ class Counter(Program):
         return os.getpid()
 
 
+def heard(pool: Pool, timeout: float) -> list[Any]:
+    """What has happened."""
+    found: list[Any] = []
+    pool.calls.poll(timeout, found.append)
+    return found
+
+
 def events(pool: Pool, kind: type, count: int = 1) -> list[Any]:
     """The next `count` events of a kind; others are dropped."""
     found: list[Any] = []
 
     def enough() -> bool:
-        found.extend(event for event in pool.poll(0.05) if isinstance(event, kind))
+        found.extend(event for event in heard(pool, 0.05) if isinstance(event, kind))
         return len(found) >= count
 
     until(enough)
     return found
 
 
-def numbers(pool: Pool, id: int) -> list[int]:
-    """Everything a stream says."""
+def asked(pool: Pool, member: Any, count: int) -> None:
+    """Ask for a stream of so many numbers, under this number as its tag."""
+    pool.calls.submit(member, Op.STREAM, {member.slots[0]: count}, member.slots, count)
+
+
+def numbers(pool: Pool, member: Any, count: int) -> list[int]:
+    """Everything that a stream of so many says."""
+    asked(pool, member, count)
     found: list[int] = []
     while True:
-        for event in pool.poll(5.0):
-            assert isinstance(event, Answered), event
-            assert event.reply.id == id
+        for event in heard(pool, 5.0):
+            assert isinstance(event, Done), event
+            assert event.tag == count
             if event.reply.last:
                 return found
             found += event.reply.extras.infos.values()
@@ -59,53 +72,54 @@ def numbers(pool: Pool, id: int) -> list[int]:
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_streaming_worker_is_replaced(method: str) -> None:
-    with Pool([Counter] * 2, workers=2, rows=False, on_failure="restart", start_method=method) as pool:
+    with Pool(
+        [Counter] * 2, workers=2, rows=False, on_failure="restart", max_restarts=None, start_method=method
+    ) as pool:
         first, second = pool.members
         for _ in range(2 if method == "spawn" else 10):
             was = first.worker.pid
-            pool.send(first, Op.STREAM, {0: 10**9})
-            events(pool, Answered, 50)  # in the middle of it, with answers in the ring
+            asked(pool, first, 10**9)
+            events(pool, Done, 50)  # in the middle of it, with answers in the ring
             os.kill(was, signal.SIGKILL)
-            (failed,) = events(pool, Failed)
+            (failed,) = events(pool, Lost)
             assert failed.member is first
             assert isinstance(failed.error, WorkerDied)
-            assert failed.owed[0].request.op is Op.STREAM
+            assert (failed.tags, failed.calls[0].op, failed.verdict) == ([10**9], Op.STREAM, Policy.RESTART)
             assert first.state is State.DEAD
             with pytest.raises(UsageError, match="dead"):
-                pool.send(first, Op.STREAM, {0: 1})
-            pool.restart(first)
-            (started,) = events(pool, Started)
+                asked(pool, first, 1)
+            (started,) = events(pool, Ready)
             assert started.member is first
             assert first.worker.pid != was
-            id = pool.send(first, Op.STREAM, {0: 300})  # more than the ring is deep
-            assert numbers(pool, id) == list(range(300))
-        id = pool.send(second, Op.STREAM, {1: 30})
-        assert numbers(pool, id) == list(range(30)), "the other worker never noticed"
+            assert numbers(pool, first, 300) == list(range(300)), "more than the ring is deep"
+        assert numbers(pool, second, 30) == list(range(30)), "the other worker never noticed"
         assert pool.roster.restarts == len(first.restarts)
 
 
-def test_a_worker_that_dies_at_its_first_request_again_and_again() -> None:
-    with Pool([Counter], workers=1, rows=False, on_failure="restart") as pool:
+def test_a_worker_that_dies_at_its_first_request_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "BACKOFF", 0.01)
+    with Pool([Counter], workers=1, rows=False, on_failure="restart", max_restarts=5) as pool:
         (member,) = pool.members
         for _ in range(5):
-            pool.send(member, Op.STREAM, {0: -1})
-            (failed,) = events(pool, Failed)
+            asked(pool, member, -1)
+            (failed,) = events(pool, Lost)
             assert failed.error.exit_code == 9
-            pool.restart(member)
-            events(pool, Started)
-        assert numbers(pool, pool.send(member, Op.STREAM, {0: 3})) == [0, 1, 2]
+            events(pool, Ready)
+        assert numbers(pool, member, 3) == [0, 1, 2]
 
 
 def test_a_restart_can_be_delayed() -> None:
     with Pool([Counter], workers=1, rows=False, on_failure="restart") as pool:
         (member,) = pool.members
-        os.kill(member.worker.pid, signal.SIGKILL)
-        until(member.worker.ended)
-        events(pool, Failed)
-        pool.restart(member, delay=0.2)
-        assert pool.poll(0.0) == []
-        assert member.state is State.DEAD
-        events(pool, Started)
+        for delay in (0.0, failure.BACKOFF):
+            os.kill(member.worker.pid, signal.SIGKILL)
+            until(member.worker.ended)
+            (lost,) = events(pool, Lost)
+            assert lost.delay == delay
+            if delay:
+                assert heard(pool, 0.0) == []
+            assert member.state is State.DEAD
+            events(pool, Ready)
 
 
 def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
@@ -120,15 +134,15 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
     with Pool([Once], workers=1, rows=False, on_failure="restart") as pool:
         (member,) = pool.members
         os.kill(member.worker.pid, signal.SIGKILL)
-        events(pool, Failed)
-        pool.restart(member)
-        (failed,) = events(pool, Failed)
+        events(pool, Lost)
+        (failed,) = events(pool, Lost)
+        assert failed.verdict is Policy.RAISE, "another one would fail in the same way"
         assert isinstance(failed.error, TaskRaised)
         assert isinstance(failed.error, ValueError)
         assert failed.error.where.phase == "init"
         marker.unlink()
-        pool.restart(member)
-        events(pool, Started)
+        pool.calls.restart(member)
+        events(pool, Ready)
 
 
 def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
@@ -145,10 +159,9 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
         (member,) = pool.members
         pool.roster.start_timeout = 0.5  # of the one that hangs, not of the first
         os.kill(member.worker.pid, signal.SIGKILL)
-        events(pool, Failed)
-        pool.restart(member)
+        events(pool, Lost)
         with within(10.0):
-            (failed,) = events(pool, Failed)
+            (failed,) = events(pool, Lost)
         assert failed.error.where.phase == "init"
 
 
@@ -156,40 +169,40 @@ def test_a_dropped_member_stays_gone() -> None:
     with Pool([Counter] * 2, workers=2, rows=False, on_failure="drop") as pool:
         first, second = pool.members
         os.kill(first.worker.pid, signal.SIGKILL)
-        events(pool, Failed)
-        pool.drop(first)
+        events(pool, Lost)
         assert first.state is State.GONE
         with pytest.raises(UsageError, match="gone"):
-            pool.send(first, Op.STREAM, {0: 1})
-        assert numbers(pool, pool.send(second, Op.STREAM, {1: 3})) == [0, 1, 2]
+            asked(pool, first, 1)
+        assert numbers(pool, second, 3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_a_stream_is_stopped(backend: str) -> None:
     with Pool([Counter], workers=1, rows=False, backend=backend) as pool:
         (member,) = pool.members
-        id = pool.send(member, Op.STREAM, {0: 10**9})
-        events(pool, Answered, 3)
-        (member.worker if member.inline else member.worker.line).stop(id)
+        asked(pool, member, 10**9)
+        events(pool, Done, 3)
+        pool.calls.stop()
 
         def last() -> bool:
-            return any(event.reply.last for event in pool.poll(0.05))
+            return any(event.reply.last for event in heard(pool, 0.05))
 
         until(last)
-        assert numbers(pool, pool.send(member, Op.STREAM, {0: 2})) == [0, 1]
+        assert numbers(pool, member, 2) == [0, 1]
 
 
 def test_too_many_requests_at_once_are_refused() -> None:
     """The ring is never overrun."""
     with Pool([Counter], workers=1, rows=False) as pool:
         (member,) = pool.members
-        ids = []
+        ids: list[int] = []
         with pytest.raises(UsageError, match="take them first"):
             while True:
-                ids.append(pool.send(member, Op.CALL, {0: ("pid", (), {})}))
+                pool.calls.submit(member, Op.CALL, {0: ("pid", (), {})}, (0,), len(ids))
+                ids.append(len(ids))
         got: list[int] = []
         while len(got) < len(ids):
-            got += [event.reply.id for event in pool.poll(5.0)]
+            got += [event.tag for event in heard(pool, 5.0)]
         assert got == ids
         assert len(ids) >= 10
 

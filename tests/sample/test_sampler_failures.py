@@ -30,8 +30,8 @@ from treadle import (
     WorkerFactory,
     WorkersLost,
 )
+from treadle.pool.calls import Ready
 from treadle.pool.life import State
-from treadle.pool.member import Started
 from treadle.sample import pool_sampler
 from treadle.sample.contract import BadStep
 
@@ -314,8 +314,9 @@ def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> Non
         pool = sampler._group.pool
         while not any(member.state is State.STARTING for member in pool.members):
             sampler.obtain_samples(0, 1, None)  # until the death is noticed
-        while not any(isinstance(event, Started) for event in pool.poll(None)):
-            pass  # as where this came together with the last episodes of a sampling
+        news: list[Any] = []
+        while not any(isinstance(event, Ready) for event in news):
+            pool.calls.poll(None, news.append)  # as where this came together with the last episodes of a sampling
         infos = sampler.obtain_exact_episodes(1, None).agent_infos
         assert len(set(infos["pid"].tolist()) - {pid}) == 2
         assert set(infos["gain"].tolist()) == {5.0}

@@ -95,7 +95,7 @@ class Workers:
         workers = None if pool.get("backend") == "serial" else n
         self.pool = Pool([lambda: PlanSlot(constructor, registrations)] * n, workers=workers, rows=False, **pool)
         self.members = {slot: member for member in self.pool.members for slot in member.slots}
-        self._calls = calls.Calls(self.pool)
+        self._calls = self.pool.calls
 
     @property
     def in_process(self) -> bool:
@@ -144,7 +144,7 @@ class Workers:
                 future.settle(None if extras is None else extras.infos.get(future.slot))
         elif isinstance(event, calls.Lost):
             if event.verdict is Policy.RAISE:
-                self.pool.broken = self.pool.broken or event.error
+                self._calls.broken = self._calls.broken or event.error
             for future in event.tags:
                 future.settle(error=event.error)
 

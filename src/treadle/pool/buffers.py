@@ -32,7 +32,7 @@ from treadle.pool.arena import Arena, Field, view
 from treadle.pool.rows import BlockFields, RolloutFields
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.pool import Pool
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
@@ -73,13 +73,13 @@ class Span:
     Who is at work on what says the pool, and not the sender, who may be cut short at any moment (Ctrl-C).
     """
 
-    def __init__(self, pool: Dispatch) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._after, self._upto = pool.latest_id, sys.maxsize
+        self._after, self._upto = pool.calls.last_id, sys.maxsize
 
     def end(self) -> None:
         """No more requests belong to it."""
-        self._upto = self._pool.latest_id
+        self._upto = self._pool.calls.last_id
 
     @property
     def over(self) -> bool:

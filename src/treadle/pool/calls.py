@@ -1,46 +1,94 @@
-"""Calls: the pool's one book of requests under way, and the one place that decides what follows a worker's death.
+"""Calls: the pool's one book of requests under way. Here alone answers are taken from workers and the pool's bell is
+waited for (but for the fast lane of `Lockstep.step`), and here alone it is decided what follows a worker's death.
 
 `submit` hands a worker a request under a tag, which means something to whoever submits and nothing here; `poll` tells
-what has become of tags. A worker that dies, or is late where it is to be replaced, loses all tags that it had; whether
-another is started in its place, after how long, and when it is enough, follows from the pool's policy alone, by the
-table in `failure.py`. What a lost tag means (an item again, an index again, an error) its owner knows.
+what has become of tags: `Done`, `Lost`, or a worker is `Ready` that was started in another's place. A worker that dies,
+or is killed because it is late, loses all tags that it had; whether another is started in its place, after how long,
+and when it is enough, follows from the pool's policy alone, by the table in `failure.py`. What a lost tag means (an
+item again, an index again, a cut row, an error) its owner knows.
+
+A death is *observed* after the worker's last answers have been drained; what it means is `life.py`'s table.
+
+Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back, so it comes in a wait and
+leaves all calls open. In the caller's own slots users' code runs, which it must be able to cut short: the call that was
+cut is `Done` with a failure, and its slots are to be reset. An exception out of nowhere may come between the taking of
+an answer and its note, too: then nobody owes anything any more, and what is still open is looked for once more.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, NamedTuple
 
-from treadle.errors import WorkerError
-from treadle.pool import failure
-from treadle.pool.dispatch import Dispatch
-from treadle.pool.failure import Policy, Verdict
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
+from treadle.pool import failure, life
+from treadle.pool.bell import SLICE, Waiting
+from treadle.pool.failure import Policy
+from treadle.pool.ground import Grounding
+from treadle.pool.interrupts import Later
 from treadle.pool.life import State
-from treadle.pool.member import Answered, Member, PoolEvent, Started
-from treadle.pool.messages import Op, Reply
+from treadle.pool.member import Member, Owed
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request
+from treadle.pool.roster import Roster
+
+log = logging.getLogger("treadle")
+
+Order = tuple[Member, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
+
+STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
-class Done(NamedTuple):
-    """An answer to the request of a tag; a stream's tag has several, until `reply.last`."""
+class InFlight(NamedTuple):
+    """A request whose (last) answer is still to come."""
 
     tag: Any
     member: Member
+    id: int
+    op: Op
+    slots: tuple[int, ...]
+
+
+class Done(NamedTuple):
+    """An answer to a request; a stream has several, until `reply.last`.
+
+    `cut`: there is none, an interrupt has cut the caller's own share short: `reply` says so of each slot.
+    """
+
+    call: InFlight
     reply: Reply
+    cut: bool = False
+
+    @property
+    def tag(self) -> Any:
+        return self.call.tag
+
+    @property
+    def member(self) -> Member:
+        return self.call.member
 
 
 class Lost(NamedTuple):
-    """A worker has failed, and no answer of these tags' requests will come.
+    """A worker has failed, and no answer of these requests will come.
 
-    `verdict`: what becomes of the worker; it is on its way already. None: it lives, and was only late. RAISE is for the
-    owner of the tags to carry out: the worker is not replaced, and `error` is the reason.
+    `verdict`: what becomes of the worker. None: it lives, and was only late. RAISE is for the owner of the tags to
+    carry out: the worker is not replaced, and `error` is the reason. `delay`: seconds before another one is started.
     """
 
-    tags: list[Any]
+    calls: list[InFlight]
     member: Member
     error: WorkerError
     verdict: Policy | None
+    delay: float = 0.0
+
+    @property
+    def tags(self) -> list[Any]:
+        return [call.tag for call in self.calls]
 
 
 class Ready(NamedTuple):
@@ -54,89 +102,362 @@ Event = Done | Lost | Ready
 
 class Calls:
     """Args:
-    pool: whose workers are asked.
-    blame: asked of every death before it is decided about, with the member and the error: did it die of what it was
-        made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow it.
+        roster: the workers.
+        grounding: their memory.
+        policy, max_restarts, step_timeout: as of `Pool`.
+        remote: are there no slots of the caller's own?
+
+    Attributes:
+        lock: held while something is sent or taken, against a `close` from another thread.
+        last_id: the number of the latest request.
+        broken: what has ended the pool.
+        overruns: requests that took longer than step_timeout where it cannot be enforced.
+        blame: asked of every death before it is decided about, with the member and the error: did it die of what it was
+            made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
     """
 
-    def __init__(self, pool: Dispatch, blame: Callable[[Member, WorkerError], bool] | None = None) -> None:
-        self.pool, self._blame = pool, blame
-        self._open: dict[int, tuple[Any, Member]] = {}  # request -> its tag, and whose it is
+    def __init__(
+        self,
+        roster: Roster,
+        grounding: Grounding,
+        *,
+        policy: Policy,
+        max_restarts: int | None,
+        step_timeout: float | None,
+        remote: bool,
+    ) -> None:
+        self.roster, self.grounding, self.members = roster, grounding, roster.members
+        self.policy, self.max_restarts, self.step_timeout = policy, max_restarts, step_timeout
+        self.lock = threading.RLock()
+        self.closed = False
+        self.broken: WorkerError | None = None
+        self.blame: Callable[[Member, WorkerError], bool] | None = None
+        self.last_id = self.overruns = 0
+        self._remote, self._pid = remote, os.getpid()
+        self._waiting: Waiting | None = None
+        self._open: dict[tuple[int, int], InFlight] = {}  # (member's index, request): the fast lane's has one number
+
+    def begin(self, longest: int) -> None:
+        """The workers are ready; `longest`: ns that the caller tries in a wait."""
+        self._waiting = Waiting(self.grounding.pool_bell, longest)
+
+    def check(self) -> None:
+        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        if self._pid != os.getpid():
+            raise UsageError("this pool belongs to the process that made it, not to a fork of it")
+        if self.closed:
+            raise ClosedPool("the pool is closed")
+        if self.broken is not None:
+            raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
+
+    # -- the book ----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         """Is anything awaited?"""
         return bool(self._open)
 
+    def awaited(self, tag: Any) -> list[InFlight]:
+        """The requests of a tag that have yet to be answered."""
+        return [call for call in self._open.values() if call.tag is tag]
+
     def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
-        """Send a request; `block` is where its rows go. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        (id,) = self.pool.send_all(op, [(member, payload, tuple(slots))], block)
-        self._open[id] = tag, member
+        """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
+        self.submit_all(op, [(member, payload, tuple(slots))], tag, block)
+
+    def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
+        """Send each of several members a request under one tag: all or, when one of them cannot be sent, none."""
+        with self.lock:
+            self.check()
+            packed: list[Any] = []
+            try:
+                for member, payload, _ in orders:
+                    _check_free(member)
+                    packed.append(member.pack(payload))
+            except BaseException:
+                for each in packed:
+                    if each is not None:
+                        each.discard()
+                raise
+            with Later():
+                for (member, payload, slots), each in zip(orders, packed, strict=True):
+                    if op is not Op.STEP or len(slots) < len(member.slots):
+                        member.asides += 1
+                    if op is Op.STREAM and member.worker.line is not None:
+                        member.worker.line.one_to_one = False
+                    self.last_id = id = self.last_id + 1
+                    # noted first: an exception out of nowhere between the two leaves an answer awaited that may never
+                    # come, which is found out, and never one that nobody waits for
+                    self._open[member.index, id] = InFlight(tag, member, id, op, slots)
+                    limit = None if op is Op.STREAM else self.step_timeout
+                    try:
+                        member.send(Request(id, op, payload, block), each, slots, limit)
+                    except Exception:
+                        del self._open[member.index, id]
+                        raise
+
+    def adopt(self, member: Member, id: int, op: Op, block: int, tag: Any) -> None:
+        """A request of all the member's slots that the fast lane has posted is under way under this tag."""
+        member.owe(Request(id, op, None, block), member.slots, self.step_timeout)
+        self._open[member.index, id] = InFlight(tag, member, id, op, member.slots)
+
+    def abandon(self, tag: Any) -> list[InFlight]:
+        """Whoever owes an answer to this tag gets no more time: drop whatever it owes when it comes; its rows are out
+        of service until then. Returns the requests that will have no answer, of other tags, too."""
+        late = {call.member.index: call.member for call in self.awaited(tag)}
+        for member in late.values():
+            self._give_up(member)
+        return [call for member in late.values() for call in self._forget(member)]
+
+    def ring(self, tag: Any) -> None:
+        """Ring for what is awaited: an interrupt may have come between a request and its ring."""
+        for call in self.awaited(tag):
+            if call.member.worker.line is not None:
+                call.member.worker.line.bell.release()
+
+    def clear(self) -> list[Any]:
+        """Forget all requests; returns their tags."""
+        found = [call.tag for call in self._open.values()]
+        self._open.clear()
+        return found
+
+    def stop(self) -> None:
+        """Ask all streams under way to end at their next look; what they then have is told as ever."""
+        for member in self.members:
+            if member.owed:
+                member.worker.stop(self.last_id)
+
+    @property
+    def changing(self) -> bool:
+        """Is a worker on its way out, or its successor on its way in?"""
+        return any(m.changing for m in self.members)
+
+    @property
+    def expects(self) -> bool:
+        """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
+        return any(m.owed or m.changing for m in self.members)
+
+    # -- hearing from workers -----------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
-        Each event is told as it is taken, so that Ctrl-C comes before or after both. Raises as `submit`.
+        False at once when nothing can happen. Each event is told as it is taken, so that Ctrl-C comes before or after
+        both, where no environments run in the caller. Raises as `submit`.
         """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self.lock, Later() if self._remote else nullcontext():
+                if self.closed:
+                    self.check()
+                if self._take(hear) or self._watch(hear):
+                    return True
+            if not self.expects:
+                return self._look_again(hear)
+            left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
+            if left <= 0:
+                return False
+            starting = [m for m in self.members if m.state is State.STARTING]
+            if starting and self.roster.backend == "process":
+                self.roster.sleep_on(starting, min(left, 0.005))
+                self.grounding.pool_bell.acquire(False)
+            else:
+                assert self._waiting is not None
+                self._waiting.ring(left)
 
-        def note(event: PoolEvent) -> None:
-            for each in self._events(event):
-                hear(each)
+    def _of(self, member: Member) -> list[InFlight]:
+        return [call for call in self._open.values() if call.member is member]
 
-        return bool(self.pool.poll(timeout, note))
-
-    def stop(self) -> None:
-        """Ask all streams under way to end at their next look; what they then have is told as ever."""
-        for member in self.pool.members:
-            if member.owed:
-                member.worker.stop(self.pool.latest_id)
-
-    def clear(self) -> list[Any]:
-        """Forget all requests; returns their tags."""
-        found = [tag for tag, _ in self._open.values()]
-        self._open.clear()
+    def _forget(self, member: Member) -> list[InFlight]:
+        """No answer of the member's will come any more."""
+        found = self._of(member)
+        for call in found:
+            del self._open[member.index, call.id]
         return found
 
-    def _events(self, event: PoolEvent) -> list[Event]:
-        if isinstance(event, Started):
-            return [Ready(event.member)]
-        if isinstance(event, Answered):
-            reply = event.reply
-            found = self._open.pop(reply.id, None) if reply.last else self._open.get(reply.id)
-            return [] if found is None else [Done(found[0], event.member, reply)]
-        member = event.member
-        if member.state is State.LATE and self.pool.policy is not Policy.RAISE:
-            member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
-        mine = [id for id, (_, whose) in self._open.items() if whose is member]
-        tags = [self._open.pop(id)[0] for id in mine]
-        if member.state is not State.DEAD:
-            return [Lost(tags, member, event.error, None)]
-        if self._blame is not None and self._blame(member, event.error):
+    def _take(self, hear: Callable[[Event], None]) -> bool:
+        """Take the answers that are there."""
+        heard = False
+        for member in self.members:
+            if not member.owed:
+                continue
+            owed, began = member.owed[0], member.turn
+            while (reply := member.worker.take()) is not None:
+                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(member, owed, monotonic() - began, owed.limit)
+                if member.settle(reply):
+                    heard = True
+                    key = member.index, reply.id
+                    if (call := self._open.get(key)) is not None:
+                        hear(Done(call, reply))
+                        if reply.last:  # told first: what is interrupted between the two is told once more
+                            self._open.pop(key, None)
+                elif reply.last:
+                    self.grounding.release(reply.id)
+                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                    break
+            else:
+                member.forget_if(member.worker.idle())
+        return heard
+
+    def _look_again(self, hear: Callable[[Event], None]) -> bool:
+        """Nobody owes anything, and yet something is awaited: an interrupt fell between an answer and the note of it,
+        or into the caller's own share. What can still be had is told, the rest has been cut short."""
+        found = list(self._open.values())
+        for call in found:
+            reply, cut = call.member.recall(call.id), False
+            if reply is None:
+                why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
+                reply, cut = Reply(call.id, Extras({}, {}, {}, dict.fromkeys(call.slots, why))), True
+            hear(Done(call, reply, cut))
+            self._open.pop((call.member.index, call.id), None)
+        return bool(found)
+
+    # -- deaths and deadlines ----------------------------------------------------------------------------------------
+
+    def _watch(self, hear: Callable[[Event], None]) -> bool:
+        """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
+        heard = False
+        now = monotonic()
+        for member in self.members:
+            if member.state in life.ALIVE and not member.inline and member.worker.ended():
+                if not self._take(hear):  # it may have answered before it died
+                    self._bury(member, hear)
+                return True
+            if member.owed and (late := self._overdue(member, now)) is not None:
+                hear(Lost(self._of(member), member, late, None))
+                self._forget(member)
+                heard = True
+            elif member.state is State.STARTING and member.worker is not None:
+                found = self.roster.restarted(member)
+                if isinstance(found, WorkerError):
+                    self._died(member, found, hear)
+                elif found:
+                    hear(Ready(member))
+                heard = heard or bool(found)
+            elif member.restart_at is not None and now >= member.restart_at:
+                self.roster.restart(member)
+            elif member.undecided and member.failure is not None:  # an interrupt fell between its death and the verdict
+                self._died(member, member.failure, hear)
+                heard = True
+        return heard
+
+    def _overdue(self, member: Member, now: float) -> WorkerError | None:
+        """The error of a worker that is late, and may live on; one that is to be replaced is killed."""
+        owed = member.owed[0]
+        streams = owed.request.op is Op.STREAM
+        if streams and member.got_on(now):
+            return None
+        elapsed, limit = now - member.turn, self.step_timeout if streams else owed.limit
+        if limit is None:
+            if elapsed > STILL_WAITING and member.warned != owed.request.id:
+                member.warned = owed.request.id
+                where, stack = self.grounding.at_work(member), member.worker.stack()
+                log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
+            return None
+        if elapsed <= limit:
+            return None
+        if member.worker.in_caller:
+            self._overran(member, owed, elapsed, limit)
+            return None
+        if streams or self.policy is not Policy.RAISE:
+            if member.stalled is None:
+                stack = member.worker.stack()
+                member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                if not streams:  # an answer that comes all the same comes too late
+                    self._give_up(member)
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+            return None
+        if owed.request.id in member.late:
+            if elapsed > limit + failure.grace(limit):
+                log.warning("%s", failure.late(self.grounding.at_work(member), elapsed, limit, "", killed=True))
+                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
+            return None
+        where = self.grounding.at_work(member)
+        error = failure.late(where, elapsed, limit, member.worker.stack())
+        member.failed(error)
+        self._give_up(member)
+        return error
+
+    def _give_up(self, member: Member) -> None:
+        """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
+        for each in member.owed:
+            member.late.add(each.request.id)
+            self.grounding.withhold(each.request)
+        if member.owed:
+            member.see(life.Event.DEADLINE)
+
+    def _overran(self, member: Member, owed: Owed, elapsed: float, limit: float) -> None:
+        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        if member.overran != owed.request.id:
+            member.overran = owed.request.id
+            self.overruns += 1
+            if self.overruns == 1:
+                where = self.grounding.at_work(member, owed)
+                log.warning(
+                    "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
+                    "results come when they come (`overruns` counts on; this is said once)",
+                    where,
+                    elapsed,
+                    limit,
+                )
+
+    def _bury(self, member: Member, hear: Callable[[Event], None]) -> None:
+        error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+        if member.stalled is not None:
+            error = member.stalled
+        member.failed(error)
+        for each in member.owed:
+            self.grounding.release(each.request.id)
+        member.owed.clear()
+        member.late.clear()
+        member.barren += 1
+        member.see(life.Event.DIED)
+        if self.policy is Policy.RAISE:
+            self.broken = self.broken or error
+        self._died(member, error, hear)
+
+    def _died(self, member: Member, error: WorkerError, hear: Callable[[Event], None]) -> None:
+        """Decide what becomes of a dead worker, and tell. The one place where that is decided."""
+        if self.blame is not None and self.blame(member, error):
             member.barren = 0
-        return [Lost(tags, member, event.error, carry_out(self.pool, member, verdict_on(self.pool, member)))]
+        lasting = failure.lasts(error, member.worker.report)
+        verdict = failure.on_death(
+            self.policy,
+            member.restarts,
+            monotonic(),
+            self.max_restarts,
+            lasting=lasting,
+            others=any(each is not member and each.state is not State.GONE for each in self.members),
+            barren=member.barren,
+        )
+        if verdict.act is Policy.RAISE and not lasting:
+            if self.policy is Policy.DROP:
+                error.add_note("no other worker is left")
+            elif self.policy is Policy.RESTART:
+                error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
+        hear(Lost(self._of(member), member, error, verdict.act, verdict.delay))
+        self._forget(member)
+        member.undecided = False  # what is interrupted before this is decided, and told, once more
+        if verdict.act is Policy.RESTART:
+            self.restart(member, verdict.delay)
+        elif verdict.act is Policy.DROP:
+            self.drop(member)
+
+    def restart(self, member: Member, delay: float = 0.0) -> None:
+        """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
+        member.restart_at, member.undecided = monotonic() + delay, False
+
+    def drop(self, member: Member) -> None:
+        """Give a dead member up for good."""
+        member.see(life.Event.DROP)
 
 
-def verdict_on(pool: Dispatch, member: Member) -> Verdict:
-    """What is to become of a dead worker: the one place where that is decided."""
-    error = member.failure
-    assert error is not None
-    return failure.on_death(
-        pool.policy,
-        member.restarts,
-        monotonic(),
-        pool.max_restarts,
-        lasting=failure.lasts(error, member.worker.report),
-        others=any(each is not member and each.state is not State.GONE for each in pool.members),
-        barren=member.barren,
-    )
+def _check_free(member: Member) -> None:
+    if member.state not in life.ALIVE:
+        raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
+    line = member.worker.line
+    if line is not None and len(member.owed) >= line.depth - 2:
+        raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
 
 
-def carry_out(pool: Dispatch, member: Member, verdict: Verdict) -> Policy:
-    """Start another worker in the place of a dead one, or do without it; RAISE is left to who asked."""
-    if verdict.act is Policy.RESTART:
-        pool.restart(member, verdict.delay)
-    elif verdict.act is Policy.DROP:
-        pool.drop(member)
-    return verdict.act
-
-
-__all__ = ["Calls", "Done", "Event", "Lost", "Ready", "carry_out", "verdict_on"]
+__all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready"]

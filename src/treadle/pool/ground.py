@@ -15,13 +15,12 @@ from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.buffers import BatchBuffers, fields_of
-from treadle.pool.flight import share_of
 from treadle.pool.line import ITEM, Line, LineFields
 from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
-from treadle.spaces import Layout
+from treadle.spaces import Layout, Mailed
 
 
 class Grounding:
@@ -210,6 +209,11 @@ class Grounding:
         self._pipes = []
         if self.arena is not None:
             self.arena.forget()
+
+
+def share_of(mailed: Mailed, lo: int, hi: int) -> Mailed:
+    """What of a batch by message is about the slots lo to hi - 1."""
+    return {leaf: values[lo:hi] for leaf, values in mailed.items()}
 
 
 def _common_layout(descriptions: list[Any], name: str) -> Layout:

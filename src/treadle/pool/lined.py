@@ -35,6 +35,11 @@ class Lined:
         if self.line is not None:
             self.line.stop(id)
 
+    def drain(self) -> None:
+        """Drop an answer: nobody wants it, and its worker may wait to send it."""
+        if self.line is not None:
+            self.take()
+
     def last_words(self) -> dict[int, Raised]:
         """What its slots raised when they were closed."""
         raised: dict[int, Raised] = {}

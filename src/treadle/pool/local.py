@@ -103,6 +103,9 @@ class SerialWorker:
             self._closed = True
             self._raised = self.server.close()
 
+    def drain(self) -> None:
+        """It never waits to send anything."""
+
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken?"""
         return self._running is None and not self._requests

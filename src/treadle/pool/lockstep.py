@@ -1,7 +1,7 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
 `step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
-hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `Pool.send` and `Pool.poll`,
+hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
 which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
@@ -20,15 +20,17 @@ from treadle.pool.failure import Policy, bad_action
 from treadle.pool.fences import fence
 from treadle.pool.flight import Flight, orders_of, step_orders
 from treadle.pool.info_rows import joined
+from treadle.pool.interrupts import Later
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.member import Member
-from treadle.pool.messages import Extras, Op, Request
+from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
 from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch, Order
+    from treadle.pool.calls import Order
     from treadle.pool.parts import Parts
+    from treadle.pool.pool import Pool
 
 STEP = int(Op.STEP)
 
@@ -46,11 +48,11 @@ class Lockstep:
             all slots ends that.
     """
 
-    def __init__(self, pool: Dispatch) -> None:
+    def __init__(self, pool: Pool) -> None:
         ground = pool.grounding
         if ground.leases is None or ground.fields is None or ground.observations is None or ground.actions is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
-        self.pool, self.slots = pool, range(pool.n)
+        self.pool, self.calls, self.slots = pool, pool.calls, range(pool.n)
         self.parts: Parts | None = None
         self.observations, self.actions = ground.observations, ground.actions
         self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
@@ -100,7 +102,7 @@ class Lockstep:
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
     def _bind(self) -> Callable[[Any], Batch]:
-        pool, leases, write = self.pool, self._leases, self._write_actions
+        pool, calls, leases, write = self.pool, self.calls, self._leases, self._write_actions
         members = pool.in_slot_order()
         lanes = [m for m in members if not m.inline]
         own = next((m.worker.server for m in members if m.inline), None)
@@ -117,7 +119,7 @@ class Lockstep:
 
             Raises UsageError, BadAction (nothing was sent), or a WorkerError with the others' results in `.partial`.
             """
-            if pool._closed or not self._plain or self._pending:
+            if calls.closed or not self._plain or self._pending:
                 self._ready_to_step()
             try:
                 mailed = write(actions)
@@ -126,7 +128,7 @@ class Lockstep:
             if mailed is not None or not self._plain:
                 return self._land(self._step(mailed))
             block = take_block()
-            pool._last_id = id = pool._last_id + 1
+            calls.last_id = id = calls.last_id + 1
             self._pending = id, block
             for member in lanes:
                 member.worker.line.post(id, STEP, block)
@@ -188,7 +190,7 @@ class Lockstep:
         special = self._recovery is not None and self._recovery.check_step(self.slots)
         members = self.pool.members
         # in the caller's process a time limit is not enforced, but measured: by the books
-        measured = self.pool.step_timeout is not None and any(m.worker.in_caller for m in members)
+        measured = self.calls.step_timeout is not None and any(m.worker.in_caller for m in members)
         ready = all(not m.owed and (m.inline or m.worker.line is not None) for m in members)
         self._plain = ready and not measured and not special
 
@@ -196,8 +198,8 @@ class Lockstep:
         self, id: int, block: int, lanes: list[Member], extras: Extras | None, told: dict[int, Extras]
     ) -> Batch:
         """Go on with a step that the fast lane has begun, with all the checks."""
-        with self.pool._lock:  # against a `close` from another thread
-            self.pool.check()
+        with self.calls.lock:  # against a `close` from another thread
+            self.calls.check()
             self._plain = False
             flight = self._now_owing(lanes, id, block)
             flight.extras = [each for each in (extras, *told.values()) if each is not None]
@@ -210,14 +212,13 @@ class Lockstep:
         for member in lanes:
             line = member.worker.line
             if line is not None and line.taken < line.posted:
-                member.owe(Request(id, Op.STEP, None, block), member.slots, self.pool.step_timeout)
-                flight.expect(member, id)
+                self.calls.adopt(member, id, Op.STEP, block, flight)
         return flight
 
     def _new_flight(self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False) -> Flight:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self._recovery is not None:
-            self._recovery.catch_up(self.pool._last_id if before < 0 else before)
+            self._recovery.catch_up(self.calls.last_id if before < 0 else before)
         return Flight(op, block, tuple(slots), sent, batches=self._batches, recovery=self._recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
@@ -323,7 +324,8 @@ class Lockstep:
         if self._recovery is not None:
             orders = self._recovery.step_orders(flight, orders)
         self._launch(flight, orders, posted)
-        flight.advance()
+        if self._recovery is not None:
+            self._recovery.ask_the_fresh(flight)
         return flight
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
@@ -331,20 +333,21 @@ class Lockstep:
         return step_orders(self.pool.in_slot_order(), mailed)
 
     def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
-        """Send a flight's requests, all or none. An interrupt on the way leaves it open, to be settled."""
-        self._plain, self._flight = False, flight
-        try:
-            flight.launch(self.pool, orders, op)
-        except (UsageError, TooManyFiles):
-            self._flight = None
-            raise
-        flight.posted = posted
+        """Send a flight's requests, all or none."""
+        with Later():  # else Ctrl-C would leave it open and not sent, and its slots to be reset
+            self._plain, self._flight = False, flight
+            try:
+                flight.launch(self.calls, orders, op)
+            except (UsageError, TooManyFiles):
+                self._flight = None
+                raise
+            flight.posted = posted
 
     def _land(self, flight: Flight, timeout: float | None = None) -> Any:
         """Wait for a flight and make its result. An interrupted one stays open, to be settled or waited for."""
         self._flight = flight
         try:
-            flight.collect(self.pool, timeout)
+            flight.collect(self.calls, timeout)
         except WorkerError as error:
             self._flight, self._plain = None, False
             self._stale.update(flight.stale())
@@ -377,7 +380,7 @@ class Lockstep:
             if self._flight.posted:
                 raise UsageError(f"a posted {self._flight.op.name.lower()} is pending: wait() for it first")
             self._finish_flight()
-        if self._recovery is not None and self._recovery.unfinished:
+        if self._recovery is not None and self.calls.changing:
             self._flight = self._new_flight(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
             self._finish_flight()
 
@@ -407,9 +410,9 @@ class Lockstep:
         """Wait for an interrupted flight and drop what it brings."""
         assert self._flight is not None
         flight = self._flight
-        flight.ring()
+        self.calls.ring(flight)
         try:
-            flight.collect(self.pool)
+            flight.collect(self.calls)
         except WorkerError:
             self._flight = None
             self._stale |= flight.stale()

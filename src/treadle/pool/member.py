@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
 from treadle.pool.arena import too_many_files
 from treadle.pool.carried import Carrier
-from treadle.pool.life import Event, State, after
+from treadle.pool.life import ALIVE, Event, State, after
 from treadle.pool.messages import Reply, Request, WorkerSpec
 
 
@@ -20,30 +20,6 @@ class Owed(NamedTuple):
     request: Request
     slots: tuple[int, ...]
     limit: float | None
-
-
-class Answered(NamedTuple):
-    """An event: a reply. Late ones never become events: they are dropped."""
-
-    member: Member
-    reply: Reply
-
-
-class Failed(NamedTuple):
-    """An event: the member died (WorkerDied) or missed a deadline (WorkerTimeout). `owed`: what it had not answered."""
-
-    member: Member
-    error: WorkerError
-    owed: tuple[Owed, ...]
-
-
-class Started(NamedTuple):
-    """An event: a restarted member is ready for requests."""
-
-    member: Member
-
-
-PoolEvent = Answered | Failed | Started
 
 
 @dataclass(eq=False)
@@ -66,6 +42,7 @@ class Member:
     carrier: Carrier | None = None  # what its worker, and any that follows it, is sent along
     barren: int = 0  # deaths of its workers in a row without an answer between them
     failure: WorkerError | None = None  # what it last failed of; a missed deadline, not the killing that followed
+    undecided: bool = False  # it is dead, and nobody has said yet what is to become of it
 
     @property
     def index(self) -> int:
@@ -80,14 +57,20 @@ class Member:
     def slots(self) -> tuple[int, ...]:
         return self.spec.slots
 
+    @property
+    def changing(self) -> bool:
+        """Is its worker on its way out (killed, or dead, and what follows is open), or the next on its way in?"""
+        killed = self.stalled is not None and self.state in ALIVE
+        return killed or self.undecided or self.restart_at is not None or self.state is State.STARTING
+
     def see(self, event: Event) -> None:
+        self.undecided = event is Event.DIED or (self.undecided and event not in (Event.RESTART, Event.DROP))
         self.state = after(self.state, event)
 
-    def failed(self, error: WorkerError, owed: tuple[Owed, ...] = ()) -> Failed:
-        """The event of a failure; the failure is noted. Call it before the state is changed."""
+    def failed(self, error: WorkerError) -> None:
+        """Note a failure. Call it before the state is changed."""
         if self.state is not State.LATE or not isinstance(self.failure, WorkerTimeout):
             self.failure = error
-        return Failed(self, error, owed)
 
     def pack(self, payload: Any) -> Any:
         """A payload as `send` takes it. Raises UsageError when it cannot travel, and TooManyFiles."""

@@ -13,7 +13,7 @@ together in one block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +22,13 @@ from treadle.errors import UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.buffers import PartBuffers
 from treadle.pool.flight import Flight
-from treadle.pool.interrupts import Later
 from treadle.pool.line import MOST_PARTS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Order
+    from treadle.pool.calls import Order
     from treadle.pool.member import Member
 
 
@@ -43,7 +42,7 @@ class Part(Lockstep):
 
     def __init__(self, whole: Lockstep, parts: Parts, slots: range) -> None:
         pool, ground = whole.pool, whole._ground
-        self.pool, self.slots, self.parts = pool, slots, None
+        self.pool, self.calls, self.slots, self.parts = pool, pool.calls, slots, None
         self.rows = slice(slots.start, slots.stop, slots.step)
         self._whole, self._parts = whole, parts
         self.observations, self.actions = whole.observations, whole.actions
@@ -77,10 +76,6 @@ class Part(Lockstep):
             return self._land(self._flight)
         self._settle()
         return self._batches.now()
-
-    def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
-        with Later():  # there is no fast lane's way to send again what an interrupt has cut short
-            super()._launch(flight, orders, posted, op)
 
     def _land(self, flight: Flight, timeout: float | None = None) -> Batch:
         try:
@@ -129,7 +124,7 @@ class Parts:
         self._lockstep, self.over = lockstep, False
         self.told: list[WorkerError] = []
         if lockstep._recovery is not None:
-            lockstep._recovery.catch_up(lockstep.pool.latest_id)
+            lockstep._recovery.catch_up(lockstep.calls.last_id)
         self.parts: list[Part] = []
         self.parts += [Part(lockstep, self, range(k, lockstep.pool.n, count)) for k in range(count)]
         lockstep._plain = False

@@ -11,15 +11,14 @@ truncated, of reward 0, not valid, with ABORTED in the batch's news. What follow
 With "drop" no environment follows: the news are DROPPED, and all later rows are zeros. An episode that was about to
 begin is not cut but begun again, by the fresh worker. So is whatever a reset asked for.
 
-Decisions follow the states of the members, not single events: an interrupt (Ctrl-C) may lose an event, and `advance`
-can be called again. What the caller may not be told any more (a step that was interrupted and dropped) is told by the
-next step. Fresh environments are seeded by (root, slot, incarnation), where a reset would have given them no seed.
+Whether a worker is replaced or dropped is decided in `calls.py`; here is what it means for rows. What the caller may
+not be told any more (a step that was interrupted and dropped) is told by the next step. Fresh environments are seeded
+by (root, slot, incarnation), where a reset would have given them no seed.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Collection, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -27,18 +26,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import UsageError, WorkerError
-from treadle.pool import calls, failure, life
+from treadle.pool import failure, life
 from treadle.pool.batch import Batch, Batches, News
-from treadle.pool.bell import SLICE
-from treadle.pool.failure import Policy, Verdict
+from treadle.pool.calls import Lost, Order
+from treadle.pool.failure import Policy
 from treadle.pool.flight import Flight
 from treadle.pool.life import State
-from treadle.pool.member import Failed, Member
+from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
 from treadle.seeding import restart_seed
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch, Order
+    from treadle.pool.pool import Pool
 
 log = logging.getLogger("treadle")
 
@@ -59,8 +58,8 @@ class Recovery:
     fresh_options: see `SlotwiseLockstep`.
     """
 
-    def __init__(self, pool: Dispatch, batches: Batches) -> None:
-        self._pool, self._batches = pool, batches
+    def __init__(self, pool: Pool, batches: Batches) -> None:
+        self._pool, self._calls, self._batches = pool, pool.calls, batches
         self._member_of = {slot: member for member in pool.members for slot in member.slots}
         self._moves_on = [d.finals for d in pool.descriptions]
         self._begins_next = [d.begins_next and not d.finals for d in pool.descriptions]
@@ -72,18 +71,11 @@ class Recovery:
         self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
         self._over: dict[int, int] = {}  # slots between two episodes -> the number of the one that ended
-        self._condemned: set[int] = set()  # members that were killed and have yet to be seen dead
         self._seen = 0  # the request up to which `_over` is right
         assert pool.grounding.arena is not None
         assert pool.grounding.fields is not None
         self._episode = pool.grounding.arena.array(pool.grounding.fields.episode)
         self._earlier = np.zeros(pool.n, np.int64)  # episodes begun by earlier workers
-
-    @property
-    def unfinished(self) -> bool:
-        """Is a worker on its way out, or its successor on its way in?"""
-        on_the_way = (State.LATE, State.DEAD, State.STARTING)
-        return bool(self._condemned) or any(m.state in on_the_way for m in self._pool.members)
 
     @property
     def episodes(self) -> np.ndarray:
@@ -156,56 +148,34 @@ class Recovery:
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 
-    def advance(self, flight: Flight) -> None:
-        """Do what the members' states ask for: kill the late, replace or drop the dead, ask the fresh."""
-        for member in self._pool.members:
-            if member.state is State.LATE:
-                member.worker.kill(signal.SIGKILL)
-                self._condemned.add(member.index)
-            elif member.state is State.DEAD and member.restart_at is None:
-                if not self._after_death(flight, member):
-                    return
-            elif member.state in life.ALIVE:
-                for each in (flight, *flight.others()):
-                    orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
-                    if orders:
-                        id = self._pool.send(member, Op.RESET, orders, each.block, tuple(orders))
-                        each.expect(member, id, orders)
-                        each.unsent -= set(orders)
+    def ask_the_fresh(self, flight: Flight) -> None:
+        """Ask workers that have taken dead ones' places for the episodes that are to begin with them."""
+        for each in (flight, *flight.others()):
+            for member in self._pool.members if each.unsent else ():
+                orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
+                if orders and member.state in life.ALIVE:
+                    self._calls.submit(member, Op.RESET, orders, tuple(orders), each, each.block)
+                    each.unsent -= set(orders)
 
-    def await_killed(self) -> bool:
-        """Is a killed worker still there? It may have answered just before: then only its end is to come."""
-        left = [m for m in self._pool.members if m.index in self._condemned and m.state in life.ALIVE]
-        if left:
-            self._pool.roster.sleep_on(left, SLICE, closing=True)
-        return bool(left)
-
-    def _after_death(self, flight: Flight, member: Member) -> bool:
-        """Replace a dead member or drop it; False when neither is to be, and the flights that it owes fail."""
-        pool, error = self._pool, member.failure
-        assert error is not None
-        self._condemned.discard(member.index)
-        flights = [(each, each.forget(member)) for each in (flight, *flight.others())]
-        verdict = calls.verdict_on(pool, member)
-        if verdict.act is Policy.RAISE:
-            self._explain(member, error)
-            pool.broken = pool.broken or error
-            for each, pending in flights:
-                if each is flight or pending:
-                    each.fail(Failed(member, error, ()), pending)
-            return False
-        dropped = verdict.act is Policy.DROP
+    def lost(self, flight: Flight, event: Lost) -> None:
+        """A worker has died, and is replaced or dropped: what that means for the flights under way."""
+        member, error = event.member, event.error
+        flights = (flight, *flight.others())
+        pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in flights}
+        dropped = event.verdict is Policy.DROP
         for slot in member.slots:
-            its, pending = next((each for each in flights if slot in each[0].slots), flights[0])
-            self._lost_its_worker(its, slot, slot in pending, dropped)
-        for each, pending in flights:
-            if each.op is Op.CALL and pending:
+            its = next((each for each in flights if slot in each.slots), flight)
+            self._lost_its_worker(its, slot, slot in pending[its], dropped)
+        for each in flights:
+            if each.op is Op.CALL and pending[each]:
                 each.told.append(error)
-        self._tell(member, error, verdict)
         if not dropped:
             self._fresh.update(member.slots)
-        calls.carry_out(pool, member, verdict)
-        return True
+        self._tell(member, error, event)
+
+    def broken(self, error: WorkerError) -> None:
+        """Nobody takes a dead worker's place: that is the end."""
+        self._calls.broken = self._calls.broken or error
 
     def _lost_its_worker(self, flight: Flight, slot: int, pending: bool, dropped: bool) -> None:
         """What that means for a slot, and for the flight that is about it. `pending`: had it yet to be answered?"""
@@ -226,21 +196,12 @@ class Recovery:
             if self._moves_on[slot] and not dropped:
                 self._begin(flight, slot)
 
-    def _explain(self, member: Member, error: WorkerError) -> None:
-        """Say why nobody takes a dead worker's place, where that is not plain."""
-        if failure.lasts(error, member.worker.report):
-            return
-        if self._pool.policy is Policy.DROP:
-            error.add_note("no other worker is left")
-        else:
-            error.add_note(f"it was not restarted: max_restarts={self._pool.max_restarts} in ten minutes are used up")
-
-    def _tell(self, member: Member, error: WorkerError, verdict: Verdict) -> None:
+    def _tell(self, member: Member, error: WorkerError, event: Lost) -> None:
         slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
-        if verdict.act is Policy.DROP:
+        if event.verdict is Policy.DROP:
             then = f"{slots} of worker {member.index} are dropped"
         else:
-            when = f", in {verdict.delay:g} s" if verdict.delay else ""
+            when = f", in {event.delay:g} s" if event.delay else ""
             then = f"worker {member.index} is started anew for {slots} (restart {len(member.restarts) + 1}{when})"
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
@@ -336,7 +297,7 @@ class Recovery:
                 self.due[slot] = Due.ABORT
             else:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] or self._is_gone(slot) else Due.RESET
-        self._seen = self._pool._last_id
+        self._seen = self._calls.last_id
 
     def note_ends(self, ended: np.ndarray, of: Sequence[int], but: Set[int] = frozenset()) -> None:
         """The latest step's ends, a bool for each slot of it: those that have not moved on are between two episodes."""
@@ -344,7 +305,7 @@ class Recovery:
         over = {slot: int(self._episode[slot]) for slot in slots if not self._moves_on[slot] and slot not in but}
         others = {} if len(of) == self._pool.n else {s: number for s, number in self._over.items() if s not in of}
         self._over = {**others, **over}
-        self._seen = self._pool._last_id
+        self._seen = self._calls.last_id
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
         """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""

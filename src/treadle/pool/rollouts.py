@@ -126,7 +126,7 @@ class Rollouts:
         orders = [(member, dict.fromkeys(member.slots, order), member.slots) for member in alive]
         lockstep._launch(flight, orders, op=Op.MAP)
         try:
-            flight.collect(pool)
+            flight.collect(pool.calls)
         except WorkerError:
             lockstep._flight = None
             raise

@@ -22,7 +22,7 @@ from treadle.pool.ground import Grounding
 from treadle.pool.interrupts import Missed, undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.local import SerialWorker, ThreadWorker
-from treadle.pool.member import Failed, Member, Started
+from treadle.pool.member import Member
 from treadle.pool.messages import Hello, WorkerSpec
 from treadle.pool.modules import Modules
 from treadle.pool.stderr import StderrReader
@@ -44,7 +44,7 @@ class Roster:
         start_timeout: float,
     ) -> None:
         self.start_timeout = start_timeout
-        self._backend, self._start_method = backend, start_method
+        self.backend, self._start_method = backend, start_method
         self._asked, self._needed = preload, list[str]()  # modules
         self._preload = Modules()
         self._added: list[Member] = []
@@ -66,7 +66,7 @@ class Roster:
             if worker_output != "raw":
                 self._reader = StderrReader(shown=worker_output != "keep")
 
-        if self._backend == "process":
+        if self.backend == "process":
             undisturbed(make, lambda _: self._put_away())
 
     def _put_away(self) -> None:
@@ -78,7 +78,7 @@ class Roster:
     def add(self, index: int, slots: tuple[int, ...], factories: list[Any], *, inline: bool = False) -> None:
         """A new member, whose worker starts with `launch`. Raises whatever pickling its factories raises."""
         spec, carrier = WorkerSpec(index, slots, b""), None
-        if not inline and self._backend == "process":
+        if not inline and self.backend == "process":
             (programs, found), carrier = carried.packed(modules.dumps, factories, slots, self._start_method)
             spec = WorkerSpec(index, slots, programs, len(carrier.files))
             self._carriers.append(carrier)
@@ -87,7 +87,7 @@ class Roster:
 
     def launch(self) -> None:
         """Start the workers of those that were added. Raises StartupFailed when the fork server takes too long."""
-        if self._start_method == "forkserver" and self._backend == "process":
+        if self._start_method == "forkserver" and self.backend == "process":
             from treadle.pool import forkserver
 
             found = modules.worth_preloading(self._needed)
@@ -123,7 +123,7 @@ class Roster:
         spec, factories = member.spec, member.factories
         if member.inline:
             return SerialWorker(spec, factories)
-        if self._backend == "thread":
+        if self.backend == "thread":
             return ThreadWorker(spec, factories)
         from treadle.pool.process import ProcessWorker
 
@@ -210,32 +210,34 @@ class Roster:
         self.restarts += 1
         member.see(Event.RESTART)
 
-    def restarted(self, member: Member) -> list[Failed | Started]:
-        """The news of a member that is starting again: none yet, ready, or failed once more."""
+    def restarted(self, member: Member) -> WorkerError | bool:
+        """Is a member ready that is starting again? An error: it has failed once more, and is dead."""
         ended = member.worker.ended()  # asked first: a hello may come just before the end
         hello = member.worker.hello()
         where = _building(member)
         if hello is None and ended:
-            failed = member.failed(self.died(member, where, Policy.RESTART))
+            error = self.died(member, where, Policy.RESTART)
+            member.failed(error)
             member.see(Event.DIED)
-            return [failed]
+            return error
         if hello is None:
             elapsed = monotonic() - member.restarts[-1]
             if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
                 member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
                 log.warning("%s", member.failure)
                 member.worker.kill(signal.SIGKILL)
-            return []
+            return False
         if hello.failed:
             slot, raised = hello.failed
             self._await_ends([member], monotonic() + FAREWELL)  # it closes what it has built
             member.worker.bury()
-            failed = member.failed(failure.task_error(raised, slot, member.shown, hello.pid))
+            error = failure.task_error(raised, slot, member.shown, hello.pid)
+            member.failed(error)
             member.see(Event.DIED)
-            return [failed]
+            return error
         member.see(Event.HELLO)
         undisturbed(lambda: self._grounding.give(member, self._longest), lambda _: None)
-        return [Started(member)]
+        return True
 
     def end_building(self) -> None:
         """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""
@@ -251,7 +253,7 @@ class Roster:
         for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             for member in left:
                 member.worker.kill(number)
-            left = self._await_ends(left, monotonic() + (seconds if self._backend == "process" else 0.0))
+            left = self._await_ends(left, monotonic() + (seconds if self.backend == "process" else 0.0))
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for member in self.members:
@@ -265,8 +267,8 @@ class Roster:
         left = [m for m in members if not m.worker.ended()]
         while left and monotonic() < deadline:
             for member in left:  # a worker that waits to send something must not wait for ever
-                if member.worker.line is not None and member.owed:
-                    member.worker.take()
+                if member.owed:
+                    member.worker.drain()
             self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
             left = [m for m in left if not m.worker.ended()]
         return left

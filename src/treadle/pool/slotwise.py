@@ -17,7 +17,7 @@ from treadle.pool.messages import Op
 from treadle.spaces import BatchWriter
 
 if TYPE_CHECKING:
-    from treadle.pool.dispatch import Dispatch
+    from treadle.pool.pool import Pool
 
 Order = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of a program's operation
 
@@ -36,7 +36,7 @@ class SlotwiseLockstep(Lockstep):
 
     def __init__(
         self,
-        pool: Dispatch,
+        pool: Pool,
         writer: Callable[[Sequence[np.ndarray | None]], BatchWriter],
         fresh_options: Callable[[int, Any], Any],
     ) -> None:

@@ -118,7 +118,7 @@ class CallerCollection(Collection):
                         break
                     self._begin(member, slot, indices[0])
         while slots := self._former.take(time.monotonic(), self._coming):
-            self._ask(slots)
+            self._ask(sorted(slots))
 
     def _wants(self, member: Member) -> int:
         return int(len(self._dealt[member.index]) < len(member.slots))
@@ -232,7 +232,7 @@ class CallerCollection(Collection):
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
         raised = Raised.of(error, "policy", step=where.step, episode=index, seed=where.seed)
-        found = failed.raised(failure.task_error(raised, 0, None, None), self._root, len(self.schedule.lengths))
+        found = failed.raised(failure.task_error(raised, slots[row], None, None), self._root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
         return found
@@ -262,7 +262,8 @@ class CallerCollection(Collection):
                 self._slot_raised(member, slot, raised[slot])
                 continue
             results = infos.get(slot, {}).get(RESULTS, ())
-            self._steps[slot] += self._asking.n_action_steps or 1
+            if event.call.op is Op.STEP:
+                self._steps[slot] += self._asking.n_action_steps or 1
             if results and any(length for _, length, _ in results):
                 self._ended(member, slot)
                 found += self._results(results, member, slot)
@@ -284,7 +285,7 @@ class CallerCollection(Collection):
         index = self._playing.pop(slot)
         self._dealt[member.index].remove(index)
         seed = seeding.episode_env_seed(self._root, index)
-        step = None if raised.phase == "reset" else int(self._steps[slot])
+        step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
         error = failure.task_error(raised, slot, member.shown, member.worker.pid)
         if self._skipping.skip and raised.phase in SKIPPED:

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle import seeding
 from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
-from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import Policy
 from treadle.pool.member import Member
 from treadle.pool.messages import Op
@@ -122,7 +122,8 @@ class Collection:
         self.workers = count
         self._least = count * recipe.rows  # indices that are out however little room there is
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
-        self.calls = Calls(self.pool, self._blame)
+        self.calls = self.pool.calls
+        self.calls.blame = self._blame
         self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
         self._fresh = set(self._dealt)  # workers whose process has told of no result yet
         self._suspects: dict[int, list[int]] = {}  # worker -> what it plays first, each by itself
@@ -279,7 +280,7 @@ class Collection:
         if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
             raise error
         self._out.add(member.index)
-        member.worker.stop(self.pool.latest_id)  # what it was to make after that nobody needs
+        member.worker.stop(self.calls.last_id)  # what it was to make after that nobody needs
         if self._failure is None:
             self._deadline = time.monotonic() + SETTLE
         if self._failure is None or index < self._failure[0]:

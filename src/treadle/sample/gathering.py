@@ -15,7 +15,7 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import Policy
 from treadle.pool.messages import Op
@@ -110,7 +110,7 @@ class WorkerGroup:
             raise UsageError(
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
-        self.calls, self.members = Calls(self.pool), self.pool.members
+        self.calls, self.members = self.pool.calls, self.pool.members
         self.rebuilds = max_restarts if self.pool.policy is Policy.RESTART else 0
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
@@ -149,7 +149,7 @@ class WorkerGroup:
             self.strangers.add(worker)
             return True
         if event.verdict is Policy.RAISE and self.pool.policy is not Policy.RAISE:
-            self.pool.drop(event.member)  # the others may go on in the next sampling
+            self.calls.drop(event.member)  # the others may go on in the next sampling
         self.lose(worker, event.error)
         return False
 
@@ -239,7 +239,7 @@ class Gathering:
             while not rule.done:
                 heard = self._hear(watch.patience(None))
                 watch.look()
-                if not heard and not self._open and not pool.expects:
+                if not heard and not self._open and not group.calls.expects:
                     raise self._cannot()
                 if not rule.done:
                     self._send()
@@ -286,6 +286,8 @@ class Gathering:
     def _answered(self, event: Done) -> None:
         asked, reply, rule = event.tag, event.reply, self._rule
         extras, ours = reply.extras, asked in self._open
+        if event.cut and not ours:  # whoever interrupted that sampling knows
+            return
         if extras is not None:
             for result in extras.infos.values():
                 if isinstance(result, Mishap):

@@ -22,11 +22,12 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.batch import final_observation
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.member import Answered, Failed, Member
+from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
 from treadle.spaces import Mismatch
@@ -52,7 +53,7 @@ class PartialBatches:
         assert ground.arena is not None
         assert ground.fields is not None
         assert ground.leases is not None
-        self._pool, self._lockstep, self._leases = pool, lockstep, ground.leases
+        self._pool, self._calls, self._lockstep, self._leases = pool, pool.calls, lockstep, ground.leases
         self.batch_size = batch_size
         self._block = ground.leases.take()
         ground.leases.pin(self._block)  # nobody else's from now on
@@ -64,7 +65,6 @@ class PartialBatches:
         self._actions = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
         self._writers: dict[int, tuple[Any, list[np.ndarray | None]]] = {}
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
-        self._requests: dict[int, tuple[Member, tuple[int, ...]]] = {}
         self._ready: deque[int] = deque()
         self._infos: dict[int, Any] = {}  # as `InfoRows.rows` has them
         self._loose: dict[int, list[Any]] = {}
@@ -77,7 +77,7 @@ class PartialBatches:
     @property
     def open(self) -> bool:
         """Is anything out, ready, or yet to be raised?"""
-        return bool(self._requests or self._ready or self._errors)
+        return bool(self._calls or self._ready or self._errors)
 
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
@@ -122,14 +122,9 @@ class PartialBatches:
             self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
-        while not self._errors and self._requests and len(self._ready) < least:
+        while not self._errors and self._calls and len(self._ready) < least:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            events = self._pool.poll(left)
-            for event in events:
-                self._note(event)
-            if not events and deadline is None:
-                break  # nobody owes anything any more
-            if not events and deadline is not None and monotonic() >= deadline:
+            if not self._calls.poll(left, self._note) and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
                     "recv goes on",
@@ -171,8 +166,7 @@ class PartialBatches:
                     payload = group, {leaf: [by.get(slot) for slot in member.slots] for leaf, by in mailed.items()}
                 elif op is Op.STEP:
                     payload = Chosen.one(group[0]) if len(group) == 1 else (group, None)
-                id = self._pool.send(member, op, payload, self._block, tuple(group))
-                self._requests[id] = member, tuple(group)
+                self._calls.submit(member, op, payload, group, self, self._block)
                 self._state[group] = OUT
 
     def _takes_long(self, member: Member) -> bool:
@@ -184,17 +178,13 @@ class PartialBatches:
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def _note(self, event: Any) -> None:
-        if isinstance(event, Answered):
-            found = self._requests.pop(event.reply.id, None)
-            if found is not None:
-                self._arrived(found[0], found[1], event.reply.extras)
-        elif isinstance(event, Failed):
-            for id, (member, slots) in list(self._requests.items()):
-                if member is event.member:
-                    del self._requests[id]
-                    self._state[list(slots)] = STALE
-            if isinstance(event.error, WorkerTimeout) or event.owed:
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._arrived(event.member, event.call.slots, event.reply.extras)
+        elif isinstance(event, Lost):
+            for call in event.calls:
+                self._state[list(call.slots)] = STALE
+            if isinstance(event.error, WorkerTimeout) or event.calls:
                 self._errors.append(event.error)
 
     def _arrived(self, member: Member, slots: tuple[int, ...], extras: Extras | None) -> None:

@@ -27,7 +27,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 from treadle.errors import WorkerTimeout
-from treadle.pool.member import Answered, Failed, PoolEvent
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.base import Description, Program
@@ -65,7 +65,7 @@ def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured 
         for name in ("prepare", "steps"):
             began, busy = perf_counter(), sum(times_of(pid))
             event = _asked(pool, name)
-            if isinstance(event, Failed) and isinstance(event.error, WorkerTimeout):
+            if isinstance(event, Lost) and isinstance(event.error, WorkerTimeout):
                 patience = 0.0
                 return _measured(perf_counter() - began, sum(times_of(pid)) - busy, 1)
             if (said := _said(event)) is None:
@@ -77,18 +77,23 @@ def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured 
 
 
 def _ask(pool: Pool, name: str) -> None:
-    pool.send(pool.members[0], Op.CALL, {0: (name, (), {})})
+    pool.calls.submit(pool.members[0], Op.CALL, {0: (name, (), {})}, (0,), name)
 
 
-def _asked(pool: Pool, name: str) -> PoolEvent:
+def _asked(pool: Pool, name: str) -> Event:
     _ask(pool, name)
-    (event,) = pool.poll(None)
-    return event
+    return _heard(pool)
 
 
-def _said(event: PoolEvent) -> Any:
+def _heard(pool: Pool) -> Event:
+    events: list[Event] = []
+    pool.calls.poll(None, events.append)
+    return events[0]
+
+
+def _said(event: Event) -> Any:
     """What a call returned; None where it raised or the worker died."""
-    if isinstance(event, Answered) and event.reply.extras is not None:
+    if isinstance(event, Done) and event.reply.extras is not None:
         return event.reply.extras.infos.get(0)
     return None
 
@@ -114,8 +119,7 @@ def _time_in_line(pool: Pool) -> float:
             sleep(BETWEEN)
         _ask(pool, "beside")
         own = compute_beside()
-        (event,) = pool.poll(None)
-        theirs = _said(event)
+        theirs = _said(_heard(pool))
         if theirs is None:
             return 0.0
         least = min(least, (own + theirs) / 2)
