@@ -232,7 +232,8 @@ class CallerCollection(Collection):
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
         raised = Raised.of(error, "policy", step=where.step, episode=index, seed=where.seed)
-        found = failed.raised(failure.task_error(raised, slots[row], None, None), self._root, len(self.schedule.lengths))
+        told = failure.task_error(raised, slots[row], None, None)
+        found = failed.raised(told, self._root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
         return found
