@@ -20,6 +20,7 @@ def session(folder: Path, backstop: float, tests: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_a_limit_ends_its_own_test_and_not_the_run(tmp_path: Path) -> None:
     done = session(
         tmp_path,
