@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 BACKSTOP = "BACKSTOP_SECONDS = 30.0"
 
