@@ -171,36 +171,36 @@ class Collection:
 
     def _deal(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
-        dealt = self._dealt
-        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
-        takers = [] if self._failure is not None else list(able)
-        while takers:
-            member = min(takers, key=lambda each: len(dealt[each.index]))
-            if indices := self._next(member, held):
+        dealt, rows, out = self._dealt, self._recipe.rows, self._out
+        idle: set[int] = set()  # those for whom there is nothing
+        while self._failure is None:
+            size, ahead = self.schedule.share(self.workers)
+            able = [each for each in self.pool.members if len(dealt[each.index]) < rows + ahead]
+            able = [
+                each for each in able if each.state in life.ALIVE and each.index not in out and each.index not in idle
+            ]
+            if not able:
+                break
+            member = min(able, key=lambda each: len(dealt[each.index]))
+            if indices := self._next(member, max(size, rows - len(dealt[member.index])), held):
                 self._send(member, indices)
             else:
-                takers.remove(member)
-        for member in able:
-            if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
-                self._send(member, [])
+                idle.add(member.index)
+        for member in self.pool.members:
+            if dealt[member.index] and not member.owed and member.state in life.ALIVE and member.index not in out:
+                self._send(member, [])  # what it has begun goes on in its next order
 
-    def _next(self, member: Member, held: int) -> list[int]:
+    def _next(self, member: Member, most: int, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
-        schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
-        suspects = self._suspects.get(member.index)
-        if suspects is not None:
-            if mine:
-                return []
-            if suspects:
-                return [suspects.pop(0)]
+        schedule, suspects = self.schedule, self._suspects.get(member.index)
+        if suspects is not None:  # each by itself
+            if suspects or self._dealt[member.index]:
+                return [] if self._dealt[member.index] else [suspects.pop(0)]
             del self._suspects[member.index]
-        size, ahead = schedule.share(self.workers)
-        if len(mine) >= rows + ahead or len(member.owed) >= MOST_ORDERS:
-            return []
-        found: list[int] = []
-        while len(found) < max(size, rows - len(mine)):
+        least, found = self.workers * self._recipe.rows, list[int]()
+        while len(found) < most and len(member.owed) < MOST_ORDERS:
             out = len(schedule.issued) + held
-            if out >= self.workers * rows and not self._room(out):
+            if out >= least and not self._room(out):
                 break
             index = schedule.take()
             if index is None:
