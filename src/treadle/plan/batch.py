@@ -37,7 +37,6 @@ from treadle.plan.work import (
 from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
 from treadle.pool.failure import Policy
-from treadle.pool.interrupts import Later
 from treadle.pool.life import State
 
 OBSERVATIONS = (None, "last", "all")
@@ -82,14 +81,6 @@ class RolloutBatch:
         return len(self.lengths)
 
 
-@dataclass(eq=False)
-class _Lent:
-    """Rows of the store for the states that a batch leads to, until they have handles. `writers`: None: not sent."""
-
-    rows: list[int]
-    writers: Span | None = None
-
-
 class BatchEnv:
     """Several external processes as one environment that steps batches.
 
@@ -122,7 +113,6 @@ class BatchEnv:
         self._pools = list(dict.fromkeys(workers for workers, _ in self._lanes))
         self._store_bytes, self._state_bytes = store_bytes, state_bytes
         self._store: Store | None = None
-        self._lent: list[_Lent] = []
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
@@ -149,9 +139,9 @@ class BatchEnv:
     ) -> tuple[Any, ...]:
         """A batch of steps; see `VectorizedEnv.step_batch`."""
         items = items_of(actions, states, dt, return_state, repeat)
-        dones, rows = self._run(items, None)
-        if items.return_state == HANDLE:
-            return self._handles(rows), *columns(dones, False)
+        dones, handles = self._run(items, None)
+        if handles is not None:
+            return handles, *columns(dones, False)
         return columns(dones, bool(items.return_state))
 
     def rollouts(self, items: Items, observations: str | None) -> RolloutBatch:
@@ -160,26 +150,25 @@ class BatchEnv:
             raise UsageError(f"observations must be None, 'last' or 'all', got {observations!r}")
         if items.states is None:
             raise UsageError("rollouts begin in states: give one for each item")
-        dones, rows = self._run(items, observations or "none")
+        dones, states = self._run(items, observations or "none")
         longest = max(done.rewards.shape[1] for done in dones)
         rewards = np.concatenate([np.pad(d.rewards, ((0, 0), (0, longest - d.rewards.shape[1]))) for d in dones])
         seen: Any = None
         if observations is not None:
             seen = joined(dones, "observations")
             seen = stacked(seen) if observations == "last" else seen
-        states: list[Any] | None = None
-        if items.return_state:
-            states = self._handles(rows) if items.return_state == HANDLE else joined(dones, "states")
+        if items.return_state is True:
+            states = joined(dones, "states")
         lengths, terminated, truncated = (np.array(joined(dones, p)) for p in ("lengths", "terminals", "truncateds"))
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
-    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[int]]:
-        """What came of the chunks, in order, and the rows of the store with the states that they led to."""
+    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[Any] | None]:
+        """What came of the chunks, in order, and handles of the states that they led to, if those were asked for."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
-        rows, targets, store = self._rows(items), [], self._store
+        rows, store, taken = self._rows(items), self._store, None
         if items.return_state == HANDLE:
             store = self._open_store(None if not given or rows is not None else items.states[0])  # type: ignore[index]
-            targets = self._take_rows(store, n)
+            taken = store.take(n)
         what = "steps" if rollout is None else "rollouts"
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
         works: list[Work] = []
@@ -191,9 +180,10 @@ class BatchEnv:
                 work.rows = rows[work.base : end]
             elif items.states is not None:
                 work.states = packed(items.states[work.base : end])
-            if targets:
-                work.targets = targets[lo:hi]
-            work.store = None if store is None or (rows is None and not targets) else store.map
+            if taken is not None:
+                work.targets = taken.rows[lo:hi]
+            if store is not None and (rows is not None or taken is not None):
+                work.store = store.states
             work.rollout = rollout
             works.append(work)
         each = (what, items.return_state is True)
@@ -202,8 +192,8 @@ class BatchEnv:
         span = Span(self._pools[0].pool)
         if buffer is not None:
             buffer.writers = span
-        if targets:
-            self._lent[-1].writers = span
+        if taken is not None:
+            taken.writers = span
         try:
             dones, by = self._scatter(works, given)
         finally:
@@ -219,7 +209,7 @@ class BatchEnv:
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
-        return dones, targets
+        return dones, None if taken is None or store is None else store.handles(taken)
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
         """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
@@ -312,15 +302,15 @@ class BatchEnv:
         """Put a state into the store. Raises UsageError for None, and StoreFull."""
         if state is None:
             raise UsageError("None is no state: give one that get_state(), reset() or step() returned")
-        rows = self._take_rows(store := self._open_store(state), 1)
-        store.map.write(rows[0], state)
-        (handle,) = self._handles(rows)
+        store = self._open_store(state)
+        taken = store.take(1)
+        store.states.write(taken.rows[0], state)
+        (handle,) = store.handles(taken)
         return handle
 
     @property
     def free_handles(self) -> int | None:
         """How many more states the store takes; None before the first handle."""
-        self._reclaim()
         return None if self._store is None else self._store.free
 
     def _rows(self, items: Items) -> list[int] | None:
@@ -341,27 +331,6 @@ class BatchEnv:
             except FreedHandle as error:
                 raise FreedHandle(f"item {index * items.repeat}: {error}") from None
         return rows
-
-    def _take_rows(self, store: Store, count: int) -> list[int]:
-        self._reclaim()
-        with Later():
-            rows = store.take(count)
-            self._lent.append(_Lent(rows))
-        return rows
-
-    def _reclaim(self) -> None:
-        """Have the rows of batches that failed or were cut short back, once nobody writes to them any more."""
-        with Later():
-            for lent in [each for each in self._lent if each.writers is None or each.writers.over]:
-                self._lent.remove(lent)
-                if self._store is not None:
-                    self._store.give_back(lent.rows)
-
-    def _handles(self, targets: list[int]) -> list[Any]:
-        assert self._store is not None
-        with Later():
-            self._lent = [lent for lent in self._lent if lent.rows is not targets]
-            return [StateHandle(self._store, row) for row in targets]
 
     def _open_store(self, first: Any) -> Store:
         if self._store is None:
