@@ -172,13 +172,11 @@ class Collection:
     def _deal(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt, rows, out = self._dealt, self._recipe.rows, self._out
-        idle: set[int] = set()  # those for whom there is nothing
+        idle = set(out)  # and those for whom there is nothing
         while self._failure is None:
             size, ahead = self.schedule.share(self.workers)
             able = [each for each in self.pool.members if len(dealt[each.index]) < rows + ahead]
-            able = [
-                each for each in able if each.state in life.ALIVE and each.index not in out and each.index not in idle
-            ]
+            able = [each for each in able if each.state in life.ALIVE and each.index not in idle]
             if not able:
                 break
             member = min(able, key=lambda each: len(dealt[each.index]))
