@@ -44,7 +44,7 @@ Spot = tuple[int, int, int, int, bool]
 
 
 class FileBuffer:
-    """A worker's file. `number`: with which it was lent last, 0: never yet. `known`: bytes that the caller has mapped."""
+    """A worker's file. `number`: with which it was lent last, 0: never. `known`: bytes that the caller has mapped."""
 
     def __init__(self, place: int, nbytes: int) -> None:
         """A sparse file: what is not written takes no memory. Raises OSError where so much cannot be mapped."""
