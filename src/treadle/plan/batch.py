@@ -195,17 +195,18 @@ class BatchEnv:
         if taken is not None:
             taken.writers = span
         try:
-            dones, by = self._scatter(works, given)
+            answers = self._scatter(works, given)
         finally:
             span.end()
-        if buffer is not None:
-            for done in dones:
-                _take_out(buffer, done)
-        for done, (workers, slot) in zip(dones, by, strict=True):
+        took, room, dones = 0.0, 0.0, []
+        for future, work in zip(answers, works, strict=True):
+            done = future.value
             if done.failed is not None:
-                workers.raise_failed(slot, *done.failed, n)
-        took, room = 0.0, 0.0
-        for done, work in zip(dones, works, strict=True):
+                item, raised = done.failed
+                future.workers.raise_failed(future.slot, item, raised, n)
+            if buffer is not None:
+                _take_out(buffer, done)
+            dones.append(done)
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
@@ -232,15 +233,15 @@ class BatchEnv:
                 work.region = Region(buffer.segment, buffer.segments, start, end)
         return buffer
 
-    def _scatter(self, works: list[Work], given: bool) -> tuple[list[Done], list[tuple[Workers, int]]]:
-        """Have the chunks done; returns what came of each, in order, and who did it.
+    def _scatter(self, works: list[Work], given: bool) -> list[Future]:
+        """Have the chunks done; returns each one's answer, in order.
 
         `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
         Raises WorkerError when a worker fails; all other answers have come by then.
         """
         todo, load = deque(range(len(works))), [0] * len(self._lanes)
         out: dict[int, tuple[Future, int]] = {}  # chunk -> its future, and whose of the lanes it is
-        done: dict[int, tuple[Done, tuple[Workers, int]]] = {}
+        answered: dict[int, Future] = {}
         error: BaseException | None = None
         while out or (todo and error is None):
             while todo and error is None and not (self._blocking and out):
@@ -263,7 +264,7 @@ class BatchEnv:
             del out[index]
             load[at] -= 1
             if future.error is None:
-                done[index] = future.value, self._lanes[at]
+                answered[index] = future
             elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
                 if work.region is not None:  # what comes back goes by message: somebody may still write there
@@ -276,8 +277,7 @@ class BatchEnv:
                 raise error
             finally:
                 del error  # its traceback knows this frame: together they would hold the batch, handles and all
-        dones, by = zip(*map(done.__getitem__, range(len(works))), strict=True)
-        return list(dones), list(by)
+        return list(map(answered.__getitem__, range(len(works))))
 
     def _next_lane(self, load: list[int], waiting: bool) -> int | None:
         """Who takes requests and has least to do; None when all have enough.
@@ -347,11 +347,7 @@ class BatchEnv:
 
     def sync_states(self, state: Any, blocking: bool = True) -> None:
         """Put every environment into one state. All have it when this returns; `blocking`: one after the other."""
-        if blocking:
-            for env in self._envs:
-                env.set_state(state)
-            return
-        _results([env.set_state(state, blocking=False) for env in self._envs])
+        _results([env.set_state(state, blocking=blocking) for env in self._envs])
 
     def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> tuple[np.ndarray, ...]:
         """Reset all environments, or some.
@@ -364,11 +360,7 @@ class BatchEnv:
         for index in chosen:
             if not -len(self._envs) <= index < len(self._envs):
                 raise IndexError(f"there is no process {index} to reset: there are {len(self._envs)}")
-        if self._blocking:
-            results = [self._envs[index].reset(return_states=return_states) for index in chosen]
-        else:
-            futures = [self._envs[index].reset(return_states=return_states, blocking=False) for index in chosen]
-            results = _results(futures)
+        results = _results([self._envs[i].reset(return_states=return_states, blocking=self._blocking) for i in chosen])
         *states, observations, infos = zip(*results, strict=True)
         return *(_array(list(column)) for column in states), np.stack(observations), _array(list(infos), loose=True)
 
@@ -434,12 +426,12 @@ def _take_out(buffer: ArenaBuffer, done: Done) -> None:
         done.observations = buffer.array(shape, dtype, at, LENT)
 
 
-def _results(futures: list[Future]) -> list[Any]:
-    """All answers, when all have come; raises the first error then."""
-    for error in [future.exception() for future in futures]:
-        if error is not None:
-            raise error
-    return [future.result() for future in futures]
+def _results(answers: list[Any]) -> list[Any]:
+    """All answers, futures or here already; raises the first error when all have come."""
+    for answer in answers:
+        if isinstance(answer, Future):
+            answer.exception()
+    return [answer.result() if isinstance(answer, Future) else answer for answer in answers]
 
 
 def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:

@@ -28,8 +28,8 @@ from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
+from treadle.pool.file_buffers import Lender
 from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
-from treadle.pool.loan import Lender
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Ground, Rows
 from treadle.pool.serve import Server
@@ -127,7 +127,7 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
     else:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
     line = Line(arena, ground.line, bell, pool_bell, channel, start.spec.slots, longest=message.longest)
-    lender = channel.lender = Lender(line.loans)
+    lender = channel.lender = Lender(line.lent)
     slots = start.spec.slots
     server = Server(slots, programs)
     for program in programs:

@@ -15,8 +15,8 @@ from treadle.pool import bell, fences
 from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.buffers import BatchBuffers, fields_of
+from treadle.pool.file_buffers import Borrower
 from treadle.pool.line import ITEM, Line, LineFields
-from treadle.pool.loan import Borrower
 from treadle.pool.messages import Op, Request
 from treadle.pool.rows import Ground, RolloutFields, RowFields, Rows
 from treadle.pool.serve import portable
@@ -110,7 +110,7 @@ class Grounding:
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
         line = Line(self.arena, fields, ring, self.pool_bell, member.worker.channel, member.slots, longest=longest[0])
         line.clear()
-        member.worker.channel.borrower = Borrower(line.loans, self.fenced)
+        member.worker.channel.borrower = Borrower(line.lent, self.fenced)
         ground = Ground(
             self.arena.segments,
             fields,

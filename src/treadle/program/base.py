@@ -64,8 +64,8 @@ class Program:
     A program with a method `share(arena, words)` is given the pool's memory once, in a process of its own: requests may
     then speak of what lies there. `words` are its worker's there: a program that does many items for one request says
     in `words[pool.line.ITEM]` which it is at, and its worker's death is told with the item. A program with a method
-    `lend(lender)` is given, likewise, a `treadle.pool.loan.Lender`: large arrays in its files travel without a copy,
-    and must not be written again while their file is out.
+    `lend(lender)` is given, likewise, a `treadle.pool.file_buffers.Lender`: large arrays in its files travel without a
+    copy, and must not be written again while their file is out.
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]
