@@ -206,7 +206,7 @@ class Pool:
             finally:
                 for member in self.members:
                     member.see(Event.CLOSED)
-                    member.owed.clear()  # and with it what requests took along: the files of parcels
+                    member.owed.clear()  # and with it what requests took along: the files of broadcasts
                 self.grounding.clear()
 
     def __enter__(self) -> Self:

@@ -15,11 +15,11 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
+from treadle.pool.broadcast import Broadcast, Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import Policy
 from treadle.pool.messages import Op
-from treadle.pool.parcel import Parcel, Shipment
 from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
@@ -34,7 +34,7 @@ log = logging.getLogger("treadle")
 
 VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played
 
-Parcels = tuple[Parcel, ...]
+Broadcasts = tuple[Broadcast, ...]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Updates:
     due_agent, due_env: what it is to be told with its next order.
     """
 
-    agent: Parcels = ()
-    env: Parcels = ()
-    due_agent: Parcels = ()
-    due_env: Parcels = ()
+    agent: Broadcasts = ()
+    env: Broadcasts = ()
+    due_agent: Broadcasts = ()
+    due_env: Broadcasts = ()
 
-    def and_then(self, agent: Parcels, env: Parcels) -> Updates:
+    def and_then(self, agent: Broadcasts, env: Broadcasts) -> Updates:
         return Updates(latest(self.agent, agent), env or self.env, latest(self.due_agent, agent), self.due_env + env)
 
 
@@ -134,7 +134,7 @@ class WorkerGroup:
             order, agent=agent, env=env, incarnation=again, rebuilds=self.rebuilds, steps=1 if again else order.steps
         )
         asked = Asked(worker, sampling, order)
-        payload = {worker: order} if self.shared else Shipment({worker: order}, [*agent, *env])
+        payload = {worker: order} if self.shared else Payload({worker: order}, [*agent, *env])
         self.calls.submit(member, Op.STREAM, payload, (worker,), asked)
         return asked
 
@@ -165,7 +165,7 @@ class WorkerGroup:
 
     def close(self) -> None:
         self.pool.close()
-        self.calls.clear()  # and with it what orders took along: the files of parcels
+        self.calls.clear()  # and with it what orders took along: the files of broadcasts
         self.updates = [Updates()] * self.count
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from treadle import pickling
 from treadle.errors import ClosedPool, UsageError, WorkerError
-from treadle.pool.parcel import Parcel
+from treadle.pool.broadcast import Broadcast
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
@@ -19,7 +19,7 @@ from treadle.sample.arguments import check_count, check_seed
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.evaluate import Evaluation
-from treadle.sample.gathering import Gathering, Parcels, Versions, WorkerGroup
+from treadle.sample.gathering import Broadcasts, Gathering, Versions, WorkerGroup
 from treadle.sample.haul import Haul, batch_of
 from treadle.sample.result_buffers import ResultBuffers
 from treadle.sample.sampler import Sampler
@@ -240,25 +240,25 @@ class PoolSampler(Sampler):
                 group.updates = [t if w in gathering.told else b for w, (b, t) in enumerate(zip(before, told))]
             raise
 
-    def _updates(self, update: Any, *, copied: bool = False) -> list[Parcels]:
-        """One tuple of parcels a worker. Workers in processes share one parcel where they get the same."""
+    def _updates(self, update: Any, *, copied: bool = False) -> list[Broadcasts]:
+        """One tuple of broadcasts a worker. Workers in processes share one broadcast where they get the same."""
         values = self._factory.prepare_worker_messages(update)
         if update is None:
             return [()] * len(values)
         if isinstance(update, list) or (copied and self._group.shared):
-            parcels: list[Parcels] = [
-                () if value is None else (Parcel(self._own_copy(value) if copied else value, is_parameters(value)),)
+            broadcasts: list[Broadcasts] = [
+                () if value is None else (Broadcast(self._own_copy(value) if copied else value, is_parameters(value)),)
                 for value in values
             ]
         else:
-            parcels = [(Parcel(update, is_parameters(update)),)] * len(values)
+            broadcasts = [(Broadcast(update, is_parameters(update)),)] * len(values)
         if not self._group.shared:
-            for (parcel,) in filter(None, parcels):
+            for (broadcast,) in filter(None, broadcasts):
                 try:
-                    parcel.pack()
+                    broadcast.pack()
                 except Exception as error:  # pickling runs foreign code
                     raise UsageError(f"an update cannot be sent: {type(error).__name__}: {error}") from error
-        return parcels
+        return broadcasts
 
     def _check_alike(self, what: str, given: Any, by_index: bool | None = None) -> None:
         """By index, workers must be alike: which of them plays an episode must not matter."""

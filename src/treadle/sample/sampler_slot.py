@@ -15,9 +15,9 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.pool.broadcast import Broadcast
 from treadle.pool.file_buffers import Lender
 from treadle.pool.original import attributes_of
-from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
 from treadle.sample import cores
@@ -64,8 +64,8 @@ class Order:
         rebuilds: how often a worker that raises is built anew before that is told as its failure.
     """
 
-    agent: tuple[Parcel, ...] = ()
-    env: tuple[Parcel, ...] = ()
+    agent: tuple[Broadcast, ...] = ()
+    env: tuple[Broadcast, ...] = ()
     most: int | None = None
     steps: int = 1 << 40
     indices: tuple[int, ...] | None = None
@@ -92,8 +92,8 @@ class SamplerSlot(Program):
     def __init__(self, recipe: SlotRecipe, number: int, shared: bool) -> None:
         self._recipe, self._number, self._shared = recipe, number, shared
         self._incarnation = 0
-        self._agent: tuple[Parcel, ...] = ()  # what it was told since, for a worker that is built anew
-        self._env: tuple[Parcel, ...] = ()
+        self._agent: tuple[Broadcast, ...] = ()  # what it was told since, for a worker that is built anew
+        self._env: tuple[Broadcast, ...] = ()
         self._lender: Lender | None = None
         self._bench: Bench | None = None
         self._root: int | None = None  # of the seeds by index
@@ -113,10 +113,10 @@ class SamplerSlot(Program):
         self._seed(worker)
         worker.update_agent(recipe.agent)
         worker.update_env(recipe.env)
-        for parcel in self._agent:
-            worker.update_agent(parcel.open())
-        for parcel in self._env:
-            worker.update_env(parcel.open())
+        for broadcast in self._agent:
+            worker.update_agent(broadcast.open())
+        for broadcast in self._env:
+            worker.update_env(broadcast.open())
         self._bench = Bench(worker, self._lender)
 
     def _seed(self, worker: Any) -> None:
@@ -210,13 +210,13 @@ class SamplerSlot(Program):
                     f"a {type(worker).__name__} cannot play single episodes by index, so neither "
                     "schedule='deterministic' nor evaluate works with it; a DefaultWorker can"
                 )
-            for parcel in order.agent:
-                worker.update_agent(parcel.open())
+            for broadcast in order.agent:
+                worker.update_agent(broadcast.open())
             self._agent = latest(self._agent, order.agent)
             if not order.agent and order.indices is None:
                 worker.update_agent(None)  # no change, but a new request: no rollout spans two of them
-            for parcel in order.env:
-                worker.update_env(parcel.open())
+            for broadcast in order.env:
+                worker.update_env(broadcast.open())
             self._env = order.env or self._env
         except BaseException as error:
             attributes_of(error)["treadle_phase"] = "update"
@@ -248,10 +248,10 @@ class SamplerSlot(Program):
             self._worker.shutdown()
 
 
-def latest(told: tuple[Parcel, ...], update: tuple[Parcel, ...]) -> tuple[Parcel, ...]:
+def latest(told: tuple[Broadcast, ...], update: tuple[Broadcast, ...]) -> tuple[Broadcast, ...]:
     """What brings a new worker's agent to where it is after an update: parameters go on top of the agent they are for.
 
-    A parcel's note says whether it holds parameters.
+    A broadcast's note says whether it holds parameters.
     """
     if update and told and update[0].note and not told[0].note:
         return told[0], update[-1]

@@ -1,6 +1,6 @@
-"""Parcels: what goes to several workers is pickled once, into one memory file that all of them map.
+"""Broadcasts: what goes to several workers is pickled once, into one memory file that all of them map.
 
-A request's payload that holds parcels is a `Shipment`; the descriptors of their files go along with it. Each receiver
+A request's payload that holds broadcasts is a `Payload`; the descriptors of their files go along with it. Each receiver
 maps the file privately: arrays lie in the file's memory, without a copy, and what one worker writes into its own no
 other one sees. Small values travel inside the request.
 """
@@ -16,7 +16,7 @@ from treadle import pickling
 from treadle.pool.channel import SPILL, mapped, spill, unpack
 
 
-class Parcel:
+class Broadcast:
     """One value. In the process that made it, `open` returns the very object.
 
     Args:
@@ -56,7 +56,7 @@ class Parcel:
         return pickle.loads(self._body)
 
     def arrived(self, fds: list[int]) -> None:
-        """Take its file from the descriptors that came with the shipment."""
+        """Take its file from the descriptors that came with the payload."""
         if self.number >= 0:
             self._view = mapped(fds[self.number], private=True)
 
@@ -70,35 +70,35 @@ class Parcel:
             file.close()
 
 
-class Shipment(dict[int, Any]):
-    """A request's payload, slot -> order, and the parcels that its orders hold.
+class Payload(dict[int, Any]):
+    """A request's payload, slot -> order, and the broadcasts that its orders hold.
 
     Attributes:
         files: descriptors that go along.
     """
 
-    def __init__(self, orders: dict[int, Any], parcels: list[Parcel]) -> None:
-        """Packs the parcels."""
+    def __init__(self, orders: dict[int, Any], broadcasts: list[Broadcast]) -> None:
+        """Packs the broadcasts."""
         super().__init__(orders)
-        self.parcels = parcels
+        self.broadcasts = broadcasts
         self.files: tuple[int, ...] = ()
-        for parcel in parcels:
-            parcel.pack()
-            parcel.number = -1
-            if parcel.file is not None:
-                file = parcel.file.fileno()
+        for broadcast in broadcasts:
+            broadcast.pack()
+            broadcast.number = -1
+            if broadcast.file is not None:
+                file = broadcast.file.fileno()
                 if file not in self.files:
                     self.files += (file,)
-                parcel.number = self.files.index(file)
+                broadcast.number = self.files.index(file)
 
     def arrived(self, fds: list[int]) -> None:
         """The files are here; each is mapped and its descriptor closed."""
         try:
-            for parcel in self.parcels:
-                parcel.arrived(fds)
+            for broadcast in self.broadcasts:
+                broadcast.arrived(fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
 
-__all__ = ["Parcel", "Shipment"]
+__all__ = ["Broadcast", "Payload"]
