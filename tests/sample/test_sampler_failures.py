@@ -30,7 +30,6 @@ from treadle import (
     WorkerFactory,
     WorkersLost,
 )
-from treadle.pool.calls import Ready
 from treadle.pool.life import State
 from treadle.sample import pool_sampler
 from treadle.sample.contract import BadStep
@@ -312,11 +311,10 @@ def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> Non
         os.kill(pid, signal.SIGKILL)
         sampler.obtain_samples(0, 1, None)
         pool = sampler._group.pool
-        while not any(member.state is State.STARTING for member in pool.members):
+        while not any(member.restarts for member in pool.members):
             sampler.obtain_samples(0, 1, None)  # until the death is noticed
-        news: list[Any] = []
-        while not any(isinstance(event, Ready) for event in news):
-            pool.calls.poll(None, news.append)  # as where this came together with the last episodes of a sampling
+        while any(member.state is State.STARTING for member in pool.members):
+            pool.calls.poll(0.1, lambda event: None)  # as where it came together with the last episodes of a sampling
         infos = sampler.obtain_exact_episodes(1, None).agent_infos
         assert len(set(infos["pid"].tolist()) - {pid}) == 2
         assert set(infos["gain"].tolist()) == {5.0}
