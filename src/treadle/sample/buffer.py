@@ -140,7 +140,7 @@ class Recorder:
 
     Attributes:
         length: steps taken so far in the episode at hand.
-        last: the latest observation, once `play` has ended.
+        last, final_info: the latest observation and info, once `play` has ended.
         asking, action: was `play` asking the policy by itself when it raised, and the latest action that it had.
         meets: see `play`; 0: it does not.
     """
@@ -158,6 +158,7 @@ class Recorder:
         self._keep_info, self._keep_policy_info = keep_info, keep_policy_info
         self.length = 0
         self.last: Any = None
+        self.final_info: dict[str, Any] = {}
         self.asking, self.action = False, None
 
     def lend(self, lender: Lender | None) -> None:
@@ -246,7 +247,7 @@ class Recorder:
                 row += 1
                 if terminated or truncated or row >= end:
                     length = row - base
-                    self.last = observation
+                    self.last, self.final_info = observation, info
                     ends = flag("terminated", terminated, length), flag("truncated", truncated, length)
                     self.length = length
                     return ends
@@ -309,6 +310,7 @@ class EpisodeBuffer(Recorder):
             ends[1],
             () if self._keep_info is None else (self._first_info, *dense(self._infos, steps)),
             tuple(dense(self._policy_infos, steps)) if self._policy_speaks else (),
+            self.final_info,
         )
 
 
