@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost, Order
 from treadle.pool.failure import Policy
-from treadle.pool.ground import share_of
+from treadle.pool.layout import share_of
 from treadle.pool.life import ALIVE
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
+from treadle.pool.worker import Worker
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 
 
-def orders_of(members: Sequence[Member], asked: dict[int, Any]) -> list[Order]:
+def orders_of(members: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
     """What each member is sent when slots are asked (slot -> order)."""
     mine = [(member, {slot: asked[slot] for slot in member.slots if slot in asked}) for member in members]
     return [(member, orders, tuple(orders)) for member, orders in mine if orders]
 
 
-def step_orders(members: Sequence[Member], mailed: Mailed | None) -> list[Order]:
+def step_orders(members: Sequence[Worker], mailed: Mailed | None) -> list[Order]:
     """What each member is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
     orders: list[Order] = []
     for member in members:
@@ -79,7 +79,7 @@ class Flight:
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
     news: dict[int, News] = field(default_factory=dict)
-    _given_up: list[Member] = field(default_factory=list)
+    _given_up: list[Worker] = field(default_factory=list)
     _failures: list[WorkerError] = field(default_factory=list)
     _cut_short: set[int] = field(default_factory=set)
     _spoiled: set[int] = field(default_factory=set)

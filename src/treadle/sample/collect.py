@@ -23,9 +23,9 @@ from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import Policy
-from treadle.pool.member import Member
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Progress, Standing
 from treadle.sample import failed
@@ -184,7 +184,7 @@ class Collection:
             if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
                 self._send(member, [])
 
-    def _next(self, member: Member, held: int) -> list[int]:
+    def _next(self, member: Worker, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
         schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
         suspects = self._suspects.get(member.index)
@@ -208,7 +208,7 @@ class Collection:
             found.append(index)
         return found
 
-    def _send(self, member: Member, indices: list[int]) -> None:
+    def _send(self, member: Worker, indices: list[int]) -> None:
         order = RolloutOrder(self._root, tuple(indices), 1 if member.restarts else BATCH, self._skipping.skip)
         self._dealt[member.index] += indices
         self.calls.submit(member, Op.STREAM, dict.fromkeys(member.slots, order), member.slots, order)
@@ -222,7 +222,7 @@ class Collection:
         worker, mine = member.index, self._dealt[member.index]
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
-            error = failure.task_error(raised, slot, member.shown, member.worker.pid)
+            error = failure.task_error(raised, slot, member.shown, member.pid)
             self._raised(failed.raised(error, self._root, finished), member)
         found: list[tuple[int, int, Any]] = []
         for slot, ready in extras.infos.items():
@@ -233,7 +233,7 @@ class Collection:
                     continue
                 mine.remove(index)
                 if not length:
-                    error = failure.task_error(result.raised, slot, member.shown, member.worker.pid)
+                    error = failure.task_error(result.raised, slot, member.shown, member.pid)
                     self._skip(index, failed.raised(error, self._root, finished))
                 elif self.schedule.finish(index, length):
                     self.tally.steps += length
@@ -243,7 +243,7 @@ class Collection:
                     found.append((index, length, result))
         return found
 
-    def _raised(self, error: CollectionFailed, member: Member) -> None:
+    def _raised(self, error: CollectionFailed, member: Worker) -> None:
         """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
         index = error.where.episode
         if error.where.phase in SKIPPED:
@@ -251,7 +251,7 @@ class Collection:
         if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
             raise error
         self._out.add(member.index)
-        member.worker.stop(self.calls.last_id)  # what it was to make after that nobody needs
+        member.stop(self.calls.last_id)  # what it was to make after that nobody needs
         if self._failure is None:
             self._deadline = time.monotonic() + SETTLE
         if self._failure is None or index < self._failure[0]:
@@ -266,7 +266,7 @@ class Collection:
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 
-    def _blame(self, member: Member, error: WorkerError) -> bool:
+    def _blame(self, member: Worker, error: WorkerError) -> bool:
         """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
         episode is guilty when it is the first that a worker plays."""
         worker, mine = member.index, self._dealt[member.index]
@@ -350,7 +350,7 @@ class Collection:
         for member in self.pool.members:
             if member.index in asked:
                 self.calls.submit(member, Op.CALL, {member.slots[0]: ("shares", (), {})}, member.slots, SHARES)
-        while asked and self.calls.poll(self.pool.close_timeout, hear):
+        while asked and self.calls.poll(self.pool.options.close_timeout, hear):
             continue
         return found
 

@@ -27,9 +27,9 @@ from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
 from treadle.vector.infos import FINALS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
@@ -49,20 +49,17 @@ class PartialBatches:
     """
 
     def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
-        ground = pool.grounding
-        assert ground.arena is not None
-        assert ground.fields is not None
-        assert ground.leases is not None
-        self._pool, self._calls, self._lockstep, self._leases = pool, pool.calls, lockstep, ground.leases
+        memory = lockstep.memory
+        self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size = batch_size
-        self._block = ground.leases.take()
-        ground.leases.pin(self._block)  # nobody else's from now on
-        block = ground.fields.blocks[self._block]
-        self._rows = [None if f is None else ground.arena.array(f) for f in block.observations]
-        self._finals = [None if f is None else ground.arena.array(f) for f in block.finals]
-        self._rewards, self._valid = ground.arena.array(block.rewards), ground.arena.array(block.valid)
-        self._ends = ground.arena.array(block.terminated), ground.arena.array(block.truncated)
-        self._actions = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
+        self._block = memory.buffers.take()
+        memory.buffers.pin(self._block)  # nobody else's from now on
+        block = memory.fields.blocks[self._block]
+        self._rows = memory.arrays(block.observations)
+        self._finals = memory.arrays(block.finals)
+        self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
+        self._ends = memory.array(block.terminated), memory.array(block.truncated)
+        self._actions = memory.arrays(memory.fields.actions)
         self._writers: dict[int, tuple[Any, list[np.ndarray | None]]] = {}
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
         self._ready: deque[int] = deque()
@@ -169,12 +166,12 @@ class PartialBatches:
                 self._calls.submit(member, op, payload, group, self, self._block)
                 self._state[group] = OUT
 
-    def _takes_long(self, member: Member) -> bool:
+    def _takes_long(self, member: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
         steps = self._steps.get(member.index, 0)
-        if not steps or member.worker.line is None:
+        if not steps or member.line is None:
             return False
-        return bool(member.worker.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
+        return bool(member.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -187,13 +184,13 @@ class PartialBatches:
             if isinstance(event.error, WorkerTimeout) or event.calls:
                 self._errors.append(event.error)
 
-    def _arrived(self, member: Member, slots: tuple[int, ...], extras: Extras | None) -> None:
+    def _arrived(self, member: Worker, slots: tuple[int, ...], extras: Extras | None) -> None:
         self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
         raised = extras.raised if extras is not None else {}
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.worker.pid))
+                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.pid))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)
