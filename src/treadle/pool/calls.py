@@ -145,6 +145,10 @@ class Calls:
         """The requests of a tag that have yet to be answered."""
         return [call for call in self._open.values() if call.tag is tag]
 
+    def awaits(self, tag: Any) -> bool:
+        """Is anything of a tag awaited?"""
+        return any(call.tag is tag for call in self._open.values())
+
     def submit(self, member: Worker, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
         """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
         self.submit_all(op, [(member, payload, tuple(slots))], tag, block)

@@ -74,7 +74,7 @@ class PartialBatches:
     @property
     def open(self) -> bool:
         """Is anything out, ready, or yet to be raised?"""
-        return bool(self._calls or self._ready or self._errors)
+        return bool(self._ready or self._errors or self._calls.awaits(self))
 
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
@@ -119,7 +119,7 @@ class PartialBatches:
             self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
-        while not self._errors and self._calls and len(self._ready) < least:
+        while not self._errors and len(self._ready) < least and self._calls.awaits(self):
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if not self._calls.poll(left, self._note) and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
