@@ -339,6 +339,7 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
         write_between_markers(page, "new")
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_per_contestant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "measures.json"
     options = ["--contestants", "limit,sync,treadle serial", "--rounds", "2", "--seconds", "0.1", "--json", str(kept)]

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 BACKSTOP = "BACKSTOP_SECONDS = 30.0"
 
@@ -20,6 +22,7 @@ def session(folder: Path, backstop: float, tests: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_a_limit_ends_its_own_test_and_not_the_run(tmp_path: Path) -> None:
     done = session(
         tmp_path,

@@ -159,10 +159,20 @@ class GlobalState:
     """
 
     def __init__(self) -> None:
-        self._python, self._legacy = random.getstate(), np.random.get_state()
+        self._python = random.getstate()
+        self._legacy: Any = np.random.get_state()
         torch: Any = sys.modules.get("torch")
         self._cpu = torch.get_rng_state() if torch is not None else None
         self._gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+
+    def same(self, other: GlobalState) -> bool:
+        """Has nobody drawn between the two moments? As far as the processor's generators go."""
+        mine, theirs = (
+            (state._python, state._legacy[0], state._legacy[1].tobytes(), *state._legacy[2:]) for state in (self, other)
+        )
+        torch: Any = sys.modules.get("torch")
+        tensors = self._cpu is not None and other._cpu is not None
+        return mine == theirs and (not tensors or bool(torch.equal(self._cpu, other._cpu)))
 
     def restore(self) -> None:
         """Put the generators back to that moment."""
@@ -183,21 +193,27 @@ class OwnGlobals:
     """
 
     def __init__(self, state: GlobalState | None = None) -> None:
-        self._state = state
+        self.state = state
 
     def run(self, items: Iterator[T]) -> Iterator[T]:
         """The items, none of them None. The caller has its own generators back whenever it has the word."""
         while True:
-            with keep_globals():
-                if self._state is not None:
-                    self._state.restore()
-                try:
-                    item = next(items, None)
-                finally:
-                    self._state = GlobalState()
+            with self.turn():
+                item = next(items, None)
             if item is None:
                 return
             yield item
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The block runs with these generators; then the caller has its own back."""
+        with keep_globals():
+            if self.state is not None:
+                self.state.restore()
+            try:
+                yield
+            finally:
+                self.state = GlobalState()
 
 
 @contextmanager

@@ -13,6 +13,11 @@ from command import ZOO, at_once, one_line, run_hash, run_hashes, summary, tread
 from treadle import seeding
 
 
+def also(case: object) -> object:
+    """A case that repeats in another form what a quick one shows."""
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 def fragile(gate: Path, *arguments: object) -> tuple[object, ...]:
     kwargs = json.dumps({"mended": str(gate)})
     return "collect", f"{ZOO}:Fragile", "--env-kwargs", kwargs, "--max-skipped", "50%", "--on-error", "skip", *arguments
@@ -82,7 +87,7 @@ def test_what_was_left_out_stays_so_until_it_is_to_be_tried_again(tmp_path: Path
     assert "nothing to do" in again.stdout
 
 
-@pytest.mark.parametrize("format", ["hdf5", "npz"])
+@pytest.mark.parametrize("format", ["hdf5", also("npz")])
 def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(format: str, tmp_path: Path) -> None:
     from treadle.record.merge import load
 
@@ -107,7 +112,7 @@ def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(for
     assert "nothing to do" in again.stdout
 
 
-@pytest.mark.parametrize("content", [None, "", '{"total_episodes": 9', "[]"])
+@pytest.mark.parametrize("content", [also(None), also(""), '{"total_episodes": 9', also("[]")])
 def test_a_dataset_that_is_not_described_is_put_together_again(content: str | None, tmp_path: Path) -> None:
     """Minari could not load it, and the run was called complete."""
     out = tmp_path / "o"
@@ -151,7 +156,7 @@ def files(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
-@pytest.mark.parametrize("case", GROWING)
+@pytest.mark.parametrize("case", [case if case in ("steps", "npz") else also(case) for case in GROWING])
 def test_a_complete_run_grows_and_ends_with_the_same_bytes(case: str, tmp_path: Path) -> None:
     play, amount, less, more = GROWING[case]
     out = tmp_path / "o"
@@ -193,7 +198,7 @@ def test_an_unfinished_run_grows_too(tmp_path: Path) -> None:
     assert "nothing to do" in treadle(*play, "--episodes", 12, "--resume").stdout
 
 
-@pytest.mark.parametrize("format", ["hdf5", "npz"])
+@pytest.mark.parametrize("format", ["hdf5", also("npz")])
 def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_path: Path) -> None:
     gate, out = tmp_path / "gate", tmp_path / "o"
     play = (*fragile(gate, "--episodes", 20), "--out", out, "--format", format, "--verify", 0)
@@ -216,7 +221,7 @@ def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_pat
     assert "nothing to do" in treadle(*play, "--resume", "--retry-skipped").stdout
 
 
-@pytest.mark.parametrize("damage", ["gone", "short", "foreign"])
+@pytest.mark.parametrize("damage", [also("gone"), "short", also("foreign")])
 def test_a_run_that_cannot_be_taken_apart_is_made_again(damage: str, tmp_path: Path) -> None:
     out, other = tmp_path / "o", tmp_path / "other"
     play = (f"{ZOO}:Walk", "--out", out)

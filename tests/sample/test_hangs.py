@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from treadle import seeding
-from treadle.pool import dispatch
+from treadle.pool import calls
 from treadle.sample.collect import CollectionFailed, collect
 from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
@@ -84,7 +84,7 @@ def test_an_episode_that_always_hangs_ends_the_run() -> None:
 def test_without_a_limit_it_is_said_once(
     backend: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dispatch, "STILL_WAITING", 0.2)
+    monkeypatch.setattr(calls, "STILL_WAITING", 0.2)
     with caplog.at_level(logging.WARNING, "treadle"):
         made = list(collect(lambda: Walk(None, 1.0), episodes=8, workers=2, backend=backend))
     assert len(made) == 8

@@ -53,7 +53,13 @@ def cases(names: Iterable[str], *counts: int) -> Any:
     return pytest.mark.parametrize(
         ("name", "setup", "count"),
         [
-            pytest.param(name, setup, count, id=f"{name}-{show(setup)}-{count}")
+            pytest.param(
+                name,
+                setup,
+                count,
+                id=f"{name}-{show(setup)}-{count}",
+                marks=pytest.mark.slow if name == "pong" and setup is SETUPS[5] else (),
+            )
             for name in names
             for setup in SETUPS
             for count in counts

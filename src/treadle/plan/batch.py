@@ -37,7 +37,6 @@ from treadle.plan.work import (
 from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
 from treadle.pool.failure import Policy
-from treadle.pool.interrupts import Later
 from treadle.pool.life import State
 
 OBSERVATIONS = (None, "last", "all")
@@ -82,14 +81,6 @@ class RolloutBatch:
         return len(self.lengths)
 
 
-@dataclass(eq=False)
-class _Lent:
-    """Rows of the store for the states that a batch leads to, until they have handles. `writers`: None: not sent."""
-
-    rows: list[int]
-    writers: Span | None = None
-
-
 class BatchEnv:
     """Several external processes as one environment that steps batches.
 
@@ -122,7 +113,6 @@ class BatchEnv:
         self._pools = list(dict.fromkeys(workers for workers, _ in self._lanes))
         self._store_bytes, self._state_bytes = store_bytes, state_bytes
         self._store: Store | None = None
-        self._lent: list[_Lent] = []
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
@@ -149,9 +139,9 @@ class BatchEnv:
     ) -> tuple[Any, ...]:
         """A batch of steps; see `VectorizedEnv.step_batch`."""
         items = items_of(actions, states, dt, return_state, repeat)
-        dones, rows = self._run(items, None)
-        if items.return_state == HANDLE:
-            return self._handles(rows), *columns(dones, False)
+        dones, handles = self._run(items, None)
+        if handles is not None:
+            return handles, *columns(dones, False)
         return columns(dones, bool(items.return_state))
 
     def rollouts(self, items: Items, observations: str | None) -> RolloutBatch:
@@ -160,26 +150,25 @@ class BatchEnv:
             raise UsageError(f"observations must be None, 'last' or 'all', got {observations!r}")
         if items.states is None:
             raise UsageError("rollouts begin in states: give one for each item")
-        dones, rows = self._run(items, observations or "none")
+        dones, states = self._run(items, observations or "none")
         longest = max(done.rewards.shape[1] for done in dones)
         rewards = np.concatenate([np.pad(d.rewards, ((0, 0), (0, longest - d.rewards.shape[1]))) for d in dones])
         seen: Any = None
         if observations is not None:
             seen = joined(dones, "observations")
             seen = stacked(seen) if observations == "last" else seen
-        states: list[Any] | None = None
-        if items.return_state:
-            states = self._handles(rows) if items.return_state == HANDLE else joined(dones, "states")
+        if items.return_state is True:
+            states = joined(dones, "states")
         lengths, terminated, truncated = (np.array(joined(dones, p)) for p in ("lengths", "terminals", "truncateds"))
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
-    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[int]]:
-        """What came of the chunks, in order, and the rows of the store with the states that they led to."""
+    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[Any] | None]:
+        """What came of the chunks, in order, and handles of the states that they led to, if those were asked for."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
-        rows, targets, store = self._rows(items), [], self._store
+        rows, store, taken = self._rows(items), self._store, None
         if items.return_state == HANDLE:
             store = self._open_store(None if not given or rows is not None else items.states[0])  # type: ignore[index]
-            targets = self._take_rows(store, n)
+            taken = store.take(n)
         what = "steps" if rollout is None else "rollouts"
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
         works: list[Work] = []
@@ -191,9 +180,10 @@ class BatchEnv:
                 work.rows = rows[work.base : end]
             elif items.states is not None:
                 work.states = packed(items.states[work.base : end])
-            if targets:
-                work.targets = targets[lo:hi]
-            work.store = None if store is None or (rows is None and not targets) else store.map
+            if taken is not None:
+                work.targets = taken.rows[lo:hi]
+            if store is not None and (rows is not None or taken is not None):
+                work.store = store.states
             work.rollout = rollout
             works.append(work)
         each = (what, items.return_state is True)
@@ -202,24 +192,25 @@ class BatchEnv:
         span = Span(self._pools[0].pool)
         if buffer is not None:
             buffer.writers = span
-        if targets:
-            self._lent[-1].writers = span
+        if taken is not None:
+            taken.writers = span
         try:
-            dones, by = self._scatter(works, given)
+            answers = self._scatter(works, given)
         finally:
             span.end()
-        if buffer is not None:
-            for done in dones:
-                _take_out(buffer, done)
-        for done, (workers, slot) in zip(dones, by, strict=True):
+        took, room, dones = 0.0, 0.0, []
+        for future, work in zip(answers, works, strict=True):
+            done = future.value
             if done.failed is not None:
-                workers.raise_failed(slot, *done.failed, n)
-        took, room = 0.0, 0.0
-        for done, work in zip(dones, works, strict=True):
+                item, raised = done.failed
+                future.workers.raise_failed(future.slot, item, raised, n)
+            if buffer is not None:
+                _take_out(buffer, done)
+            dones.append(done)
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
-        return dones, targets
+        return dones, None if taken is None or store is None else store.handles(taken)
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
         """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
@@ -242,15 +233,15 @@ class BatchEnv:
                 work.region = Region(buffer.segment, buffer.segments, start, end)
         return buffer
 
-    def _scatter(self, works: list[Work], given: bool) -> tuple[list[Done], list[tuple[Workers, int]]]:
-        """Have the chunks done; returns what came of each, in order, and who did it.
+    def _scatter(self, works: list[Work], given: bool) -> list[Future]:
+        """Have the chunks done; returns each one's answer, in order.
 
         `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
         Raises WorkerError when a worker fails; all other answers have come by then.
         """
         todo, load = deque(range(len(works))), [0] * len(self._lanes)
         out: dict[int, tuple[Future, int]] = {}  # chunk -> its future, and whose of the lanes it is
-        done: dict[int, tuple[Done, tuple[Workers, int]]] = {}
+        answered: dict[int, Future] = {}
         error: BaseException | None = None
         while out or (todo and error is None):
             while todo and error is None and not (self._blocking and out):
@@ -273,7 +264,7 @@ class BatchEnv:
             del out[index]
             load[at] -= 1
             if future.error is None:
-                done[index] = future.value, self._lanes[at]
+                answered[index] = future
             elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
                 if work.region is not None:  # what comes back goes by message: somebody may still write there
@@ -286,8 +277,7 @@ class BatchEnv:
                 raise error
             finally:
                 del error  # its traceback knows this frame: together they would hold the batch, handles and all
-        dones, by = zip(*map(done.__getitem__, range(len(works))), strict=True)
-        return list(dones), list(by)
+        return list(map(answered.__getitem__, range(len(works))))
 
     def _next_lane(self, load: list[int], waiting: bool) -> int | None:
         """Who takes requests and has least to do; None when all have enough.
@@ -312,15 +302,15 @@ class BatchEnv:
         """Put a state into the store. Raises UsageError for None, and StoreFull."""
         if state is None:
             raise UsageError("None is no state: give one that get_state(), reset() or step() returned")
-        rows = self._take_rows(store := self._open_store(state), 1)
-        store.map.write(rows[0], state)
-        (handle,) = self._handles(rows)
+        store = self._open_store(state)
+        taken = store.take(1)
+        store.states.write(taken.rows[0], state)
+        (handle,) = store.handles(taken)
         return handle
 
     @property
     def free_handles(self) -> int | None:
         """How many more states the store takes; None before the first handle."""
-        self._reclaim()
         return None if self._store is None else self._store.free
 
     def _rows(self, items: Items) -> list[int] | None:
@@ -342,27 +332,6 @@ class BatchEnv:
                 raise FreedHandle(f"item {index * items.repeat}: {error}") from None
         return rows
 
-    def _take_rows(self, store: Store, count: int) -> list[int]:
-        self._reclaim()
-        with Later():
-            rows = store.take(count)
-            self._lent.append(_Lent(rows))
-        return rows
-
-    def _reclaim(self) -> None:
-        """Have the rows of batches that failed or were cut short back, once nobody writes to them any more."""
-        with Later():
-            for lent in [each for each in self._lent if each.writers is None or each.writers.over]:
-                self._lent.remove(lent)
-                if self._store is not None:
-                    self._store.give_back(lent.rows)
-
-    def _handles(self, targets: list[int]) -> list[Any]:
-        assert self._store is not None
-        with Later():
-            self._lent = [lent for lent in self._lent if lent.rows is not targets]
-            return [StateHandle(self._store, row) for row in targets]
-
     def _open_store(self, first: Any) -> Store:
         if self._store is None:
             if len(self._pools) > 1:
@@ -378,11 +347,7 @@ class BatchEnv:
 
     def sync_states(self, state: Any, blocking: bool = True) -> None:
         """Put every environment into one state. All have it when this returns; `blocking`: one after the other."""
-        if blocking:
-            for env in self._envs:
-                env.set_state(state)
-            return
-        _results([env.set_state(state, blocking=False) for env in self._envs])
+        _results([env.set_state(state, blocking=blocking) for env in self._envs])
 
     def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> tuple[np.ndarray, ...]:
         """Reset all environments, or some.
@@ -395,11 +360,7 @@ class BatchEnv:
         for index in chosen:
             if not -len(self._envs) <= index < len(self._envs):
                 raise IndexError(f"there is no process {index} to reset: there are {len(self._envs)}")
-        if self._blocking:
-            results = [self._envs[index].reset(return_states=return_states) for index in chosen]
-        else:
-            futures = [self._envs[index].reset(return_states=return_states, blocking=False) for index in chosen]
-            results = _results(futures)
+        results = _results([self._envs[i].reset(return_states=return_states, blocking=self._blocking) for i in chosen])
         *states, observations, infos = zip(*results, strict=True)
         return *(_array(list(column)) for column in states), np.stack(observations), _array(list(infos), loose=True)
 
@@ -465,12 +426,12 @@ def _take_out(buffer: ArenaBuffer, done: Done) -> None:
         done.observations = buffer.array(shape, dtype, at, LENT)
 
 
-def _results(futures: list[Future]) -> list[Any]:
-    """All answers, when all have come; raises the first error then."""
-    for error in [future.exception() for future in futures]:
-        if error is not None:
-            raise error
-    return [future.result() for future in futures]
+def _results(answers: list[Any]) -> list[Any]:
+    """All answers, futures or here already; raises the first error when all have come."""
+    for answer in answers:
+        if isinstance(answer, Future):
+            answer.exception()
+    return [answer.result() if isinstance(answer, Future) else answer for answer in answers]
 
 
 def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:

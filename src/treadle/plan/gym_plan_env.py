@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
 from treadle.plan.env import PROCESSES, PlanEnv, overrides
-from treadle.plan.stepping import Walk, plain
+from treadle.plan.stepping import Steps, plain
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
@@ -241,27 +241,25 @@ class GymPlanEnv(PlanEnv):
         image = self._seen()
         return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
 
-    def plain_walk(self, wanted: bool, kind: str | None = None) -> Walk | None:
+    def plain_walk(self, wanted: bool) -> Steps | None:
         """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
         own = not STEPPED.isdisjoint(self.__dict__) or overrides(self, GymPlanEnv, STEPPED)
         if own or self._processes or self._return_image:
             return None
         keeper = self._kept()
         fixed = keeper.fixed
+        put_state, take_state = (keeper.put, keeper.take) if fixed else (keeper.set, keeper.get)
 
         def put(state: Any) -> None:
             if type(state) is EnvState:
-                (keeper.put if fixed else keeper.set)(state)
+                put_state(state)
             else:
                 self.set_state(state)
 
-        raw = fixed and kind == keeper.kind and not self.STATE_IS_ARRAY
         take: Any = None
         if wanted:
-            plainly = keeper.take if fixed else keeper.get
-            take = keeper.take_data if raw else self.get_state if self.STATE_IS_ARRAY else plainly
-        steps = plain(self.gym_env, self.frameskip, keeper.put_data if raw else put, take, self.run_autoreset)
-        return Walk(steps, raw)
+            take = self.get_state if self.STATE_IS_ARRAY else take_state
+        return plain(self.gym_env, self.frameskip, put, take, self.run_autoreset)
 
     def get_state(self) -> Any:
         """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""

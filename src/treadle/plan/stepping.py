@@ -11,7 +11,7 @@ out where no wrapper could have looked at it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
@@ -32,13 +32,6 @@ def told(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
     return {**own_names(info, frozenset(ours), "env"), **ours}
 
 
-class Walk(NamedTuple):
-    """What steps an environment, a row for each action."""
-
-    steps: Steps
-    raw: bool = False  # do states go in and come out as the bytes of an `EnvState`?
-
-
 BLIND = frozenset(  # wrappers that do not look at observations (the checker: after its first steps)
     {
         "gymnasium.wrappers.common.TimeLimit",
@@ -49,15 +42,10 @@ BLIND = frozenset(  # wrappers that do not look at observations (the checker: af
 DRAWN = "ale_py.env.AtariEnv"
 
 
-def walking(env: Any, wanted: bool, kind: str | None = None) -> Walk:
-    """What steps an environment, as `PlanEnv.step` does.
-
-    Args:
-        wanted: are states to be returned?
-        kind: all states are `EnvState`s of this kind, and can be had as bytes; None: they may be anything.
-    """
+def walking(env: Any, wanted: bool) -> Steps:
+    """What steps an environment, as `PlanEnv.step` does. `wanted`: are states to be returned?"""
     plain = getattr(env, "plain_walk", None)
-    found: Walk | None = None if plain is None else plain(wanted, kind)
+    found: Steps | None = None if plain is None else plain(wanted)
     if found is not None:
         return found
     step = env.step
@@ -67,7 +55,7 @@ def walking(env: Any, wanted: bool, kind: str | None = None) -> Walk:
             row = step(action=action, state=state, dt=dt, return_state=wanted)
             yield row if wanted else (None, *row)
 
-    return Walk(steps)
+    return steps
 
 
 def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[], Any] | None, reset: Any) -> Steps:

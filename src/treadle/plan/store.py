@@ -12,48 +12,43 @@ reads it? Any worker that is asked to begin there, while the caller holds the ha
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from treadle.errors import FreedHandle, StoreFull
-from treadle.pool.arena import Arena, Field, view
+from treadle.pool.arena import Arena
+from treadle.pool.buffers import ArenaBuffer, Region, Span
+from treadle.pool.interrupts import Later
 from treadle.states.state import EnvState
 
 STORE_BYTES = 64 * 2**20
 SPARE = 1.5  # a row is so many times as large as the first state
 LEAST = 256
 UNIT = 64
+LENGTH = 8  # bytes
 
 
-class StoreMap:
-    """A store as a worker (or the caller) sees it. Pickled, it says where the store lies; `opened` maps it there.
+class StateRows:
+    """A store as a worker (or the caller) sees it: `count` rows of `size` bytes, after as many lengths.
+
+    Pickled, it says where the store lies; `opened` finds it there.
 
     A row's length tells what lies in it: above zero the bytes of an `EnvState` of the store's `kind`, below zero
     anything else, pickled.
     """
 
-    def __init__(
-        self, rows: Field, lengths: Field, segments: list[tuple[int, int]], arena: Arena | None, kind: str
-    ) -> None:
-        self._fields = rows, lengths
-        self._segments = segments
-        self._count, self._size = rows.shape
-        self._kind = kind
+    def __init__(self, region: Region, count: int, size: int, kind: str, memory: Any = None) -> None:
+        self._region, self._count, self._size, self._kind = region, count, size, kind
         self._rows: Any = None
-        if arena is not None:
-            self._rows, self._lengths = view(arena.array(rows).reshape(-1)), view(arena.array(lengths))
+        if memory is not None:
+            self._lengths, self._rows = memory[: count * LENGTH].cast("q"), memory[count * LENGTH :]
 
-    @property
-    def where(self) -> Field:
-        """Where its rows lie: what tells stores apart."""
-        return self._fields[0]
-
-    def opened(self, arena: Arena | None) -> StoreMap:
+    def opened(self, memory_of: Callable[[Region], Any]) -> StateRows:
         """The same store in this process."""
         if self._rows is not None:
             return self
-        assert arena is not None
-        arena.join(self._segments)
-        return StoreMap(*self._fields, self._segments, arena, self._kind)
+        return StateRows(self._region, self._count, self._size, self._kind, memory_of(self._region))
 
     def read(self, row: int) -> Any:
         """The state in a row."""
@@ -62,31 +57,10 @@ class StoreMap:
             return EnvState(self._kind, self._rows[start : start + length].tobytes())
         return pickle.loads(self._rows[start : start - length])
 
-    @property
-    def kind(self) -> str:
-        """Of what states the bytes are written as they are."""
-        return self._kind
-
-    def all_raw(self, rows: list[int]) -> bool:
-        """Do the bytes of `kind`'s states lie in all of these rows?"""
-        lengths = self._lengths
-        return all(lengths[row] > 0 for row in rows)
-
-    def read_data(self, row: int) -> bytes:
-        """The bytes in a row of which `all_raw` is true."""
-        start = row * self._size
-        return self._rows[start : start + self._lengths[row]].tobytes()
-
     def write(self, row: int, state: Any) -> None:
         """Put a state into a row. Raises StoreFull when it is larger than that."""
         raw = type(state) is EnvState and state.kind == self._kind and len(state.data) > 0
-        self._write(row, state.data if raw else pickle.dumps(state, 5), raw)
-
-    def write_data(self, row: int, data: bytes) -> None:
-        """The same for the bytes of a state of `kind`; not for none at all."""
-        self._write(row, data, True)
-
-    def _write(self, row: int, data: bytes, raw: bool) -> None:
+        data = state.data if raw else pickle.dumps(state, 5)
         size = len(data)
         if size > self._size:
             raise StoreFull(
@@ -100,7 +74,19 @@ class StoreMap:
         self._lengths[row] = size if raw else -size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoreMap, (*self._fields, self._segments, None, self._kind)
+        return StateRows, (self._region, self._count, self._size, self._kind)
+
+
+@dataclass(eq=False)
+class Taken:
+    """Rows for the states that a batch leads to, until they have handles.
+
+    Attributes:
+        writers: the batch's requests; None: they were not sent.
+    """
+
+    rows: list[int]
+    writers: Span | None = None
 
 
 class Store:
@@ -118,32 +104,49 @@ class Store:
             state_bytes = max(LEAST, int(len(pickle.dumps(first, 5)) * SPARE))
         row = -(-state_bytes // UNIT) * UNIT
         count = max(1, store_bytes // row)
-        plan = arena.plan()
-        rows, lengths = plan.add("u1", (count, row)), plan.add("i8", (count,))
-        arena.grow(plan)
+        buffer = ArenaBuffer(arena, count * (LENGTH + row))
         kind = first.kind if type(first) is EnvState else ""
-        self.map = StoreMap(rows, lengths, list(arena.segments), arena, kind)
+        region = Region(buffer.segment, buffer.segments, 0, buffer.nbytes)
+        self.states = StateRows(region, count, row, kind, buffer.memory)
         self.row_bytes, self.rows = row, count
         self._free = list(range(count - 1, -1, -1))
+        self._taken: list[Taken] = []
         self.closed = False
 
     @property
     def free(self) -> int:
         """Rows that are not taken."""
+        self._reclaim()
         return len(self._free)
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int) -> Taken:
         """Rows for so many states. Raises StoreFull."""
-        if count > len(self._free):
+        if count > self.free:
             raise StoreFull(
                 f"the store of states has {len(self._free)} free rows of {self.rows} (each {self.row_bytes} bytes), "
                 f"and {count} are needed: let go of handles, or make it larger (store_bytes=)",
                 rows=self.rows,
                 row_bytes=self.row_bytes,
             )
-        cut = len(self._free) - count
-        rows, self._free[cut:] = self._free[cut:][::-1], []
-        return rows
+        with Later():
+            cut = len(self._free) - count
+            taken = Taken(self._free[cut : cut + count][::-1])
+            self._taken.append(taken)
+            del self._free[cut : cut + count]  # not up to the end: a handle may have gone meanwhile
+        return taken
+
+    def handles(self, taken: Taken) -> list[StateHandle]:
+        """Handles of rows that were taken and written."""
+        with Later():
+            self._taken.remove(taken)
+            return [StateHandle(self, row) for row in taken.rows]
+
+    def _reclaim(self) -> None:
+        """Have the rows of batches that failed or were cut short back, once nobody writes to them any more."""
+        with Later():
+            for taken in [each for each in self._taken if each.writers is None or each.writers.over]:
+                self._taken.remove(taken)
+                self.give_back(taken.rows)
 
     def give_back(self, rows: list[int]) -> None:
         """Rows that nobody needs any more."""
@@ -173,7 +176,7 @@ class StateHandle:
 
     def fetch(self) -> Any:
         """The state itself, copied out of the store. Raises FreedHandle."""
-        return self._store.map.read(self.row_in(self._store))
+        return self._store.states.read(self.row_in(self._store))
 
     def free(self) -> None:
         """Give the row back now. Idempotent; using the handle afterwards is an error."""
@@ -202,4 +205,4 @@ def fetched(state: Any) -> Any:
     return state.fetch() if isinstance(state, StateHandle) else state
 
 
-__all__ = ["StateHandle", "Store", "StoreMap", "fetched"]
+__all__ = ["StateHandle", "StateRows", "Store", "fetched"]

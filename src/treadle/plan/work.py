@@ -21,7 +21,7 @@ import numpy as np
 
 from treadle.plan.arguments import HANDLE
 from treadle.plan.stepping import walking
-from treadle.plan.store import StoreMap
+from treadle.plan.store import StateRows
 from treadle.pool.arena import Arena
 from treadle.pool.buffers import Region
 from treadle.pool.line import ITEM
@@ -114,7 +114,7 @@ class Work:
     base: int = 0
     rows: list[int] | None = None
     targets: list[int] | None = None
-    store: StoreMap | None = None
+    store: StateRows | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
     region: Region | None = None
 
@@ -195,24 +195,13 @@ class Room:
         return None if self._at + nbytes > self._end else lay(self._memory, self._at, states)
 
 
-def kind_of(work: Work) -> str | None:
-    """The kind of the states, where they can be had, and given back, as bytes."""
-    store = work.store
-    if isinstance(work.states, StateBatch):
-        kind = work.states.kind
-        return kind if work.return_state != HANDLE or (store is not None and store.kind == kind) else None
-    return (
-        store.kind if work.rows is not None and store is not None and store.kind and store.all_raw(work.rows) else None
-    )
-
-
-def beginnings(work: Work, raw: bool = False) -> Iterator[Any]:
-    """The state that each item of the chunk begins in, or (`raw`: see `kind_of`) its data; None where it goes on."""
+def beginnings(work: Work) -> Iterator[Any]:
+    """The state that each item of the chunk begins in; None where it goes on."""
     if work.rows is not None:
         assert work.store is not None
-        own: Iterator[Any] = map(work.store.read_data if raw else work.store.read, work.rows)
+        own: Iterator[Any] = map(work.store.read, work.rows)
     elif work.states is not None:
-        own = iter(work.states.data if raw else work.states)
+        own = iter(work.states)
     else:
         return itertools.repeat(None)
     if work.repeat == 1:
@@ -224,21 +213,14 @@ def beginnings(work: Work, raw: bool = False) -> Iterator[Any]:
     return chain.from_iterable(shares)
 
 
-def keeping(states: list[Any], work: Work, raw: bool = False) -> Callable[[Any], None]:
+def keeping(states: list[Any], work: Work) -> Callable[[Any], None]:
     """What takes the states that the items lead to, one after the other: into the list, or where `work` says."""
     if work.return_state != HANDLE:
         return states.append
     assert work.store is not None
     assert work.targets is not None
-    write, targets = work.store.write_data if raw else work.store.write, iter(work.targets)
+    write, targets = work.store.write, iter(work.targets)
     return lambda state: write(next(targets), state)
-
-
-def kept(states: list[Any], work: Work, kind: str | None) -> Any:
-    """The list of `keeping` as it travels, None where it was not asked for. `kind`: of its data."""
-    if work.return_state is not True:
-        return None
-    return packed(states) if kind is None else StateBatch(kind, states)
 
 
 def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
@@ -248,7 +230,7 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
     """
     done = Done()
     began = perf_counter()
-    given, wanted, kind = work.given, bool(work.return_state), kind_of(work)
+    given, wanted = work.given, bool(work.return_state)
     observations = Observations(len(work), room)
     states: list[Any] = []
     rewards: list[Any] = []
@@ -258,10 +240,8 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
     if given and autoreset:  # the next item says itself where it begins: one reset at the end will do
         env.autoreset = False
     try:
-        walk = walking(env, wanted, kind)
-        kind = kind if walk.raw else None
-        keep = keeping(states, work, walk.raw)
-        for row in walk.steps(work.actions, beginnings(work, walk.raw), work.dts, True):
+        keep = keeping(states, work)
+        for row in walking(env, wanted)(work.actions, beginnings(work), work.dts, True):
             state, observation, reward, terminal, truncated, info = row
             if wanted:
                 keep(state)
@@ -279,7 +259,8 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
             env.autoreset = True
     if given and autoreset and ended and done.failed is None:
         env.reset(return_state=False)
-    done.observations, done.rewards, done.states = observations.whole(), rewards, kept(states, work, kind)
+    done.observations, done.rewards = observations.whole(), rewards
+    done.states = packed(states) if work.return_state is True else None
     if room is not None:
         done.observations = room.observations(done.observations)
         if isinstance(done.states, StateBatch):
@@ -302,7 +283,7 @@ def do_rollouts(env: Any, work: Work, words: Any) -> Done:
     env.autoreset = False
     terminal = truncated = False
     try:
-        steps = walking(env, False).steps
+        steps = walking(env, False)
         for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
             shown: list[Any] = []
             length = 0
@@ -332,7 +313,7 @@ def do_rollouts(env: Any, work: Work, words: Any) -> Done:
         env.autoreset = autoreset
     if autoreset and done.failed is None and (terminal or truncated):
         env.reset(return_state=False)
-    done.rewards, done.states = rewards, kept(states, work, None)
+    done.rewards, done.states = rewards, packed(states) if work.return_state is True else None
     done.observations = observations if work.rollout == "all" else stacked(observations)
     done.seconds = perf_counter() - began
     return done
@@ -450,7 +431,6 @@ class PlanSlot(Program):
         self.env.reset()
         self._arena: Arena | None = None
         self._words: Any = [0] * (ITEM + 1)  # where nobody can die alone, nobody reads it
-        self._stores: dict[Any, StoreMap] = {}
         self._buffers: dict[int, Any] = {}
 
     def describe(self) -> Description:
@@ -471,10 +451,7 @@ class PlanSlot(Program):
 
     def _work(self, work: Work) -> Done:
         if work.store is not None:
-            known = self._stores.get(work.store.where)
-            if known is None:
-                known = self._stores[work.store.where] = work.store.opened(self._arena)
-            work.store = known
+            work.store = work.store.opened(self._memory)
         room = None
         if work.region is not None:
             memory = self._memory(work.region)

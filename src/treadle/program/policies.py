@@ -159,8 +159,7 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
     """Make an actor, in the worker. Raises UsageError for what is no policy, or cannot act for so many rows."""
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
-    if isinstance(policy, str):
-        policy = saved.load_model(policy) if policy.endswith(saved.ENDING) else load_object(policy, besides=_NO_OBJECTS)
+    policy = _loaded(policy)
     layouts = Layout.of(observation_space), Layout.of(action_space)
     name = policy_name(policy)
     made = [_built(policy, observation_space, action_space)]
@@ -174,6 +173,17 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
             "once: give a class or factory (one policy is made for each), or a reset(row=...), or envs_per_worker=1"
         )
     return SeparateActors([PolicyActor(each, *layouts, 1, name) for each in made])
+
+
+def built_policy(policy: Any, observation_space: gym.Space, action_space: gym.Space) -> Any:
+    """The policy itself, of what may be its name, class or factory. Raises UsageError as `load_object`."""
+    return _built(_loaded(policy), observation_space, action_space)
+
+
+def _loaded(policy: Any) -> Any:
+    if not isinstance(policy, str):
+        return policy
+    return saved.load_model(policy) if policy.endswith(saved.ENDING) else load_object(policy, besides=_NO_OBJECTS)
 
 
 def _tells_rows_apart(policy: Any) -> bool:

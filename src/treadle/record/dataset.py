@@ -38,8 +38,10 @@ from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
+from treadle.sample.caller import collection
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
@@ -107,6 +109,8 @@ def collect_dataset(
     seed: int = 0,
     workers: int | str = "auto",
     envs_per_worker: int = 1,
+    inference: str = "auto",
+    num_envs: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -169,6 +173,7 @@ def collect_dataset(
         raise UsageError("retry_skipped is for a run that is resumed: give resume too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
+    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     env = env_of(env)
     _require_packages(format)
@@ -187,6 +192,8 @@ def collect_dataset(
         "fresh_env": fresh_env,
         "format": format,
     }
+    if asking is not None:  # what decides the bytes; how many are played at a time does not
+        arguments |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
     objects = identities(env=env, policy=policy, wrappers=list(wrappers), env_kwargs=_objects_in(env_kwargs))
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
     folder = Path(out).absolute()
@@ -225,6 +232,7 @@ def collect_dataset(
             infos,
             sink=PartSink(str(place.parts), infos, format),
             fresh_env=fresh_env,
+            asking=asking,
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
@@ -344,7 +352,7 @@ class _Run:
         if why:
             raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
         self._start = perf_counter()
-        self._collection = Collection(
+        self._collection = collection(
             self._recipe,
             schedule,
             root=self._seed,
@@ -354,24 +362,23 @@ class _Run:
             tell=tell,
             **pool_options,
         )
-        described = self._collection.pool.descriptions[0]
-        self._spaces = described.observation_space, described.action_space
-        self._spec = _limited(described.metadata["spec"], self._recipe.max_steps)
+        self._spaces = self._collection.spaces
+        self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
 
     def go(self, prepare: Callable[[], None], verify: int, command: str, pool_options: dict[str, Any]) -> Stored:
         """Make room (`prepare`), now that all environments could be built; collect, merge, verify, summarize."""
         stopped: KeyboardInterrupt | CollectionFailed | None = None
         shares: dict[int, Shares] = {}
-        collection = self._collection
+        run = self._collection
         try:
-            with collection:
+            with run:
                 prepare()
-                self._collect(collection)
-                shares = collection.shares()
+                self._collect(run)
+                shares = run.shares()
         except (KeyboardInterrupt, CollectionFailed) as error:
             stopped = error
         collected = perf_counter() - self._start
-        if stopped is not None or collection.tally.restarts:
+        if stopped is not None or run.tally.restarts:
             # a worker may have stored an episode and died (or been stopped) before it could tell
             self._notes = {note.index: note for note in recover(self._place.parts)}
         if self._notes:  # a worker may have stored one that its caller was never told of
@@ -390,18 +397,18 @@ class _Run:
         if report is None:
             self._raise(stopped, self._stored(None, None, False))
         seconds = perf_counter() - self._start
-        warnings = [*collection.notes(), *report.warnings]
+        warnings = [*run.notes(), *report.warnings]
         if not complete:
             warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
         elif verify and stopped is None:
             try:
                 warnings += verify_episodes(
                     self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
-                    workers=min(verify, collection.workers), **{**pool_options, "worker_output": "keep"},
+                    workers=min(verify, run.workers), **{**pool_options, "worker_output": "keep"},
                 )  # fmt: skip
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
-        summary = self._summary(notes, skipped, report, command, seconds, collected, collection.tally, shares, warnings)
+        summary = self._summary(notes, skipped, report, command, seconds, collected, run.tally, shares, warnings)
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()

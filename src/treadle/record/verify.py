@@ -20,7 +20,7 @@ from treadle.record.columns import columns_of, digester
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import load
 from treadle.record.parts import Format, PartWriter
-from treadle.sample.collect import Collection
+from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import RolloutRecipe
@@ -93,11 +93,10 @@ def _made(
     last, digest = max(chosen), digester()
     schedule = Schedule(last + 1, have={i: 0 for i in range(last + 1) if i not in set(chosen)})
     again = replace(recipe, sink=None, fresh_env=True)
-    with Collection(again, schedule, root=root, workers=workers, **pool_options) as run:
+    with collection(again, schedule, root=root, workers=workers, **pool_options) as run:
         for _, _, episode in run:
             columns, _ = columns_of(episode, infos=recipe.infos)
-            described = run.pool.descriptions[0]
-            yield episode, digest(columns).hex(), (described.observation_space, described.action_space)
+            yield episode, digest(columns).hex(), run.spaces
 
 
 def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:

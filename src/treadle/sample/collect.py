@@ -32,6 +32,7 @@ from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import (
     BATCH,
@@ -115,12 +116,12 @@ class Collection:
         if backend == "serial":
             count = 1
         globals = {"process": Globals.SEED, "serial": Globals.SWAP, "thread": Globals.LEAVE}.get(backend, Globals.SEED)
-        factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(count)]
         pool_options.setdefault("on_failure", "restart")
         pool_options.setdefault("worker_output", "label")
         pool_options.setdefault("max_restarts", None)
-        self.pool = Pool(factories, backend=backend, workers=count, rows=False, **pool_options)
         self.workers = count
+        self._least = count * recipe.rows  # indices that are out however little room there is
+        self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
         self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
@@ -133,13 +134,27 @@ class Collection:
         self._out: set[int] = set()  # workers that get no more orders
         self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
 
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Of the environments: observation space, action space."""
+        about = self.pool.descriptions[0]
+        return about.observation_space, about.action_space
+
+    def stats(self) -> dict[str, float]:
+        """How the policy was asked, where that is in the caller; else {}."""
+        return {}
+
+    def _pool(self, globals: Globals, **options: Any) -> Pool:
+        """The workers, each of which plays by itself."""
+        factories = [partial(RolloutSlot, self._recipe, slot, globals) for slot in range(self.workers)]
+        return Pool(factories, rows=False, **options)
+
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()
         watch.begin(self.pool)
         self._deal()
         while not self.schedule.complete:
-            patience = None if self._failure is None else max(0.0, self._deadline - time.monotonic())
-            self.calls.poll(watch.patience(patience), heard.append)
+            self.calls.poll(watch.patience(self._patience()), heard.append)
             watch.look()
             results: list[tuple[int, int, Any]] = []
             while heard:
@@ -160,6 +175,10 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the next event at most; None: for ever."""
+        return None if self._failure is None else max(0.0, self._deadline - time.monotonic())
 
     def _awaited(self) -> bool:
         """Does a worker that has not failed play an episode before the one that has?"""
@@ -186,21 +205,29 @@ class Collection:
 
     def _next(self, member: Worker, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
-        schedule, rows, mine = self.schedule, self._recipe.rows, self._dealt[member.index]
         suspects = self._suspects.get(member.index)
         if suspects is not None:
-            if mine:
+            if self._dealt[member.index]:
                 return []
             if suspects:
                 return [suspects.pop(0)]
             del self._suspects[member.index]
-        size, ahead = schedule.share(self.workers)
-        if len(mine) >= rows + ahead or len(member.owed) >= MOST_ORDERS:
-            return []
-        found: list[int] = []
-        while len(found) < max(size, rows - len(mine)):
+        return self._taken(self._wants(member), held)
+
+    def _wants(self, member: Worker) -> int:
+        """How many indices a worker has room for."""
+        rows, mine = self._recipe.rows, len(self._dealt[member.index])
+        size, ahead = self.schedule.share(self.workers)
+        if mine >= rows + ahead or len(member.owed) >= MOST_ORDERS:
+            return 0
+        return max(size, rows - mine)
+
+    def _taken(self, most: int, held: int) -> list[int]:
+        """The next indices of the schedule, as far as the caller has room for what comes of them."""
+        schedule, found = self.schedule, list[int]()
+        while len(found) < most:
             out = len(schedule.issued) + held
-            if out >= self.workers * rows and not self._room(out):
+            if out >= self._least and not self._room(out):
                 break
             index = schedule.take()
             if index is None:
@@ -219,28 +246,30 @@ class Collection:
         extras, member = event.reply.extras, event.member
         if extras is None:
             return []
-        worker, mine = member.index, self._dealt[member.index]
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
             error = failure.task_error(raised, slot, member.shown, member.pid)
             self._raised(failed.raised(error, self._root, finished), member)
-        found: list[tuple[int, int, Any]] = []
-        for slot, ready in extras.infos.items():
-            for index, length, result in ready:
-                self._fresh.discard(worker)
-                if isinstance(result, Remark):
-                    self._remark(index, result)
-                    continue
-                mine.remove(index)
-                if not length:
-                    error = failure.task_error(result.raised, slot, member.shown, member.pid)
-                    self._skip(index, failed.raised(error, self._root, finished))
-                elif self.schedule.finish(index, length):
-                    self.tally.steps += length
-                    self.tally.episodes += 1
-                    self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
-                    self._watch.heard(member, 1, length, result.total_reward)
-                    found.append((index, length, result))
+        return [each for slot, ready in extras.infos.items() for each in self._results(ready, member, slot)]
+
+    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Worker, slot: int) -> list[tuple[int, int, Any]]:
+        """Note what a slot has made; returns what the run did not have."""
+        worker, found = member.index, list[tuple[int, int, Any]]()
+        for index, length, result in ready:
+            self._fresh.discard(worker)
+            if isinstance(result, Remark):
+                self._remark(index, result)
+                continue
+            self._dealt[worker].remove(index)
+            if not length:
+                error = failure.task_error(result.raised, slot, member.shown, member.pid)
+                self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
+            elif self.schedule.finish(index, length):
+                self.tally.steps += length
+                self.tally.episodes += 1
+                self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
+                self._watch.heard(member, 1, length, result.total_reward)
+                found.append((index, length, result))
         return found
 
     def _raised(self, error: CollectionFailed, member: Worker) -> None:
@@ -345,12 +374,13 @@ class Collection:
             elif isinstance(event, Done) and event.tag == SHARES:
                 asked.discard(event.member.index)
                 if event.reply.extras is not None:
-                    found.update((event.member.index, shares) for shares in event.reply.extras.infos.values())
+                    found[event.member.index] = Shares.together(event.reply.extras.infos.values())
 
         for member in self.pool.members:
             if member.index in asked:
-                self.calls.submit(member, Op.CALL, {member.slots[0]: ("shares", (), {})}, member.slots, SHARES)
-        while asked and self.calls.poll(self.pool.options.close_timeout, hear):
+                calls: dict[int, Any] = dict.fromkeys(member.slots, ("shares", (), {}))
+                self.calls.submit(member, Op.CALL, calls, member.slots, SHARES)
+        while asked and self.calls.poll(self.pool.close_timeout, hear):
             continue
         return found
 
@@ -384,6 +414,8 @@ def collect(
     ordered: bool = True,
     max_buffered: int = DEFAULT_BUFFER,
     envs_per_worker: int = 1,
+    inference: str = "auto",
+    num_envs: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -413,6 +445,12 @@ def collect(
         ordered: yield in order of index; False: as they come.
         max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
         envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
+        inference: where the policy is asked. "worker": in each worker process, for its own environments. "caller":
+            here, about all environments that are ready at a time (`docs/inference.md`). "auto": here if the policy
+            says `batched = True`, has parameters off the CPU, cannot be pickled or is larger than 256 MiB, else in the
+            workers; how fast it would be never decides it.
+        num_envs: environments that are played at a time. None: `envs_per_worker` a worker, or 8 a worker for a policy
+            in the caller.
         max_episode_steps: cut longer episodes (truncated).
         env_kwargs: for `gymnasium.make`, or the callable.
         wrappers: applied to each environment, in order.
@@ -434,11 +472,18 @@ def collect(
             action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
             as it takes; max_restarts=N allows N replacements a worker in ten minutes, on_failure="raise" none, and
             with on_failure="drop" the other workers go on without the dead one.
+            For a policy in the caller besides: batch_size=ROWS to wait for and patience=SECONDS that one waits for
+            others (None: chosen by what is measured), pad_to=ROWS of every batch, n_action_steps=STEPS that are played
+            of each answer, batch_dim=AXIS of rows in the policy's state.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
             raises, too many episodes fail, workers die that may not be replaced, or `max_deaths` on one episode.
     """
+    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    check_seed(seed)
+    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
+    check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
         policy,
@@ -446,10 +491,8 @@ def collect(
         max_episode_steps,
         infos,
         fresh_env=fresh_env,
+        asking=asking,
     )
-    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
-    check_seed(seed)
-    check_options(pool_options)
     options = {
         "root": seed,
         "workers": None if workers == "auto" else int(workers),
@@ -468,6 +511,8 @@ def _collect(
     progress: bool | None,
     options: dict[str, Any],
 ) -> Iterator[Episode]:
+    from treadle.sample.caller import collection  # which is made of what stands here
+
     if schedule.complete:
         return
     waiting: dict[int, Episode] = {}
@@ -477,7 +522,7 @@ def _collect(
         return held + largest * outstanding <= max_buffered
 
     shown = Progress(progress)
-    with Collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
+    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

@@ -23,8 +23,9 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, html_table
 from treadle.sample.arguments import check_amounts, check_options, check_seed
-from treadle.sample.collect import Collection
+from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
+from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
@@ -169,6 +170,8 @@ def evaluate(
     *,
     workers: int | str = "auto",
     envs_per_worker: int = 1,
+    inference: str = "auto",
+    num_envs: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -195,6 +198,7 @@ def evaluate(
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
@@ -204,12 +208,13 @@ def evaluate(
         infos=False,
         sink=_Totals,
         fresh_env=fresh_env,
+        asking=asking,
     )
     count = None if workers == "auto" else int(workers)
     scores: dict[int, Score] = {}
     shown = Progress(progress)
     options = {"workers": count, "backend": backend, "tell": shown.tell, **pool_options}
-    with Collection(recipe, Schedule(episodes), root=seed, **options) as run, shown:
+    with collection(recipe, Schedule(episodes), root=seed, **options) as run, shown:
         for index, _, score in run:
             scores[index] = score
             if watch is not None:

@@ -21,11 +21,11 @@ from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.evaluate import Evaluation
 from treadle.sample.gathering import Gathering, Parcels, Versions, WorkerGroup
 from treadle.sample.haul import Haul, batch_of
+from treadle.sample.result_buffers import ResultBuffers
 from treadle.sample.sampler import Sampler
 from treadle.sample.sampler_slot import Order, SlotRecipe
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import evaluated
-from treadle.sample.shelf import Shelf
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
 from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
@@ -98,7 +98,7 @@ class PoolSampler(Sampler):
         own_seed = getattr(worker_factory, "_seed", None)
         self._root = secrets.randbits(62) if own_seed is None else int(own_seed) % 2**63
         self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
-        self._versions, self._shelf = Versions(allow_stale), Shelf()
+        self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
         self.total_env_steps = 0
         registrations = None if self.backend == "serial" else own_registrations()
         drawn = self._root if own_seed is None else None
@@ -197,15 +197,15 @@ class PoolSampler(Sampler):
         return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
 
     def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
-        shelf = self._shelf
-        shelf.begin()
+        buffers = self._buffers
+        buffers.begin()
         self._gather(
-            rule, agent_update, env_update, watch, lambda haul: haul.settle(shelf.lay), root=self._root, steps=steps
+            rule, agent_update, env_update, watch, lambda haul: haul.settle(buffers.lay), root=self._root, steps=steps
         )
         if isinstance(rule, ByIndex):
             assert rule.schedule.end is not None
             self._base += rule.schedule.end
-        batch = batch_of(rule.hauls(), shelf.joined)
+        batch = batch_of(rule.hauls(), buffers.joined)
         self.total_env_steps += len(batch)
         return batch
 
@@ -274,7 +274,7 @@ class PoolSampler(Sampler):
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
         self._group.close()
-        self._shelf.clear()
+        self._buffers.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -12,9 +12,9 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from time import perf_counter
 from typing import Any
@@ -32,6 +32,7 @@ from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.sample import cores
+from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
@@ -102,6 +103,7 @@ class RolloutRecipe:
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
         fresh_env: build a new environment for each episode.
+        asking: how the policy is asked in the caller; None: it is asked in the workers.
     """
 
     env: EnvRecipe
@@ -111,6 +113,7 @@ class RolloutRecipe:
     infos: bool = True
     sink: Callable[[int, Any, Any], Any] | None = None
     fresh_env: bool = False
+    asking: Asking | None = None
 
 
 @dataclass
@@ -131,6 +134,12 @@ class Shares:
         policy = min(policy, seconds)
         self.policy += policy
         self.step += seconds - policy
+
+    @classmethod
+    def together(cls, parts: Iterable[Shares]) -> Shares:
+        """The sum of some."""
+        parts = list(parts)
+        return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
 
     @property
     def busy(self) -> float:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.sample import shelf
+from treadle.sample import result_buffers
 from treadle.sample.padding import joined
-from treadle.sample.shelf import Shelf
+from treadle.sample.result_buffers import ResultBuffers
 
 
 def address(array: np.ndarray) -> int:
@@ -21,11 +21,11 @@ def address(array: np.ndarray) -> int:
 
 @pytest.fixture(autouse=True)
 def small_arrays_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "LEAST", 1000)
-    monkeypatch.setattr(shelf, "SPARE", 10_000)
+    monkeypatch.setattr(result_buffers, "LEAST", 1000)
+    monkeypatch.setattr(result_buffers, "SPARE", 10_000)
 
 
-def made(on: Shelf, *rows: int) -> np.ndarray:
+def made(on: ResultBuffers, *rows: int) -> np.ndarray:
     on.begin()
     pieces = [np.full((n, 5), 7 + i) for i, n in enumerate(rows or (60, 40))]
     array = joined([on.lay("key", piece) for piece in pieces], on.joined)
@@ -33,8 +33,8 @@ def made(on: Shelf, *rows: int) -> np.ndarray:
     return array
 
 
-def test_two_regions_take_turns() -> None:
-    on = Shelf()
+def test_two_buffers_take_turns() -> None:
+    on = ResultBuffers()
     held = made(on)
     seen = [address(held)]
     for _ in range(6):
@@ -46,7 +46,7 @@ def test_two_regions_take_turns() -> None:
 
 @pytest.mark.parametrize("hold", [lambda a: a[3:5], lambda a: a.reshape(-1)[::2], memoryview, lambda a: a.T[1, :50]])
 def test_what_is_held_is_not_written_again(hold: Any) -> None:
-    on = Shelf()
+    on = ResultBuffers()
     kept = hold(made(on))
     gc.collect()
     for _ in range(4):
@@ -55,7 +55,7 @@ def test_what_is_held_is_not_written_again(hold: Any) -> None:
 
 
 def test_pieces_are_the_result_and_are_not_copied_again() -> None:
-    on = Shelf()
+    on = ResultBuffers()
     on.begin()
     pieces = [on.lay("key", np.full((n, 5), n)) for n in (30, 1, 50)]
     whole = joined(pieces, on.joined)
@@ -78,7 +78,7 @@ def test_pieces_are_the_result_and_are_not_copied_again() -> None:
     ],
 )
 def test_joining_is_joining(pieces: list[np.ndarray]) -> None:
-    on = Shelf()
+    on = ResultBuffers()
     on.begin()
     found, wanted = joined([on.lay("key", piece) for piece in pieces], on.joined), np.concatenate(pieces)
     assert found.dtype == wanted.dtype
@@ -88,7 +88,7 @@ def test_joining_is_joining(pieces: list[np.ndarray]) -> None:
 
 
 def test_results_of_other_kinds_follow_in_the_same_memory() -> None:
-    on = Shelf()
+    on = ResultBuffers()
     first = address(made(on, 5000))
     on.begin()
     pieces = [on.lay("key", np.full((400, 3), value, np.uint8)) for value in (1, 2)]
@@ -104,7 +104,7 @@ def test_results_of_other_kinds_follow_in_the_same_memory() -> None:
 
 def test_nothing_of_a_result_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a batch of one message alone shows of it, either."""
-    monkeypatch.setattr(shelf, "LEAST", 8)
+    monkeypatch.setattr(result_buffers, "LEAST", 8)
     with treadle.LocalSampler(
         lambda o: (o[:, 2] > 0).astype(int), gym.make("CartPole-v1"), max_episode_length=50, seed=1
     ) as sampler:

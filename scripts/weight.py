@@ -1,0 +1,126 @@
+"""Count what the package weighs: lines of code (no docstrings, comments or blanks) by room, files that only one other
+file imports, and circles of imports.
+
+Not counted among files with one importer: `cli/`, faces (what `treadle` itself names), and files that are loaded by
+name, which nobody imports at all.
+
+usage: python scripts/weight.py [FOLDER]
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+SILENT = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def code_lines(source: str) -> int:
+    """Lines on which there is code that is no docstring."""
+    documents: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            documents.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in SILENT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - documents)
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Absolute name of each module under a package's folder -> its file."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(name: str, path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
+    """The package's modules that a file imports. lazy: also inside functions and for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    home = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(home.split(".")[: len(home.split(".")) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, [base, node.module or ""]))
+            found.update(f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if lazy or not (inside or checked):
+            for child in ast.iter_child_nodes(node):
+                visit(child)
+
+    visit(tree)
+    return found & set(known) - {name}
+
+
+def importers(root: Path) -> Counter[str]:
+    """Module -> how many others import it, in whatever way."""
+    known = modules(root)
+    return Counter(other for name, path in known.items() for other in imported(name, path, known, lazy=True))
+
+
+def lonely(root: Path) -> list[str]:
+    """Modules with exactly one importer that are neither the command line nor named by the package's own door."""
+    known, package = modules(root), root.name
+    door = (root / "__init__.py").read_text(encoding="utf-8")
+    counts = importers(root)
+    return [
+        name
+        for name in known
+        if counts[name] == 1
+        and not name.startswith(f"{package}.cli")
+        and name not in door
+        and known[name].name != "__init__.py"
+    ]
+
+
+def circle(root: Path) -> list[str]:
+    """Modules that import one another in a circle as they are loaded; empty: there is none."""
+    known = modules(root)
+    wants = {name: imported(name, path, known, lazy=False) for name, path in known.items()}
+    state: dict[str, int] = {}
+
+    def search(name: str, path: list[str]) -> list[str]:
+        state[name] = 1
+        for other in sorted(wants[name]):
+            if state.get(other) == 1:
+                return [*path[path.index(other) :], other] if other in path else [name, other]
+            if other not in state and (found := search(other, [*path, other])):
+                return found
+        state[name] = 2
+        return []
+
+    for name in known:
+        if name not in state and (found := search(name, [name])):
+            return found
+    return []
+
+
+def main() -> None:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "src" / "treadle"
+    rooms: Counter[str] = Counter()
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).parts
+        rooms[parts[0] if len(parts) > 1 else "."] += code_lines(path.read_text(encoding="utf-8"))
+    for room, lines in sorted(rooms.items()):
+        print(f"{lines:7,}  {room}")
+    print(f"{rooms.total():7,}  in {len(modules(root))} files")
+    alone = lonely(root)
+    print(f"{len(alone):7}  files with one importer: {', '.join(name.partition('.')[2] for name in alone)}")
+    print(f"circle of imports: {' -> '.join(circle(root)) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The program whose episodes are played with actions from the caller: it resets, steps and records, and what it makes
+of an episode is what a worker makes that asks the policy by itself (`rollout_slot.py`), byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from treadle import seeding
+from treadle.errors import UsageError
+from treadle.program.base import Description
+from treadle.program.gym_env import close_env
+from treadle.program.step import StepResult
+from treadle.sample.rollout_slot import Globals, RolloutRecipe, RolloutSlot
+
+RESULTS = "results"  # the key of an info under which results travel
+LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Reset options. index: of the episode. anew: build a new environment first."""
+
+    index: int
+    anew: bool = False
+
+
+class AskedSlot(RolloutSlot):
+    """Args:
+    recipe: what is played; its policy is not asked.
+    slot: its number.
+    root: the run's seed.
+    globals: what becomes of the process's global generators.
+    shared: does its process play other slots, too? Then an environment that draws from global generators, as its first
+        steps show, gets its own ones back for each of its steps.
+    n_action_steps: steps that each action from the caller is for; None: one, and it has no axis for them.
+    """
+
+    def __init__(
+        self,
+        recipe: RolloutRecipe,
+        slot: int,
+        root: int,
+        globals: Globals,
+        n_action_steps: int | None = None,
+        shared: bool = False,
+    ) -> None:
+        self._n = n_action_steps
+        super().__init__(recipe, slot, globals)
+        self._shared = shared and globals is Globals.SEED
+        self._draws = False  # is it known to draw from global generators?
+        self._seed_root = root
+        self._most = recipe.max_steps or self._endless()
+        self._alone = None
+        self._infos: list[dict[str, Any] | None] = []  # of the policy, for the steps of the next action
+        self._row = [
+            np.zeros((1, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in self._actions.leaves
+        ]
+        self.step = self._act if n_action_steps is None else self._act_all
+
+    def describe(self) -> Description:
+        about = super().describe()
+        space: Any = about.action_space
+        if self._n is not None:
+            if self._actions.loose:
+                raise UsageError("n_action_steps is for actions of fixed shape")
+            space = batch_space(space, self._n)
+        metadata = {**about.metadata, "action_space": about.action_space}
+        return Description(about.observation_space, space, begins_next=False, metadata=metadata)
+
+    def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        order: Begin = options
+        self._infos = []
+        if order.anew:
+            with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
+                close_env(self._envs[0])
+            self._build_env(0)
+        if self._shared:
+            self._own = None
+        with self._turn():
+            observation, self._playing[0] = self._begin(0, order.index, self._seed_root)
+        if self._shared:
+            self._first = seeding.GlobalState()
+            self._own = seeding.OwnGlobals(self._first)
+        return observation, {}
+
+    def note(self, infos: list[dict[str, Any] | None]) -> None:
+        """What the policy says of the steps of its next action."""
+        self._infos = infos
+
+    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        began = perf_counter()
+        info = self._infos.pop(0) if self._infos else None
+        ended: Any = None
+        with self._turn():
+            try:
+                observation = self._playing[0].send((action, info))
+            except StopIteration as end:
+                ended = end.value
+        if self._shared and not self._draws and self._own is not None and self._buffers[0].length >= LOOKS:
+            assert self._own.state is not None
+            self._draws = not self._own.state.same(self._first)
+            self._own = self._own if self._draws else None  # it takes longer than a small environment's step
+        self.shares.step += perf_counter() - began
+        if ended is None:
+            return observation, 0.0, False, False, {}
+        buffer = self._buffers[0]
+        episode = self._finished(0, *ended)
+        if episode is None:  # it has only grown suspiciously long
+            observation, self._playing[0] = self._going_on(0)
+            return observation, 0.0, False, False, {RESULTS: [self._remark_endless(buffer)]}
+        last, self._playing[0] = buffer.last, None
+        terminated, truncated = bool(episode.terminated[-1]), bool(episode.truncated[-1])
+        return last, 0.0, terminated, truncated, {RESULTS: self._ended(episode)}
+
+    def _act_all(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Several steps, until the episode ends."""
+        assert self._n is not None
+        leaves = [np.asarray(leaf) for leaf in self._actions.flatten(actions)]
+        told: list[Any] = []
+        for step in range(self._n):
+            for row, leaf in zip(self._row, leaves, strict=True):
+                row[0] = leaf[step]  # type: ignore[index]  # all leaves are fixed
+            (action,) = self._actions.batch_reader(self._row, 0, 1)(None)
+            result = self._act(action)
+            told += result[4].get(RESULTS, [])
+            if result[2] or result[3]:
+                break
+        return (*result[:4], {RESULTS: told} if told else {})
+
+    def ended(
+        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> StepResult:
+        return StepResult(observation, reward, terminated, truncated, info)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = getattr(self, name)
+        return found(*args, **kwargs) if callable(found) else found
+
+    def _turn(self) -> Any:
+        """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
+        return contextlib.nullcontext() if self._own is None else self._own.turn()
+
+
+__all__ = ["RESULTS", "AskedSlot", "Begin"]

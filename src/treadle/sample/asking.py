@@ -1,0 +1,319 @@
+"""A policy that is asked in the caller, with batches of whichever slots are ready.
+
+It may be
+- a callable `policy(observations)` on arrays [k, ...] (dicts and tuples of them where the space nests, lists for what
+  has no fixed shape), or an object with `get_actions` or Stable-Baselines3's `predict`;
+- one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
+- one with a state: `initial_state(k)` and `policy(observations, state)` -> (actions, state), a tree whose leaves are
+  arrays or tensors with an axis of k (`batch_dim`); what a row leaves behind is what it is given the next time;
+- one that plans ahead: with `n_action_steps` its actions are [k, h, ...], of which so many are played.
+
+Beside actions it may return infos, as (actions, infos) or (actions, state, infos): a dict of [k] (or, planning ahead,
+[k, h]), or k dicts.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle import trees
+from treadle.errors import BadAction, UsageError
+from treadle.program.policies import _parameters
+
+MULTIPLE = (
+    8  # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
+)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a policy in the caller is asked.
+
+    Attributes:
+        policy: as `collect` takes it.
+        num_envs: environments that are played at a time; None: some for each worker.
+        batch_size: rows to wait for; None: chosen by what is measured.
+        patience: seconds that a slot waits for others; None: chosen.
+        pad_to: rows of every batch; short ones are filled. None: they are not.
+        n_action_steps: actions of one answer that are played; None: an answer is one action.
+        batch_dim: the axis of rows in the leaves of the policy's state.
+    """
+
+    policy: Any
+    num_envs: int | None = None
+    batch_size: int | None = None
+    patience: float | None = None
+    pad_to: int | None = None
+    n_action_steps: int | None = None
+    batch_dim: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that make no sense."""
+        for name in ("num_envs", "batch_size", "pad_to", "n_action_steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name} must be a positive integer or None, got {value!r}")
+        if self.patience is not None and not self.patience >= 0:
+            raise UsageError(f"patience must be None or at least 0 seconds, got {self.patience!r}")
+        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
+            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
+
+
+class CallerPolicy:
+    """Args:
+    policy: built already.
+    name: of it, for messages.
+    pad_to: rows of every batch that it is asked for; short ones are filled with copies. None: as many as are ready.
+    n_action_steps: of each answer so many actions are played; None: an answer is one action.
+    batch_dim: the axis of rows in the leaves of its state.
+
+    Attributes:
+        told: sentences that a person should read: what was seen of it in the first batches.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        name: str,
+        *,
+        pad_to: int | None = None,
+        n_action_steps: int | None = None,
+        batch_dim: int = 0,
+    ) -> None:
+        for what, value in (("pad_to", pad_to), ("n_action_steps", n_action_steps)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{what} must be a positive integer or None, got {value!r}")
+        self.name, self.pad_to, self.n_action_steps = name, pad_to, n_action_steps
+        self.told: list[str] = []
+        self._policy, self._dim = policy, batch_dim
+        self._rngs: dict[int, np.random.Generator] = {}
+        self._seeds: dict[int, int] = {}
+        self._states: dict[int, Any] = {}
+        initial = getattr(policy, "initial_state", None)
+        self._initial = initial if callable(initial) else None
+        self._call, self._draws = _caller(policy, name)
+        self._looked = False
+
+    @property
+    def most(self) -> int | None:
+        """Rows that it takes at a time; None: any number."""
+        return self.pad_to
+
+    def start(self, slot: int, seed: int) -> None:
+        """A slot begins an episode, whose policy draws from `seed`."""
+        self._seeds[slot] = seed
+        self._rngs.pop(slot, None)
+        self._states.pop(slot, None)
+
+    def ask(self, batch: Any, slots: Sequence[int]) -> tuple[Any, list[dict[str, Any]] | None]:
+        """Actions for these slots, of which `batch` has an observation each, in a tree of [k, ...]; and an info each,
+        or None.
+
+        Raises BadAction for an answer about another number of rows, and what the policy raises.
+        """
+        if not self._looked:
+            self._looked = True
+            self._look(batch, slots)
+        return self._ask(batch, slots)
+
+    def _ask(self, batch: Any, slots: Sequence[int]) -> tuple[Any, list[dict[str, Any]] | None]:
+        rows = len(slots)
+        padding = 0 if self.pad_to is None else self.pad_to - rows
+        rngs = [self._rng(slot) for slot in slots] if self._draws else []
+        state = self._joined([self._state(slot) for slot in slots], padding) if self._initial else None
+        if padding:
+            batch = trees.map(lambda leaf: _padded(leaf, padding), batch)
+            rngs += [copy.deepcopy(rngs[0]) for _ in range(padding)] if rngs else []
+        actions, after, infos = self._parted(self._call(batch, rngs, state), rows + padding)
+        if self._initial:
+            for slot, each in zip(slots, self._split(after, rows + padding), strict=False):
+                self._states[slot] = each
+        actions = trees.map(lambda leaf: self._cut(leaf, rows, rows + padding), actions)
+        return actions, None if infos is None else infos[:rows]
+
+    # -- what comes back ---------------------------------------------------------------------------------------------
+
+    def _parted(self, answer: Any, rows: int) -> tuple[Any, Any, list[dict[str, Any]] | None]:
+        """(actions, state, infos by row) of what the policy has returned."""
+        state = infos = None
+        if self._initial:
+            if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+                raise self._bad("(actions, state) or (actions, state, infos)", _outline(answer))
+            answer, state, *rest = answer
+            infos = rest[0] if rest else None
+        elif isinstance(answer, tuple) and len(answer) == 2 and _is_infos(answer[1]):
+            answer, infos = answer
+        return _as_numpy(answer), state, None if infos is None else self._by_row(infos, rows)
+
+    def _by_row(self, infos: Any, rows: int) -> list[dict[str, Any]]:
+        if isinstance(infos, dict):
+            infos = _as_numpy(infos)
+            for key, value in infos.items():
+                if len(value) != rows:
+                    raise self._bad(f"infos[{key!r}] of {rows} rows", _outline(value))
+            return [{key: value[row] for key, value in infos.items()} for row in range(rows)]
+        if len(infos) != rows:
+            raise self._bad(f"{rows} infos", f"{len(infos)}")
+        return [dict(info) for info in infos]
+
+    def _cut(self, leaf: Any, rows: int, asked: int) -> Any:
+        """A leaf of actions without those of the padding, and of each row those that are played."""
+        if not hasattr(leaf, "__len__") or len(leaf) != asked:
+            raise self._bad(f"actions of {asked} rows", _outline(leaf))
+        leaf = leaf[:rows]
+        if self.n_action_steps is None:
+            return leaf
+        if np.ndim(leaf) < 2 or leaf.shape[1] < self.n_action_steps:
+            got = f"{leaf.shape[1]}" if np.ndim(leaf) >= 2 else _outline(leaf)
+            raise self._bad(f"actions [k, h, ...] of at least n_action_steps={self.n_action_steps} steps each", got)
+        return leaf[:, : self.n_action_steps]
+
+    def _bad(self, expected: str, got: str) -> BadAction:
+        return BadAction(f"the policy {self.name} must return {expected}, got {got}", expected=expected, got=got)
+
+    # -- what belongs to an episode ----------------------------------------------------------------------------------
+
+    def _rng(self, slot: int) -> np.random.Generator:
+        found = self._rngs.get(slot)
+        if found is None:
+            found = self._rngs[slot] = np.random.Generator(np.random.PCG64(self._seeds[slot]))
+        return found
+
+    def _state(self, slot: int) -> Any:
+        if slot not in self._states:
+            assert self._initial is not None
+            self._states[slot] = self._initial(1)
+        return self._states[slot]
+
+    def _joined(self, states: list[Any], padding: int) -> Any:
+        states = states + [copy.deepcopy(states[0]) for _ in range(padding)]
+        dim = self._dim
+
+        def join(*leaves: Any) -> Any:
+            if type(leaves[0]).__module__.startswith("torch"):
+                return sys.modules["torch"].cat(leaves, dim)
+            return np.concatenate(leaves, dim)
+
+        return trees.map(join, states[0], *states[1:])
+
+    def _split(self, state: Any, rows: int) -> list[Any]:
+        dim = self._dim
+
+        def checked(leaf: Any) -> Any:
+            shape = tuple(getattr(leaf, "shape", ()))
+            if len(shape) <= dim or shape[dim] != rows:
+                expected = f"a state whose leaves have {rows} rows on axis {dim} (batch_dim)"
+                raise self._bad(expected, f"one of shape {list(shape)}")
+            return leaf
+
+        trees.map(checked, state)
+        before = (slice(None),) * dim
+        return [trees.map(lambda leaf, row=row: leaf[(*before, slice(row, row + 1))], state) for row in range(rows)]
+
+    # -- the first look ----------------------------------------------------------------------------------------------
+
+    def _look(self, batch: Any, slots: Sequence[int]) -> None:
+        """Find out in the first batch whether rows depend on one another, and whether global generators are drawn
+        from. The episodes' own generators and states are given back as they were."""
+        rows = len(slots)
+        before = _globals()
+        first = self._tried(batch, slots)
+        if _globals() != before:
+            self.told.append(
+                f"the policy {self.name} draws from the global generator of NumPy, torch or random: what it does "
+                "depends on who was asked before; take `rng`, one generator a row, for the same episodes every time"
+            )
+            return
+        if rows < 2:
+            return
+        order = list(range(rows))[::-1]
+        turned = self._tried(trees.map(lambda leaf: _taken(leaf, order), batch), [slots[row] for row in order])
+        same = trees.equal(first, trees.map(lambda leaf: _taken(leaf, order), turned))
+        if same and self.pad_to is None:
+            alone = self._tried(trees.map(lambda leaf: _taken(leaf, [0]), batch), slots[:1])
+            same = trees.equal(trees.map(lambda leaf: _taken(leaf, [0]), first), alone)
+        if not same:
+            how = f"pad_to={MULTIPLE} (or a multiple of it)" if self.pad_to is None else "another pad_to"
+            self.told.append(
+                f"the actions of the policy {self.name} for an observation depend on the batch that it is in, in their "
+                f"last bits at least: episodes may differ with the number of environments; {how} may mend it"
+            )
+
+    def _tried(self, batch: Any, slots: Sequence[int]) -> Any:
+        kept = {slot: copy.deepcopy(rng) for slot, rng in self._rngs.items()}, dict(self._states)
+        try:
+            return self._ask(batch, slots)[0]
+        finally:
+            self._rngs, self._states = kept
+
+
+def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
+    """(how it is asked with a batch, generators and a state; does it take generators?)"""
+    stateful = callable(getattr(policy, "initial_state", None))
+    if not stateful and callable(getattr(policy, "predict", None)):
+        return lambda batch, rngs, state: policy.predict(batch, deterministic=False)[0], False
+    if not stateful and callable(getattr(policy, "get_actions", None)):
+        return lambda batch, rngs, state: policy.get_actions(batch), False
+    if not callable(policy):
+        raise UsageError(
+            f"a policy that is asked in the caller is callable on batches, or has get_actions or predict; {name} is a "
+            f"{type(policy).__name__}"
+        )
+    draws = "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or [])
+    if stateful and draws:
+        return lambda batch, rngs, state: policy(batch, state, rng=rngs), True
+    if stateful:
+        return lambda batch, rngs, state: policy(batch, state), False
+    if draws:
+        return lambda batch, rngs, state: policy(batch, rng=rngs), True
+    return lambda batch, rngs, state: policy(batch), False
+
+
+def _as_numpy(tree: Any) -> Any:
+    return trees.map(_array, tree)
+
+
+def _array(leaf: Any) -> Any:
+    if type(leaf).__module__.startswith("torch"):
+        return leaf.detach().cpu().numpy()
+    return leaf
+
+
+def _padded(leaf: Any, padding: int) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return np.concatenate([leaf, np.repeat(leaf[:1], padding, axis=0)])
+    return [*leaf, *[leaf[0]] * padding]
+
+
+def _taken(leaf: Any, rows: list[int]) -> Any:
+    return leaf[rows] if isinstance(leaf, np.ndarray) else [leaf[row] for row in rows]
+
+
+def _is_infos(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
+
+
+def _outline(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"{getattr(value, 'dtype', '')}{list(shape)}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
+
+
+def _globals() -> tuple[Any, ...]:
+    """The states of the generators that a policy reaches without being given one, to be compared."""
+    torch: Any = sys.modules.get("torch")
+    legacy: Any = np.random.get_state()
+    cpu = bytes(torch.get_rng_state().numpy()) if torch is not None else b""
+    return random.getstate(), legacy[1].tobytes(), legacy[2:], cpu
+
+
+__all__ = ["Asking", "CallerPolicy"]

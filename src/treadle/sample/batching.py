@@ -1,0 +1,292 @@
+"""When to ask a policy that is asked in the caller, and with whom: the batch former.
+
+Slots step in workers; whoever is ready waits for the policy. Asking for few at a time wastes what a call costs by
+itself; waiting for many wastes the slots that wait. `BatchFormer` decides by a size and a patience, which the user
+gives or which are chosen by playing the next steps through in `simulated`, a model of discrete events, with the
+policy's time and the environments' pace as they were measured.
+
+Pure: nothing here waits, sends or looks at a clock; moments are given, in seconds on any clock that does not go back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treadle.errors import UsageError
+
+FIRST = 8  # batches measured before anything is chosen
+AGAIN = (8, 32, 128, 1024)  # and chosen again after so many, as what was measured grows
+KEPT = 512  # step times and batches that are remembered
+EVENTS = 4000  # steps that one simulation plays at most
+WORTH = 1.03  # a larger batch or longer patience must promise so much more than a smaller one
+PATIENCES = (0.0, 0.5, 1.0, 2.0, math.inf)  # tried, in times of the policy's call
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A batch is asked when it has `size` rows, when nobody else can come, or `patience` seconds (inf: however long)
+    after its first row arrived."""
+
+    size: int
+    patience: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What was measured.
+
+    Attributes:
+        call: seconds that the policy takes however few rows it is asked for.
+        row: seconds that each row adds.
+        steps: a sample of seconds that a worker takes for one step.
+        workers: how many work at the same time; slot i is the (i mod workers)-th one's.
+    """
+
+    call: float
+    row: float
+    steps: tuple[float, ...]
+    workers: int
+
+    def policy(self, rows: int) -> float:
+        """Seconds for a batch."""
+        return self.call + self.row * rows
+
+
+@dataclass
+class Counts:
+    """What `BatchFormer.stats` tells of.
+
+    Attributes:
+        batches: asked.
+        rows: in them.
+        policy: seconds that the policy was at work.
+        idle: seconds that it was not, between its first batch and its latest.
+        waited: seconds that ready slots waited until their batch was begun, summed over them.
+        full, patient, last: batches that were begun because they were full, because patience was over, and because
+            nobody else could come.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    policy: float = 0.0
+    idle: float = 0.0
+    waited: float = 0.0
+    full: int = 0
+    patient: int = 0
+    last: int = 0
+
+
+@dataclass
+class BatchFormer:
+    """Args:
+    slots: how many there are.
+    workers: that step them.
+    size: rows to wait for; None: chosen.
+    patience: seconds that a ready slot is kept waiting for others; None: chosen.
+    most: rows that the policy takes at a time; None: as many as there are.
+    """
+
+    slots: int
+    workers: int
+    size: int | None = None
+    patience: float | None = None
+    most: int | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        for name in ("size", "most"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name} must be a positive integer or None, got {value!r}")
+        if self.patience is not None and not self.patience >= 0:
+            raise UsageError(f"patience must be None or at least 0 seconds, got {self.patience!r}")
+        self._most = min(self.most or self.slots, self.slots)
+        first = self.size or max(1, self.slots // 2)
+        self.choice = Choice(min(first, self._most), math.inf if self.patience is None else self.patience)
+        self._ready: deque[tuple[int, float]] = deque()
+        self._asked: deque[tuple[int, float]] = deque(maxlen=KEPT)  # rows, seconds
+        self._steps: deque[float] = deque(maxlen=KEPT)
+        self._ended: float | None = None  # when the latest batch was answered
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def ready(self, slot: int, now: float) -> None:
+        """A slot waits for an action."""
+        self._ready.append((slot, now))
+
+    def gone(self, slots: Iterable[int]) -> None:
+        """These wait no more: their worker has died."""
+        left = set(slots)
+        self._ready = deque(each for each in self._ready if each[0] not in left)
+
+    def stepped(self, seconds: float) -> None:
+        """A worker took so long for a step."""
+        self._steps.append(seconds)
+
+    def answered(self, rows: int, began: float, now: float) -> None:
+        """The policy has answered for so many rows that it was asked for at `began`."""
+        counts = self.counts
+        counts.batches += 1
+        counts.rows += rows
+        counts.policy += now - began
+        if self._ended is not None:
+            counts.idle += began - self._ended
+        self._ended = now
+        self._asked.append((rows, now - began))
+        if (self.size is None or self.patience is None) and (
+            counts.batches in AGAIN or counts.batches % AGAIN[-1] == 0
+        ):
+            self.choose()
+
+    # -- what follows ------------------------------------------------------------------------------------------------
+
+    def take(self, now: float, coming: int) -> list[int]:
+        """The slots to ask the policy for now, those that have waited longest first; []: not yet.
+
+        coming: how many slots are being stepped or reset, and will be ready without anybody's doing.
+        """
+        ready, choice = self._ready, self.choice
+        if not ready:
+            return []
+        if len(ready) >= choice.size:
+            self.counts.full += 1
+        elif coming <= 0:
+            self.counts.last += 1
+        elif now - ready[0][1] >= choice.patience:
+            self.counts.patient += 1
+        else:
+            return []
+        taken = [ready.popleft() for _ in range(min(len(ready), self._most))]
+        self.counts.waited += sum(now - since for _, since in taken)
+        return [slot for slot, _ in taken]
+
+    def wait(self, now: float) -> float | None:
+        """Seconds after which `take` may say something else although nothing has happened; None: never."""
+        if not self._ready or math.isinf(self.choice.patience):
+            return None
+        return max(0.0, self._ready[0][1] + self.choice.patience - now)
+
+    def pace(self) -> Pace | None:
+        """What was measured so far; None: too little."""
+        if not self._asked or not self._steps:
+            return None
+        call, row = fitted(self._asked)
+        return Pace(call, row, tuple(self._steps), self.workers)
+
+    def choose(self) -> None:
+        """Choose what the user has not given, by what was measured."""
+        pace = self.pace()
+        if pace is not None:
+            self.choice = best(pace, self.slots, self._most, self.size, self.patience)
+
+    def stats(self) -> dict[str, float]:
+        """What came of it: batches, mean rows of one, share of the time that the policy was at work, mean seconds that
+        a slot waited, and the size and patience in force (seconds; inf: no end)."""
+        counts = self.counts
+        total = counts.policy + counts.idle
+        return {
+            "batches": counts.batches,
+            "rows_per_batch": counts.rows / counts.batches if counts.batches else 0.0,
+            "policy_busy": counts.policy / total if total else 0.0,
+            "policy_seconds": counts.policy,
+            "policy_waited": counts.idle,
+            "slot_waited": counts.waited / counts.rows if counts.rows else 0.0,
+            "size": self.choice.size,
+            "patience": self.choice.patience,
+        }
+
+
+def fitted(asked: Sequence[tuple[int, float]] | deque[tuple[int, float]]) -> tuple[float, float]:
+    """Seconds a call and seconds a row (neither below 0) of batches (rows, seconds), by least squares over the median
+    of each size: a batch that something else delayed says nothing of the policy."""
+    by_rows: dict[int, list[float]] = {}
+    for rows, seconds in asked:
+        by_rows.setdefault(rows, []).append(seconds)
+    sizes = np.array(list(by_rows), np.float64)
+    times = np.array([np.median(each) for each in by_rows.values()])
+    weights = np.array([len(each) for each in by_rows.values()], np.float64)
+    mean_size, mean_time = np.average(sizes, weights=weights), np.average(times, weights=weights)
+    spread = float(np.sum(weights * (sizes - mean_size) ** 2))
+    slope = float(np.sum(weights * (sizes - mean_size) * (times - mean_time)) / spread) if spread else 0.0
+    row = min(max(slope, 0.0), float(mean_time / mean_size))
+    return float(mean_time - row * mean_size), row
+
+
+def best(
+    pace: Pace, slots: int, most: int | None = None, size: int | None = None, patience: float | None = None
+) -> Choice:
+    """The size and patience with which most steps are made, of those given or of a few. Where several do as well
+    (within 3 %), the smallest: a slot that waits less makes shorter episodes."""
+    most = slots if most is None else min(most, slots)
+    sizes = [min(size, most)] if size is not None else candidates(most)
+    found: Choice | None = None
+    reached = 0.0
+    for rows in sizes:
+        call = pace.policy(rows)
+        for times in (patience,) if patience is not None else PATIENCES:
+            choice = Choice(rows, times if patience is not None else times * call if times else 0.0)
+            if rows == 1 and choice.patience > 0 and patience is None:
+                continue  # one row never waits
+            rate = simulated(pace, slots, choice, most)
+            if found is None or rate > reached * WORTH:
+                found, reached = choice, rate
+    assert found is not None
+    return found
+
+
+def candidates(most: int) -> list[int]:
+    """Sizes to try: halves and thirds of all, and powers of two."""
+    found = {most, *(max(1, most * part // 12) for part in (9, 8, 6, 4, 3))}
+    found.update(2**k for k in range(most.bit_length()) if 2**k <= most)
+    return sorted(found)
+
+
+def simulated(pace: Pace, slots: int, choice: Choice, most: int | None = None, steps: int = 0) -> float:
+    """Steps a second in a model with free transport: workers that step their slots one after another, and one policy.
+
+    The model's steps take the times of the sample, in an order that is the same for every choice; it begins with all
+    slots ready, and its first quarter is not counted.
+
+    Args:
+        steps: to be made; 0: 40 a slot, at most `EVENTS`.
+    """
+    most = slots if most is None else most
+    total = steps or min(EVENTS, 40 * slots)
+    durations = _durations(pace.steps, total + slots)
+    free = [0.0] * pace.workers  # when each worker has finished what it was given
+    out: list[tuple[float, int]] = []  # (when it is ready, slot)
+    ready: deque[tuple[int, float]] = deque((slot, 0.0) for slot in range(slots))
+    now = began = 0.0
+    made = counted = 0
+    while made < total:
+        while out and out[0][0] <= now:
+            at, slot = heapq.heappop(out)
+            ready.append((slot, at))
+        if len(ready) < choice.size and out and (not ready or now < ready[0][1] + choice.patience):
+            until = out[0][0]
+            now = until if not ready else min(until, ready[0][1] + choice.patience)
+            continue
+        batch = [ready.popleft()[0] for _ in range(min(len(ready), most))]
+        now += pace.policy(len(batch))
+        for slot in batch:
+            worker = slot % pace.workers
+            free[worker] = max(free[worker], now) + durations[made]
+            heapq.heappush(out, (free[worker], slot))
+            made += 1
+        if not counted and made >= total // 4:
+            began, counted = now, made
+    return (made - counted) / (now - began) if now > began else math.inf
+
+
+def _durations(sample: Sequence[float], count: int) -> list[float]:
+    """So many of them, drawn with a fixed seed: choices are compared on the same times."""
+    return np.random.Generator(np.random.PCG64(0)).choice(np.asarray(sample, np.float64), count).tolist()  # type: ignore[no-any-return]
+
+
+__all__ = ["BatchFormer", "Choice", "Counts", "Pace", "best", "candidates", "fitted", "simulated"]

@@ -1,0 +1,341 @@
+"""Collecting with the policy in the caller: workers play, and whoever is ready is asked for together.
+
+There are no groups of slots. A slot whose step has come waits for the policy; the batch former (`batching.py`) says
+when a batch is asked and with whom; while the policy thinks, the others step. A slot whose episode has ended begins the
+next index at once. What an episode is made of is the same as ever: its index, its seeds, its own generators and state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from treadle import seeding
+from treadle.errors import BadAction, UsageError, Where, WorkerError
+from treadle.pool import failure, life
+from treadle.pool.calls import Done, Lost
+from treadle.pool.failure import Policy
+from treadle.pool.info_rows import InfoRows
+from treadle.pool.line import Chosen
+from treadle.pool.messages import Op, Raised
+from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
+from treadle.program.policies import built_policy, policy_name
+from treadle.sample import failed
+from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
+from treadle.sample.asking import CallerPolicy
+from treadle.sample.batching import BatchFormer
+from treadle.sample.collect import Collection
+from treadle.sample.inference import ENVS_PER_WORKER
+from treadle.sample.rollout_slot import SKIPPED, Globals, RolloutRecipe, Shares
+from treadle.sample.schedule import Schedule
+from treadle.seeding import SeedStream
+from treadle.spaces import Mismatch
+
+LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
+
+
+class CallerCollection(Collection):
+    """As `Collection`, for a recipe with `asking`."""
+
+    def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
+        assert recipe.asking is not None
+        self._asking = asking = recipe.asking
+        super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
+        pool, memory = self.pool, self.pool.memory.rows
+        try:
+            self._policy = CallerPolicy(
+                built_policy(asking.policy, *self.spaces),
+                policy_name(asking.policy),
+                pad_to=asking.pad_to,
+                n_action_steps=asking.n_action_steps,
+                batch_dim=asking.batch_dim,
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._least = pool.n
+        self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
+        assert memory is not None  # such a pool has rows
+        self._observations, self._actions = memory.observations, memory.actions
+        self._block = memory.buffers.take()
+        memory.buffers.pin(self._block)  # nobody else's from now on: a row a slot
+        self._rows = memory.arrays(memory.fields.blocks[self._block].observations)
+        self._action_rows = memory.arrays(memory.fields.actions)
+        self._writers: dict[int, Any] = {}
+        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._playing: dict[int, int] = {}  # slot -> index of its episode
+        self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
+        self._since = np.zeros(pool.n)  # when its request was sent
+        self._begun = np.zeros(pool.n, np.int64)  # episodes that its present environment has begun
+        self._loose: dict[int, list[Any]] = {}
+        self._coming = 0  # slots whose requests are under way
+        self._env_seeds, self._policy_seeds = SeedStream(self._root, 0), SeedStream(self._root, 1)
+        self._policy_seconds = 0.0
+        self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
+
+    def _pool(self, globals: Globals, **options: Any) -> Pool:
+        count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
+        if self.schedule.end is not None:
+            left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
+            count = max(1, min(count, left))
+        self.workers = options["workers"] = min(self.workers, count)
+        recipe, n = self._recipe, self._asking.n_action_steps
+        shared = count > self.workers
+        factories = [partial(AskedSlot, recipe, slot, self._root, globals, n, shared) for slot in range(count)]
+        return Pool(factories, **options)
+
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Of the environments: observation space, action space."""
+        about = self.pool.descriptions[0]
+        return about.observation_space, about.metadata["action_space"]
+
+    def stats(self) -> dict[str, float]:
+        """How the policy was asked: see `BatchFormer.stats`."""
+        return self._former.stats()
+
+    # -- handing out -------------------------------------------------------------------------------------------------
+
+    def _deal(self, held: int = 0) -> None:
+        """Begin episodes in slots that have none, and ask the policy for those that wait."""
+        for member in self.pool.members:
+            if member.state not in life.ALIVE or self._failure is not None:
+                continue
+            for slot in member.slots:
+                if slot not in self._playing:
+                    indices = self._next(member, held)
+                    if not indices:
+                        break
+                    self._begin(member, slot, indices[0])
+        while slots := self._former.take(time.monotonic(), self._coming):
+            self._ask(sorted(slots))
+
+    def _wants(self, member: Worker) -> int:
+        return int(len(self._dealt[member.index]) < len(member.slots))
+
+    def _begin(self, member: Worker, slot: int, index: int, anew: bool = False) -> None:
+        self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
+        self._playing[slot] = index
+        self._dealt[member.index].append(index)
+        self._steps[slot] = 0
+        self._policy.start(slot, self._policy_seeds(index))
+        order = {slot: (self._env_seeds(index), Begin(index, anew))}
+        self._submit(member, Op.RESET, order, [slot])
+
+    def _submit(self, member: Worker, op: Op, payload: Any, slots: list[int]) -> None:
+        self.calls.submit(member, op, payload, slots, tuple(slots), self._block)
+        self._since[slots] = time.monotonic()
+        self._coming += len(slots)
+
+    # -- the policy --------------------------------------------------------------------------------------------------
+
+    def _ask(self, slots: list[int]) -> None:
+        """Ask the policy about these slots, and send them on their ways."""
+        began = time.monotonic()
+        try:
+            actions, infos = self._policy.ask(self._batch(slots), slots)
+            staged, mailed = self._staged(len(slots), actions)
+        except Exception as error:  # whatever the policy raises is placed
+            self._policy_seconds += time.monotonic() - began
+            raise self._blamed(error, slots) from error
+        for target, source in zip(self._action_rows, staged, strict=True):
+            if target is not None:
+                target[slots] = source
+        by_member: dict[int, list[int]] = {}
+        for slot in slots:
+            by_member.setdefault(self._member_of[slot].index, []).append(slot)
+        rows = {slot: row for row, slot in enumerate(slots)}
+        for mine in by_member.values():
+            member = self._member_of[mine[0]]
+            if infos is not None:
+                said: dict[int, Any] = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
+                self.calls.submit(member, Op.CALL, said, mine, None)
+            alone = self._busy.get(member.index, 1.0) >= LONG_STEP
+            for group in [[slot] for slot in mine] if alone else [mine]:
+                self._submit(member, Op.STEP, self._payload(group, mailed, rows, member), group)
+        now = time.monotonic()
+        self._policy_seconds += now - began
+        self._former.answered(len(slots), began, now)
+        for text in self._policy.told:
+            self.remarks.setdefault(f"policy: {text[:40]}", (0, text))
+
+    def _payload(self, group: list[int], mailed: Any, rows: dict[int, int], member: Worker) -> Any:
+        if mailed:
+            by_leaf = {
+                leaf: [values[rows[slot]] if slot in group else None for slot in member.slots]
+                for leaf, values in mailed.items()
+            }
+            return group, by_leaf
+        return Chosen.one(group[0]) if len(group) == 1 else (group, None)
+
+    def _batch(self, slots: list[int]) -> Any:
+        values: list[Any] = []
+        loose_at = 0
+        for array in self._rows:
+            if array is None:
+                values.append([self._loose[slot][loose_at] for slot in slots])
+                loose_at += 1
+            else:
+                values.append(array[slots])
+        return self._observations.unflatten(values)
+
+    def _staged(self, count: int, actions: Any) -> Any:
+        """(actions for so many slots as arrays, what goes by message). Raises Mismatch."""
+        found = self._writers.get(count)
+        if found is None:
+            staged = [None if a is None else np.zeros((count, *a.shape[1:]), a.dtype) for a in self._action_rows]
+            found = self._writers[count] = staged, self._actions.batch_writer(staged, count, cast=True)
+        staged, write = found
+        return staged, write(actions)
+
+    def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
+        """The policy's info of one answer by steps: it belongs to the step it was asked at, or has one for each."""
+        steps = self._asking.n_action_steps
+        if steps is None:
+            return [info]
+        planned = {key: np.ndim(value) > 0 and len(value) >= steps for key, value in info.items()}
+        told = []
+        for step in range(steps):
+            own = {key: value[step] for key, value in info.items() if planned[key]}
+            first = {key: value for key, value in info.items() if not planned[key]}
+            told.append({**own, **(first if step == 0 else {}), "asked": step == 0})
+        return told
+
+    def _blamed(self, error: Exception, slots: list[int]) -> Exception:
+        """A policy's error, with the episodes of its batch."""
+        row = error.row if type(error) is Mismatch and error.row is not None else None
+        if row is None:
+            row = min(range(len(slots)), key=lambda each: self._playing[slots[each]])
+        index = self._playing[slots[row]]
+        where = Where(
+            None,
+            None,
+            None,
+            "policy",
+            int(self._steps[slots[row]]) + 1,
+            index,
+            seeding.episode_env_seed(self._root, index),
+        )
+        batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
+        if type(error) is Mismatch:
+            error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {error}")
+        elif isinstance(error, BadAction):
+            error = UsageError(f"{batch}: {error}")
+        raised = Raised.of(error, "policy", step=where.step, episode=index, seed=where.seed)
+        told = failure.task_error(raised, slots[row], None, None)
+        found = failed.raised(told, self._root, len(self.schedule.lengths))
+        others = sorted(self._playing[slot] for slot in slots)
+        found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
+        return found
+
+    # -- taking ------------------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the next event at most."""
+        limits = [super()._patience(), self._former.wait(time.monotonic())]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
+        slots, member, extras = event.tag, event.member, event.reply.extras
+        if type(slots) is not tuple:
+            return []
+        now = time.monotonic()
+        self._coming -= len(slots)
+        infos: Any = {}
+        raised: dict[int, Raised] = {}
+        if extras is not None:
+            infos = extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos
+            raised = extras.raised
+            self._loose.update(extras.loose)
+        found: list[tuple[int, int, Any]] = []
+        for slot in slots:
+            if slot in raised:
+                self._slot_raised(member, slot, raised[slot])
+                continue
+            results = infos.get(slot, {}).get(RESULTS, ())
+            if event.call.op is Op.STEP:
+                self._steps[slot] += self._asking.n_action_steps or 1
+            if results and any(length for _, length, _ in results):
+                self._ended(member, slot)
+                found += self._results(results, member, slot)
+            else:
+                found += self._results(results, member, slot) if results else []
+                self._former.ready(slot, now)
+        seconds = (now - float(self._since[slots[0]])) / len(slots)
+        self._former.stepped(seconds)
+        known = self._busy.get(member.index)
+        self._busy[member.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
+        return found
+
+    def _ended(self, member: Worker, slot: int) -> None:
+        """A slot has no episode any more."""
+        self._playing.pop(slot)
+
+    def _slot_raised(self, member: Worker, slot: int, raised: Raised) -> None:
+        """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
+        index = self._playing.pop(slot)
+        self._dealt[member.index].remove(index)
+        seed = seeding.episode_env_seed(self._root, index)
+        step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
+        raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
+        error = failure.task_error(raised, slot, member.shown, member.pid)
+        if self._skipping.skip and raised.phase in SKIPPED:
+            if self._begun[slot] > 1:
+                self._begin(member, slot, index, anew=True)
+                return
+            self._begun[slot] = 99  # it has failed: the next episode here has a new one
+            self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
+            return
+        self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
+
+    def _awaited(self) -> bool:
+        assert self._failure is not None
+        first = self._failure[0]
+        return any(index < first for index in self._playing.values())
+
+    def _blame(self, member: Worker, error: WorkerError) -> bool:
+        slot = error.where.slot
+        index = self._playing.get(slot) if slot is not None else None
+        mine = self._dealt[member.index]
+        playing = [index] if index is not None else list(mine)
+        first = member.index in self._fresh and len(playing) == 1 and len(mine) == 1
+        guilty = playing if first or self.pool.policy is Policy.DROP else []
+        for each in guilty:
+            self._deaths[each] = self._deaths.get(each, 0) + 1
+        self._died_in[member.index] = playing, list(guilty)
+        return bool(guilty)
+
+    def _died(self, event: Lost) -> None:
+        member = event.member
+        for tag in event.tags:
+            self._coming -= len(tag) if type(tag) is tuple else 0
+        self._former.gone(member.slots)
+        if event.verdict is None and self.pool.policy is not Policy.RAISE:
+            return  # it is late, and its end is the next thing that is told
+        if event.verdict is None:
+            self._blame(member, event.error)
+            event = event._replace(verdict=Policy.RAISE)
+        for slot in member.slots:
+            self._playing.pop(slot, None)
+            self._begun[slot] = 0
+        super()._died(event)
+
+    def shares(self) -> dict[int, Shares]:
+        """As `Collection.shares`; the policy's time is the caller's, and told with the first worker's."""
+        found = super().shares()
+        for shares in list(found.values())[:1]:
+            shares.policy += self._policy_seconds
+        return found
+
+
+def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
+    """One run of what the recipe says: with the policy in the workers, or in the caller."""
+    return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
+
+
+__all__ = ["CallerCollection", "collection"]

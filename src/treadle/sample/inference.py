@@ -1,0 +1,160 @@
+"""Where a policy is asked: in the workers, each by itself, or in the caller, about many environments at once."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import io
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from treadle import pickling
+from treadle.errors import UsageError
+from treadle.sample.asking import Asking
+
+log = logging.getLogger("treadle")
+
+INFERENCE = ("auto", "worker", "caller")
+OPTIONS = ("batch_size", "patience", "pad_to", "n_action_steps", "batch_dim")  # of a policy in the caller
+LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
+ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
+
+
+def asking_of(
+    policy: Any,
+    inference: str,
+    num_envs: int | None,
+    workers: int | str,
+    envs_per_worker: int,
+    options: dict[str, Any],
+) -> tuple[Asking | None, int | str]:
+    """How the policy is asked in the caller (None: it is asked in the workers), and with how many workers.
+
+    Args:
+        policy: as `collect` takes it.
+        inference: "worker", "caller" or "auto": by what the policy is (`asked_in_caller`).
+        num_envs: environments that are played at a time; None: `envs_per_worker` a worker, or `ENVS_PER_WORKER` for a
+            policy in the caller.
+        workers: how many, or "auto".
+        options: of which those in `OPTIONS` are taken out.
+
+    Raises:
+        UsageError: contradictory arguments.
+    """
+    if inference not in INFERENCE:
+        raise UsageError(f"inference must be 'auto', 'worker' or 'caller', got {inference!r}")
+    if num_envs is not None and (isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1):
+        raise UsageError(f"num_envs must be a positive integer or None, got {num_envs!r}")
+    own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
+    for name in OPTIONS:
+        options.pop(name, None)
+    nobody = policy is None or (isinstance(policy, str) and policy == "random")
+    why = None
+    if inference == "auto" and not nobody:
+        why = asked_in_caller(policy)
+        if why is not None:
+            log.info("the policy is asked in the caller (inference='caller'): %s", why)
+    if inference == "caller" or why is not None:
+        if nobody:
+            raise UsageError("random actions are drawn in the workers: inference='caller' is for a policy")
+        if envs_per_worker != 1:
+            raise UsageError(
+                "envs_per_worker is for a policy in the workers; num_envs says how many are played at once"
+            )
+        return Asking(policy, num_envs, **own), workers
+    if own:
+        raise UsageError(f"{next(iter(own))} is for a policy that is asked in the caller: give inference='caller', too")
+    if num_envs is None:
+        return None, workers
+    if workers == "auto":
+        if num_envs % envs_per_worker:
+            raise UsageError(f"num_envs={num_envs} is no multiple of envs_per_worker={envs_per_worker}")
+        return None, num_envs // envs_per_worker
+    if num_envs != int(workers) * envs_per_worker:
+        raise UsageError(
+            f"num_envs={num_envs}, but {workers} workers with {envs_per_worker} environments each play "
+            f"{int(workers) * envs_per_worker}: leave one of the numbers out"
+        )
+    return None, workers
+
+
+def asked_in_caller(policy: Any) -> str | None:
+    """Why a policy is asked in the caller when nobody says where: by what it is alone, never by how fast or among how
+    many. None: it is asked in the workers.
+
+    A name ("file.py:attr") is read for `batched = True`, and nothing of it is run.
+    """
+    if isinstance(policy, str):
+        return "it says that it is batched" if _says_batched(policy) else None
+    if getattr(policy, "batched", False) is True:
+        return "it says that it is batched"
+    if isinstance(policy, type):
+        return None
+    parameters = getattr(policy, "parameters", None)
+    if callable(parameters):
+        devices = {str(getattr(each, "device", "cpu")) for each in _listed(parameters)} - {"cpu"}
+        if devices:
+            return f"its parameters are on {', '.join(sorted(devices))}"
+    room = _Room(LARGE)
+    try:
+        pickling.Pickler(room).dump(policy)
+    except _Full:
+        return f"it is larger than {LARGE >> 20} MiB"
+    except Exception as error:  # noqa: BLE001 - pickling runs foreign code, which raises what it likes
+        return f"it cannot be sent to workers ({type(error).__name__}: {error})"
+    return None
+
+
+class _Full(Exception):
+    """More was written than there is room for."""
+
+
+class _Room(io.BytesIO):
+    """Takes bytes, keeps none, and raises `_Full` after so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._left = most
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._left -= size
+        if self._left < 0:
+            raise _Full
+        return size
+
+
+def _listed(parameters: Callable[[], Any]) -> list[Any]:
+    try:
+        return list(parameters())
+    except TypeError:  # a method of that name that means something else
+        return []
+
+
+def _says_batched(reference: str) -> bool:
+    """Does the class or function of that name set `batched = True`, as far as its source says?"""
+    name, _, attribute = reference.rpartition(":")
+    if not name:
+        return False
+    try:
+        path = name if name.endswith(".py") else getattr(importlib.util.find_spec(name), "origin", None)
+        tree = ast.parse(Path(path or "").read_text(encoding="utf-8"))
+    except (ImportError, OSError, SyntaxError, ValueError):  # who builds it will say what is wrong
+        return False
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            return any(_sets_batched(each, "batched") for each in node.body)
+        if _sets_batched(node, f"{attribute}.batched"):
+            return True
+    return False
+
+
+def _sets_batched(node: ast.stmt, target: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.Constant) and value.value is True and target in map(ast.unparse, targets)
+
+
+__all__ = ["ENVS_PER_WORKER", "INFERENCE", "OPTIONS", "asked_in_caller", "asking_of"]
