@@ -44,7 +44,7 @@ from treadle.sample.rollout_slot import (
     RolloutSlot,
     Shares,
 )
-from treadle.sample.schedule import Schedule
+from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.watch import Watch
 
@@ -192,7 +192,8 @@ class Collection:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
         able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
-        takers = [] if self._failure is not None else list(able)
+        most = self._recipe.rows + AHEAD
+        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < most]
         while takers:
             member = min(takers, key=lambda each: len(dealt[each.index]))
             if indices := self._next(member, held):
