@@ -315,8 +315,6 @@ class CallerCollection(Collection):
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
         self._former.gone(member.slots)
-        if event.verdict is None and self.pool.policy is not Policy.RAISE:
-            return  # it is late, and its end is the next thing that is told
         if event.verdict is None:
             self._blame(member, event.error)
             event = event._replace(verdict=Policy.RAISE)

@@ -381,7 +381,7 @@ class Collection:
             if member.index in asked:
                 calls: dict[int, Any] = dict.fromkeys(member.slots, ("shares", (), {}))
                 self.calls.submit(member, Op.CALL, calls, member.slots, SHARES)
-        while asked and self.calls.poll(self.pool.close_timeout, hear):
+        while asked and self.calls.poll(self.pool.options.close_timeout, hear):
             continue
         return found
 
