@@ -284,6 +284,38 @@ def test_an_optional_dependency_with_two_files_is_seen() -> None:
     assert "minari" in line
 
 
+# --- one module lends memory ------------------------------------------------------------------------------------------
+
+LENDS = "treadle.pool.buffers"  # whose `Buffer` alone asks who holds an array
+ASKS_NO_ARRAYS = frozenset({"treadle.pool.interrupts"})  # of a block of code, whether it is over
+
+
+def other_lenders(files: dict[str, tuple[str, bool]]) -> list[str]:
+    """Modules that find out by a weak reference of their own whether something is still held."""
+    found = []
+    for name, (source, _) in files.items():
+        asked = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)} | {
+            item.module.rpartition(".")[2] for item in imports(source, name) if item.module.startswith("weakref.")
+        }
+        if asked & {"ref", "finalize"} and "weakref" in source and name != LENDS and name not in ASKS_NO_ARRAYS:
+            found.append(f"{name}: lends memory; let {LENDS} do it")
+    return found
+
+
+def test_one_module_lends_memory() -> None:
+    files = source_files()
+    assert LENDS in files
+    assert other_lenders(files) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["import weakref\nweakref.ref(a)", "from weakref import finalize\nfinalize(a, print)"]
+)
+def test_another_lender_is_seen(source: str) -> None:
+    assert len(other_lenders({"treadle.pool.x": (source, False)})) == 1
+    assert other_lenders({LENDS: (source, False), "treadle.pool.y": ("import weakref\nweakref.WeakSet()", False)}) == []
+
+
 # --- a light front door -----------------------------------------------------------------------------------------------
 
 

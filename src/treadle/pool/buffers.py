@@ -12,8 +12,9 @@ with requests waits for the `Span` of those.
 Small arrays (flags, rewards, the observations of small environments) are copied all the same: a copy costs less than
 lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
 
-Two kinds: what steps are written to (`BatchBuffers`, and `PartBuffers` for some of the slots), and memory of any size
-that goes to workers with a request and comes back with the answer (`BufferPool`).
+Two kinds are here: what steps are written to (`BatchBuffers`, and `PartBuffers` for some of the slots), and memory of
+any size that goes to workers with a request and comes back with the answer (`BufferPool`). Elsewhere: memory files that
+go from a worker to the caller (`file_buffers.py`), the results of samplers, and the store of planning's states.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import numpy as np
 
 from treadle.errors import ArenaError
 from treadle.pool.arena import Arena, Field, view
-from treadle.pool.rows import BlockFields, RolloutFields
 
 if TYPE_CHECKING:
     from treadle.pool.pool import Pool
+    from treadle.pool.rows import BlockFields, RolloutFields
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
@@ -65,6 +66,11 @@ class Buffer:
         """An array over it is handed out."""
         self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
         return array
+
+
+def when_let_go(array: np.ndarray, call: Callable[..., object], *args: Any) -> None:
+    """Call this when nobody holds a lent array any more, for those who cannot ask; not at the end of Python."""
+    weakref.finalize(array, call, *args).atexit = False
 
 
 class Span:
@@ -336,4 +342,14 @@ class BufferPool:
         return buffer
 
 
-__all__ = ["ArenaBuffer", "BatchBuffers", "Buffer", "BufferPool", "PartBuffers", "Region", "RolloutMemory", "Span"]
+__all__ = [
+    "ArenaBuffer",
+    "BatchBuffers",
+    "Buffer",
+    "BufferPool",
+    "PartBuffers",
+    "Region",
+    "RolloutMemory",
+    "Span",
+    "when_let_go",
+]

@@ -4,7 +4,7 @@ Frames are `length, descriptors` and a pickle (protocol 5). A message above `SPI
 out-of-band buffers into a memory file of its own, and only the descriptor travels: the receiver maps it and unpickles
 arrays straight over the mapping, without a copy, and no socket buffer can ever be too small for it. So sending a
 request never blocks the caller, and an episode of 100 MB costs the same trip as a small one. Arrays that lie in a
-worker's loans (`loan.py`) stay where they are.
+worker's file buffers (`file_buffers.py`) stay where they are.
 
 Within one process (threads) `local_channel.py` is the same road.
 """
@@ -28,8 +28,8 @@ from typing import Any
 
 from treadle import pickling
 from treadle.pool.arena import anonymous_file, map_file, too_many_files
+from treadle.pool.file_buffers import Borrower, Lender, counted, crowded
 from treadle.pool.interrupts import owned
-from treadle.pool.loan import Borrower, Lender, counted, crowded
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")

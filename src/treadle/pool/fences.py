@@ -19,7 +19,7 @@ What both sides read without a fence, and why that is safe:
 | BEAT | whether it changes is asked over seconds |
 | BUSY_NS, ITEM | figures for people |
 | `done` | read when an answer is there (after its fence) or the worker is dead (the system knows, and tells after it) |
-| loans | a fence of the caller's before it says that a file may be written again |
+| file buffers | a fence of the caller's before it says that a file may be written again |
 """
 
 from __future__ import annotations

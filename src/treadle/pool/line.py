@@ -22,9 +22,9 @@ from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, Waiting
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
+from treadle.pool.file_buffers import PLACES
 from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.interrupts import Later
-from treadle.pool.loan import PLACES
 from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
@@ -59,7 +59,7 @@ class LineFields:
     answers: Field
     box: Field
     words: Field
-    loans: Field
+    lent: Field
     depth: int
     fenced: bool
 
@@ -147,7 +147,7 @@ class Line:
         self.answers = view(arena.array(fields.answers))
         self.box = view(arena.array(fields.box))
         self.words = view(arena.array(fields.words))
-        self.loans = view(arena.array(fields.loans))  # see `loan.py`
+        self.lent = view(arena.array(fields.lent))  # see `file_buffers.py`
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
         self.posted = 0  # requests posted (caller) or taken (worker)
@@ -159,7 +159,7 @@ class Line:
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
-        for words in (self.requests, self.answers, self.words, self.loans):
+        for words in (self.requests, self.answers, self.words, self.lent):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
         self.latest = self._kept = None

@@ -76,8 +76,8 @@ class Program:
         which it is at, and its worker's death is told with the item."""
 
     def lend(self, lender: Any) -> None:
-        """It is given a `treadle.pool.loan.Lender`, likewise: large arrays in its files travel without a copy, and must
-        not be written again while their file is out."""
+        """It is given a `treadle.pool.file_buffers.Lender`, likewise: large arrays in its files travel without a copy,
+        and must not be written again while their file is out."""
 
     def describe(self) -> Description:
         return Description()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from treadle.pool.loan import Lender
+from treadle.pool.file_buffers import Lender
 from treadle.sample.contract import in_step
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul, haul_of
@@ -24,7 +24,7 @@ class Bench:
 
     Args:
         worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
-        lender: None, or whose files observations are to lie in; see `treadle.pool.loan`.
+        lender: None, or whose files observations are to lie in; see `treadle.pool.file_buffers`.
 
     Attributes:
         made: rollouts that lie here.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.loan import Lender, LoanFile
+from treadle.pool.file_buffers import FileBuffer, Lender
 from treadle.pool.serve import checked_info, snapshot
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
@@ -48,7 +48,7 @@ class TreeColumn:
 
     def __init__(self, layout: Layout, lender: Lender | None = None) -> None:
         self._layout, self._lender = layout, lender
-        self._files: list[LoanFile] = []
+        self._files: list[FileBuffer] = []
         self._data = [self._reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
         self._rows = min((len(data) for data in self._data if data is not None), default=1 << 62)
         self.writes: list[RowWriter] = []

@@ -24,7 +24,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.arena import closed_by_others
-from treadle.pool.loan import Lender
+from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
 from treadle.pool.original import attributes_of
 from treadle.program.base import Description, Program

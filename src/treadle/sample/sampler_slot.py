@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.pool.loan import Lender
+from treadle.pool.file_buffers import Lender
 from treadle.pool.original import attributes_of
 from treadle.pool.parcel import Parcel
 from treadle.program.base import Program, StreamControl

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.loan import Lender
+from treadle.pool.file_buffers import Lender
 from treadle.pool.serve import snapshot
 from treadle.sample.adapt import GymEnv, type_of
 from treadle.sample.agents import action_of, reset_agent

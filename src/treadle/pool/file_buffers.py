@@ -1,12 +1,15 @@
-"""Loans: memory files that a worker fills, sends by name, and fills again once the caller holds nothing of them.
+"""Buffers between processes: memory files that a worker fills, sends by name, and fills again once the caller holds
+nothing of them, by the rule of `buffers.py`.
 
 First touches of new memory cost several times what writing to memory costs that is there (on a virtual machine that
 hands free pages back to its host, twenty times). So what a worker records large arrays in is a memory file that both
-sides keep mapped: a message only says where in it an array lies, and nobody copies. When the last array over a loan is
-gone, the caller writes the loan's number to the file's word in the arena, and the worker may fill the file again.
+sides keep mapped: a message only says where in it an array lies, and nobody copies. Whenever a message lends of a file,
+that has a number; when the last array over it is gone, the caller writes the number to the file's word in the arena,
+and the worker may fill the file again. (Samples of raw Pong come 1.3 times as fast as without; 2 workers, 2 cores,
+2026-11-22.)
 
 A file has a *place*, which is the index of its word. A worker may forget a file that is out for too long and give its
-place to a new one: the caller learns of that by the descriptor that comes with the new file's first loan, and numbers
+place to a new one: the caller learns of that by the descriptor that comes with the new file's first array, and numbers
 are never used twice, so what it then says of the old file means nothing. Memory of forgotten files belongs to those
 who hold arrays in it.
 
@@ -28,19 +31,20 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.arena import anonymous_file, map_file
+from treadle.pool.buffers import when_let_go
 from treadle.pool.fences import fence
 
 PLACES = 64  # files of one worker
-LEAST = 64 * 1024  # bytes of an array from which on it is worth a loan
+LEAST = 64 * 1024  # bytes of an array from which on it is worth it
 MOST_MAPPED = 1 << 14  # mappings that may be held; Linux allows a process 65530 of all kinds
 MOST_NEW = 8  # new files in one message: it carries few descriptors
 
-# an array in a message: place, number of the loan, start, stop, does a descriptor come along (new file, or longer)?
+# an array in a message: place, number, start, stop, does a descriptor come along (new file, or longer)?
 Spot = tuple[int, int, int, int, bool]
 
 
-class LoanFile:
-    """A worker's file. `number`: of its latest loan, 0 before the first. `known`: bytes that the caller has mapped."""
+class FileBuffer:
+    """A worker's file. `number`: with which it was lent last, 0: never. `known`: bytes that the caller has mapped."""
 
     def __init__(self, place: int, nbytes: int) -> None:
         """A sparse file: what is not written takes no memory. Raises OSError where so much cannot be mapped."""
@@ -71,10 +75,10 @@ class Lender:
 
     def __init__(self, words: Any) -> None:
         self._words = words
-        self._files: weakref.WeakValueDictionary[int, LoanFile] = weakref.WeakValueDictionary()
+        self._files: weakref.WeakValueDictionary[int, FileBuffer] = weakref.WeakValueDictionary()
         self._number = os.getpid() << 32
 
-    def file(self, nbytes: int) -> LoanFile | None:
+    def file(self, nbytes: int) -> FileBuffer | None:
         """A new file of so many bytes at most; None: all places are taken. Raises OSError.
 
         Who is given it holds it; when he lets it go, its place is free, as if it were forgotten.
@@ -82,16 +86,16 @@ class Lender:
         place = next((place for place in range(len(self._words)) if place not in self._files), None)
         if place is None:
             return None
-        file = self._files[place] = LoanFile(place, nbytes)
+        file = self._files[place] = FileBuffer(place, nbytes)
         return file
 
-    def forget(self, file: LoanFile) -> None:
+    def forget(self, file: FileBuffer) -> None:
         """Its place is free; the memory lives as long as anybody maps it."""
         if self._files.get(file.place) is file:
             del self._files[file.place]
         file.close()
 
-    def out(self, file: LoanFile) -> bool:
+    def out(self, file: FileBuffer) -> bool:
         """Does the caller hold something of it?"""
         return file.number != 0 and self._words[file.place] != file.number
 
@@ -100,7 +104,7 @@ class Lender:
         have to come along, in the order of the files' first spots, to be sent and closed. From now on these files are
         out. Raises OSError where no descriptor is left, with nothing lent."""
         found = [self._find(raw) for raw in raws]
-        needed: dict[LoanFile, int] = {}
+        needed: dict[FileBuffer, int] = {}
         for raw, each in zip(raws, found, strict=True):
             if each is not None:
                 file, start = each
@@ -124,7 +128,7 @@ class Lender:
                 file.known = mapped_for(stop, file.stop - file.start)
         return spots, fds
 
-    def _find(self, raw: memoryview) -> tuple[LoanFile, int] | None:
+    def _find(self, raw: memoryview) -> tuple[FileBuffer, int] | None:
         if raw.nbytes < LEAST:
             return None
         address = _address(raw)
@@ -135,13 +139,13 @@ class Lender:
 
 
 class Borrower:
-    """The caller's side of one worker's loans. `words`: one a place. `fenced`: see `fences.py`."""
+    """The caller's side of one worker's files. `words`: one a place. `fenced`: see `fences.py`."""
 
     def __init__(self, words: Any, fenced: bool = False) -> None:
         self._words, self._fenced = words, fenced
         self._files: dict[int, mmap.mmap] = {}  # place -> as much of its file as was needed so far
         self.pending: list[tuple[np.ndarray, mmap.mmap, int, int]] = []
-        self._latest = self._pinned = 0  # loans up to this number are never given back
+        self._latest = self._pinned = 0  # what was lent up to this number is never given back
         self._pid = os.getpid()
         _borrowers.add(self)
 
@@ -174,7 +178,7 @@ class Borrower:
         """What was opened last is given back when it is let go."""
         pending, self.pending = self.pending, []
         for holder, memory, place, number in pending:
-            weakref.finalize(holder, self._give_back, memory, place, number).atexit = False
+            when_let_go(holder, self._give_back, memory, place, number)
 
     def _give_back(self, memory: mmap.mmap, place: int, number: int) -> None:
         words = self._words
@@ -240,4 +244,4 @@ def _address(memory: Any) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
 
-__all__ = ["Borrower", "Lender", "LoanFile", "counted", "crowded"]
+__all__ = ["Borrower", "FileBuffer", "Lender", "counted", "crowded"]

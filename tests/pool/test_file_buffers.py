@@ -1,4 +1,4 @@
-"""Loans: arrays travel without a copy, and are never written while somebody holds them."""
+"""Memory files that are lent: arrays travel without a copy, and are never written while somebody holds them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from treadle import collect
-from treadle.pool import loan
+from treadle.pool import file_buffers
 from treadle.pool.channel import Channel
-from treadle.pool.loan import LEAST, Borrower, Lender
+from treadle.pool.file_buffers import LEAST, Borrower, Lender
 from treadle.sample.buffer import MOST_COLUMNS, Columns
 from treadle.spaces import Layout
 
@@ -30,7 +30,7 @@ class Ends:
 
     def __init__(self) -> None:
         a, b = socket.socketpair()
-        self.words = memoryview(np.zeros(loan.PLACES, np.int64))  # type: ignore[arg-type]
+        self.words = memoryview(np.zeros(file_buffers.PLACES, np.int64))  # type: ignore[arg-type]
         self.worker, self.caller = Channel(a), Channel(b)
         self.worker.lender, self.caller.borrower = Lender(self.words), Borrower(self.words)
 
@@ -117,7 +117,7 @@ def test_a_place_may_be_given_to_a_new_file(ends: Ends) -> None:
     assert (got == 9).all()
     del got
     assert not ends.lender.out(other)
-    files = [ends.lender.file(NBYTES) for _ in range(loan.PLACES)]
+    files = [ends.lender.file(NBYTES) for _ in range(file_buffers.PLACES)]
     assert files.count(None) == 1, "when all places are taken, there is none"
 
 
@@ -125,7 +125,7 @@ def test_many_new_files_in_one_message(ends: Ends) -> None:
     pairs = [ends.array(value) for value in range(20)]
     got = ends.sent([array for _, array in pairs])
     assert [int(array[-1]) for array in got] == list(range(20))
-    assert sum(ends.lender.out(file) for file, _ in pairs) == loan.MOST_NEW
+    assert sum(ends.lender.out(file) for file, _ in pairs) == file_buffers.MOST_NEW
 
 
 def test_nothing_is_given_back_before_a_message_is_taken(ends: Ends) -> None:
@@ -222,7 +222,7 @@ def test_as_many_episodes_are_held_as_there_is_memory_for() -> None:
 def test_beyond_so_many_mappings_arrays_are_copied(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     _, array = ends.array(7)
     held = ends.sent(array)
-    monkeypatch.setattr(loan, "MOST_MAPPED", 1)
+    monkeypatch.setattr(file_buffers, "MOST_MAPPED", 1)
     _, array = ends.array(8)
     copied = ends.sent(array)
     array[:] = 9  # against the rules; it shows whose memory it is
