@@ -12,9 +12,7 @@ from conftest import require
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.stepping import blind_step, walking
-from treadle.plan.work import Work, do_rollouts, do_steps, lay, lift, packed
-
-WORDS = [0] * 8  # a worker's, which nobody reads here
+from treadle.plan.work import Work, do_work, lay, lift, packed
 
 
 class Painter(gym.Env[np.ndarray, int]):
@@ -93,7 +91,7 @@ def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
     env = made("CartPole-v1", frameskip=2)
     state, *_ = env.reset()
     expected = [env.step(i % 2, state, dt=3, return_state=True) for i in range(5)]
-    done = do_steps(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True), None, WORDS)
+    done = do_work(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True))
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
     assert expected[0][2] == (12.0 if made is Double else 6.0)
     env.step = lambda **asked: "own"  # type: ignore[method-assign]
@@ -122,10 +120,10 @@ def test_frames_that_nobody_sees_are_not_drawn(wrapped: bool) -> None:
         states.append(state if expected[-1][4] else expected[-1][0])
     assert any(row[4] for row in expected), "an episode ends"
     assert (blind_step(env.gym_env) is None) == wrapped
-    done = do_steps(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True), None, WORDS)
+    done = do_work(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True))
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
-    played = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"), WORDS)
-    seen = do_rollouts(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"), WORDS)
+    played = do_work(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"))
+    seen = do_work(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"))
     same([list(played.states), played.rewards], [list(seen.states), seen.rewards])
 
 
@@ -199,4 +197,4 @@ def test_states_go_through_memory_and_back() -> None:
     lifted = lift(memory, lay(memory, 64, packed(states)))
     assert list(lifted) == states
     work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
-    same(list(do_steps(env, work, None, WORDS).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])
+    same(list(do_work(env, work).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])

@@ -195,6 +195,9 @@ class Room:
         return None if self._at + nbytes > self._end else lay(self._memory, self._at, states)
 
 
+Keep = Callable[[Any], None]  # takes the states that the items lead to, one after the other
+
+
 def beginnings(work: Work) -> Iterator[Any]:
     """The state that each item of the chunk begins in; None where it goes on."""
     if work.rows is not None:
@@ -213,8 +216,8 @@ def beginnings(work: Work) -> Iterator[Any]:
     return chain.from_iterable(shares)
 
 
-def keeping(states: list[Any], work: Work) -> Callable[[Any], None]:
-    """What takes the states that the items lead to, one after the other: into the list, or where `work` says."""
+def keeping(states: list[Any], work: Work) -> Keep:
+    """Takes the states into the list, or where `work` says."""
     if work.return_state != HANDLE:
         return states.append
     assert work.store is not None
@@ -223,43 +226,31 @@ def keeping(states: list[Any], work: Work) -> Callable[[Any], None]:
     return lambda state: write(next(targets), state)
 
 
-def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
-    """Step an environment through a chunk, into its `room`. Never raises for what the environment does: see `Done`.
+def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -> Done:
+    """Have an environment do a chunk, into its `room`. Never raises for what the environment does: see `Done`.
 
     `words[ITEM]` says all the while which item it is at.
     """
-    done = Done()
-    began = perf_counter()
-    given, wanted = work.given, bool(work.return_state)
-    observations = Observations(len(work), room)
+    done, began = Done(), perf_counter()
     states: list[Any] = []
-    rewards: list[Any] = []
-    see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
-    autoreset = getattr(env, "autoreset", False)
-    ended, at = False, work.first + 1
-    if given and autoreset:  # the next item says itself where it begins: one reset at the end will do
+    words = [0] * (ITEM + 1) if words is None else words
+    words[ITEM] = work.first + 1
+    # the next item says itself where it begins: one reset at the end will do
+    put_off = work.given and getattr(env, "autoreset", False)
+    if put_off:
         env.autoreset = False
+    ended = False
     try:
-        keep = keeping(states, work)
-        for row in walking(env, wanted)(work.actions, beginnings(work), work.dts, True):
-            state, observation, reward, terminal, truncated, info = row
-            if wanted:
-                keep(state)
-            see(observation)
-            rewards.append(reward if type(reward) is float else held(reward))
-            terminals.append(terminal)
-            truncateds.append(truncated)
-            infos.append(info if PLAIN.issuperset(map(type, info.values())) else held(info))
-            words[ITEM] = at = at + 1
-        ended = terminal or truncated
+        do = do_steps if work.rollout is None else do_rollouts
+        ended = do(env, work, keeping(states, work), done, room, words)
     except Exception as error:  # noqa: BLE001 - told to the caller, item and all
-        done.failed = work.first + len(infos), Raised.of(error, "step")
+        done.failed = work.first + len(done.infos), Raised.of(error, "step")
     finally:
-        if given and autoreset:
+        words[ITEM] = 0
+        if put_off:
             env.autoreset = True
-    if given and autoreset and ended and done.failed is None:
+    if ended and put_off:
         env.reset(return_state=False)
-    done.observations, done.rewards = observations.whole(), rewards
     done.states = packed(states) if work.return_state is True else None
     if room is not None:
         done.observations = room.observations(done.observations)
@@ -270,53 +261,56 @@ def do_steps(env: Any, work: Work, room: Room | None, words: Any) -> Done:
     return done
 
 
-def do_rollouts(env: Any, work: Work, words: Any) -> Done:
-    """Play each item's actions from its state, until they or the episode end; nothing is reset. `words` as above."""
-    done = Done()
-    began = perf_counter()
-    states: list[Any] = []
-    keep, seen = keeping(states, work), work.rollout != "none"
-    longest = max(len(actions) for actions in work.actions)
-    rewards = np.zeros((len(work.actions), longest))
+def do_steps(env: Any, work: Work, keep: Keep, done: Done, room: Room | None, words: Any) -> bool:
+    """Step through a chunk. Returns whether an episode has ended with it."""
+    wanted, at = bool(work.return_state), work.first + 1
+    observations = Observations(len(work), room)
+    rewards: list[Any] = []
+    see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
+    for row in walking(env, wanted)(work.actions, beginnings(work), work.dts, True):
+        state, observation, reward, terminal, truncated, info = row
+        if wanted:
+            keep(state)
+        see(observation)
+        rewards.append(reward if type(reward) is float else held(reward))
+        terminals.append(terminal)
+        truncateds.append(truncated)
+        infos.append(info if PLAIN.issuperset(map(type, info.values())) else held(info))
+        words[ITEM] = at = at + 1
+    done.observations, done.rewards = observations.whole(), rewards
+    return terminal or truncated
+
+
+def do_rollouts(env: Any, work: Work, keep: Keep, done: Done, room: Room | None, words: Any) -> bool:
+    """Play each item's actions from its state, until they or the episode end. Returns as `do_steps`."""
+    rewards = np.zeros((len(work), max(map(len, work.actions))))
     observations: list[Any] = []
-    autoreset = getattr(env, "autoreset", False)
-    env.autoreset = False
-    terminal = truncated = False
-    try:
-        steps = walking(env, False)
-        for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
-            shown: list[Any] = []
-            length = 0
-            # the item's other actions go on from where the first one has led
-            begin = chain((state,), itertools.repeat(None))
-            words[ITEM] = work.first + len(done.infos) + 1
-            for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
-                row[length] = reward if type(reward) is float else _number(reward)
-                length += 1
-                if work.rollout == "all":
-                    shown.append(held(observation))
-                if terminal or truncated:
-                    break
-            if work.rollout == "last":
-                observations.append(held(observation))
-            else:
-                observations.append(stacked(shown) if shown else None)
-            if work.return_state:
-                keep(env.get_state())
-            done.terminals.append(terminal)
-            done.truncateds.append(truncated)
-            done.lengths.append(length)
-            done.infos.append({})
-    except Exception as error:  # noqa: BLE001 - as above
-        done.failed = work.first + len(done.infos), Raised.of(error, "step")
-    finally:
-        env.autoreset = autoreset
-    if autoreset and done.failed is None and (terminal or truncated):
-        env.reset(return_state=False)
-    done.rewards, done.states = rewards, packed(states) if work.return_state is True else None
-    done.observations = observations if work.rollout == "all" else stacked(observations)
-    done.seconds = perf_counter() - began
-    return done
+    steps, seen = walking(env, False), work.rollout != "none"
+    for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
+        shown: list[Any] = []
+        length = 0
+        # the item's other actions go on from where the first one has led
+        begin = chain((state,), itertools.repeat(None))
+        words[ITEM] = work.first + len(done.infos) + 1
+        for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
+            row[length] = reward if type(reward) is float else _number(reward)
+            length += 1
+            if work.rollout == "all":
+                shown.append(held(observation))
+            if terminal or truncated:
+                break
+        if work.rollout == "last":
+            observations.append(held(observation))
+        else:
+            observations.append(stacked(shown) if shown else None)
+        if work.return_state:
+            keep(env.get_state())
+        done.terminals.append(terminal)
+        done.truncateds.append(truncated)
+        done.lengths.append(length)
+        done.infos.append({})
+    done.rewards, done.observations = rewards, observations if work.rollout == "all" else stacked(observations)
+    return terminal or truncated
 
 
 def _number(reward: Any) -> Any:
@@ -430,7 +424,7 @@ class PlanSlot(Program):
         self.env = constructor()
         self.env.reset()
         self._arena: Arena | None = None
-        self._words: Any = [0] * (ITEM + 1)  # where nobody can die alone, nobody reads it
+        self._words: Any = None  # where nobody can die alone, nobody reads it
         self._buffers: dict[int, Any] = {}
 
     def describe(self) -> Description:
@@ -458,14 +452,7 @@ class PlanSlot(Program):
             room = Room(memory, work.region)
             if isinstance(work.states, LaidStates):
                 work.states = lift(memory, work.states)
-        words = self._words
-        words[ITEM] = work.first + 1
-        try:
-            if work.rollout is None:
-                return do_steps(self.env, work, room, words)
-            return do_rollouts(self.env, work, words)
-        finally:
-            words[ITEM] = 0
+        return do_work(self.env, work, room, self._words)
 
     def _memory(self, region: Region) -> Any:
         """The buffer of a region."""
