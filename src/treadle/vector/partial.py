@@ -12,18 +12,20 @@ soon as it can be; together, they cost less. Where a step takes long the first i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerError, WorkerTimeout
+from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import final_observation
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, InFlight
 from treadle.pool.failure import bad_action
+from treadle.pool.flight import tell
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
@@ -46,7 +48,10 @@ class PartialBatches:
 
     Attributes:
         batch_size: how many slots `recv` waits for unless told otherwise.
+        recovery: None: a death is the end.
     """
+
+    recovery = None
 
     def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
         memory = lockstep.memory
@@ -121,7 +126,7 @@ class PartialBatches:
         deadline = None if timeout is None else monotonic() + timeout
         while not self._errors and len(self._ready) < least and self._calls.awaits(self):
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            if not self._calls.poll(left, self._note) and deadline is not None and monotonic() >= deadline:
+            if not self._calls.poll(left, partial(tell, self)) and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
                     "recv goes on",
@@ -175,14 +180,16 @@ class PartialBatches:
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def _note(self, event: Event) -> None:
-        if isinstance(event, Done):
-            self._arrived(event.member, event.call.slots, event.reply.extras)
-        elif isinstance(event, Lost):
-            for call in event.calls:
-                self._state[list(call.slots)] = STALE
-            if isinstance(event.error, WorkerTimeout) or event.calls:
-                self._errors.append(event.error)
+    def answered(self, event: Done) -> None:
+        """See `pool.flight.tell`."""
+        self._arrived(event.member, event.call.slots, event.reply.extras)
+
+    def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
+        """See `pool.flight.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
+        slots = [slot for call in lost for slot in call.slots]
+        self._state[slots] = STALE
+        if slots:
+            self._errors.append(error)
 
     def _arrived(self, member: Worker, slots: tuple[int, ...], extras: Extras | None) -> None:
         self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
