@@ -63,6 +63,7 @@ _HOME = {
     **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "task.gym"),
     "Episode": "sample.episode",
     "collect": "sample.collect",
+    "torch_policy": "program.torch_policy",
     "CollectionFailed": "sample.collect",
     "evaluate": "sample.evaluate",
     "compare": "sample.evaluate",
@@ -146,6 +147,7 @@ if TYPE_CHECKING:
     from treadle.plan.random_shooting import RandomShooting
     from treadle.plan.store import StateHandle
     from treadle.plan.workers import ExternalProcess, Future
+    from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
     from treadle.sample.adapt import GymEnv

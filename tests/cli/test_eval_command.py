@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from command import ZOO, one_line, treadle
 
@@ -44,3 +45,21 @@ def test_one_episode_has_no_interval() -> None:
     assert (done.returncode, "interval" in done.stdout) == (0, False)
     assert ", 1 episode\n" in done.stdout
     assert "of 1 episode\n" in done.stdout
+
+
+def test_a_policy_is_asked_in_this_process_when_it_says_that_it_is_batched(tmp_path: Path) -> None:
+    policy = tmp_path / "policies.py"
+    policy.write_text(
+        "class Large:\n    batched = True\n"
+        "    def __call__(self, observations):\n        return (observations[:, 2] > 0).astype('int64')\n"
+    )
+    play = ("eval", "CartPole-v1", "--policy", f"{policy}:Large", "--episodes", 6, "--json")
+    said = [treadle(*play, *more) for more in ((), ("--num-envs", 3, "--pad-to", 4), ("--inference", "worker"))]
+    assert [each.returncode for each in said] == [0, 0, 0], said[0].stderr
+    assert said[0].stdout == said[1].stdout == said[2].stdout
+    wrong = treadle("eval", "CartPole-v1", "--inference", "gpu")
+    assert (wrong.returncode, one_line(wrong.stderr)) == (2, wrong.stderr.strip())
+    assert "--inference is auto, worker or caller" in wrong.stderr
+    alone = treadle("eval", "CartPole-v1", "--policy", f"{policy}:Large", "--inference", "worker", "--pad-to", 8)
+    assert alone.returncode == 2
+    assert "pad_to is for a policy that is asked in the caller" in alone.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -57,3 +59,49 @@ def test_the_interval_comes_from_the_seed_and_holds_for_one_value() -> None:
     values = np.random.default_rng(1).normal(size=30)
     assert bootstrap(values, 3) == bootstrap(values, 3) != bootstrap(values, 4)
     assert bootstrap(np.array([2.5])) == (2.5, 2.5)
+
+
+class Reaches(gym.Env[Any, Any]):
+    """It begins where its reset's options say, and succeeds where that is even."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (1,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, key: str = "is_success") -> None:
+        self.key = key
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.start = -1 if options is None else options["start"]
+        return np.array([self.start], np.float64), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        info = {self.key: self.start % 2 == 0} if self.start >= 0 else {}
+        return np.array([self.start], np.float64), 1.0, True, False, info
+
+
+def still(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), np.int64)
+
+
+@pytest.mark.parametrize("inference", ["worker", "caller"])
+@pytest.mark.parametrize(("key", "success_key"), [("is_success", None), ("success", None), ("won", "won")])
+def test_rates_of_success_with_their_interval(inference: str, key: str, success_key: str | None) -> None:
+    starts = [{"start": i} for i in (0, 1, 2, 3, 4)]
+    options = {"env_kwargs": {"key": key}, "reset_options": starts, "success_key": success_key}
+    found = evaluate(Reaches, still, 10, inference=inference, **options)
+    assert [score.success for score in found.scores] == [True, False, True, False, True] * 2
+    assert found.success == 0.6
+    # from the formula, with z = 1.959964: (0.6 + 0.19207) / 1.38415 -+ 0.2582 / 1.38415 ...
+    assert (found.success_low, found.success_high) == (pytest.approx(0.3127, abs=1e-4), pytest.approx(0.8318, abs=1e-4))
+    assert "success 60.0% [31.3%, 83.2%]" in str(found)
+    assert found.scores[0].end == "terminated, success"
+
+
+def test_nothing_is_said_of_success_where_nobody_says_it() -> None:
+    found = evaluate(Reaches, still, 4)
+    assert found.success is None
+    assert "success" not in str(found)
+    some = evaluate(Reaches, still, 4, reset_options=lambda i: {"start": 2} if i else None)
+    assert [score.success for score in some.scores] == [None, True, True, True]
+    assert some.success == 0.75

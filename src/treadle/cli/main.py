@@ -37,6 +37,11 @@ in float32 gives rows that differ in the last bits between batch sizes, so K is 
 generators (random, np.random) are shared by the K episodes that a worker plays, so a policy that uses them does not
 repeat when K > 1.
 
+ONE POLICY FOR ALL. A policy that says `batched = True` (a large network, one on a GPU) is asked in this process, about
+all environments that are ready at a time: --inference caller, --num-envs 32. Nobody waits for the longest episode: a
+slot whose episode has ended begins the next one. Episodes are the same for any number of environments as long as a
+row's action does not depend on the rows beside it; for networks in float32 that takes --pad-to 8 or a multiple of it.
+
 STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the first one
 missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same bytes. With more
 --episodes or --steps it makes a run larger, also a complete one.
@@ -138,6 +143,17 @@ def _app(given: list[str]) -> Callable[..., Any]:
     StepTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Replace a worker in which no step or "
                             "reset comes to its end for so long, and make its episode again; the third time on one "
                             "episode ends the run. Without it one warning is given, after a minute.")]  # fmt: skip
+    Inference = Annotated[str, typer.Option(metavar="auto|worker|caller", help="Who asks the policy: each worker for "
+                          "its own environments, or this process for all that are ready; see above.")]  # fmt: skip
+    NumEnvs = Annotated[int | None, typer.Option(metavar="N", help="Environments that are played at a time.")]
+    PadTo = Annotated[int | None, typer.Option(metavar="K", help="In the caller: ask with exactly K rows, the last of "
+                      "them copies where fewer are ready.")]  # fmt: skip
+    ActionSteps = Annotated[int | None, typer.Option(metavar="H", help="In the caller: an answer is a plan, [rows, "
+                            "steps, ...], of which H steps are played.")]  # fmt: skip
+    BatchSize = Annotated[int | None, typer.Option(metavar="K", show_default="measured", help="In the caller: wait for "
+                          "so many rows.")]  # fmt: skip
+    Patience = Annotated[float | None, typer.Option(metavar="SECONDS", show_default="measured", help="In the caller: "
+                         "ask after so long with whoever is ready.")]  # fmt: skip
     Quiet = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors.")]
     Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
     Debug = Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")]
@@ -174,6 +190,12 @@ def _app(given: list[str]) -> Callable[..., Any]:
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        inference: Inference = "auto",
+        num_envs: NumEnvs = None,
+        pad_to: PadTo = None,
+        n_action_steps: ActionSteps = None,
+        batch_size: BatchSize = None,
+        patience: Patience = None,
         on_error: Annotated[str, typer.Option(metavar="stop|skip", help="What becomes of the run when an episode fails "
                             "in its reset or step; see above.")] = "stop",
         max_skipped: Annotated[str | None, typer.Option(metavar="N|P%", show_default="5%, at least 3", help="Fail when "
@@ -192,7 +214,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
-            fresh_env, step_timeout, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
+            fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size, patience,
+            quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
             format, on_error, max_skipped, max_deaths, retry_skipped,
         )  # fmt: skip
         return partial(run, options, given)
@@ -213,6 +236,12 @@ def _app(given: list[str]) -> Callable[..., Any]:
         import_: Import = [],  # noqa: B006
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        inference: Inference = "auto",
+        num_envs: NumEnvs = None,
+        pad_to: PadTo = None,
+        n_action_steps: ActionSteps = None,
+        batch_size: BatchSize = None,
+        patience: Patience = None,
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         json: Json = False,
         debug: Debug = False,
@@ -223,7 +252,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
             run,
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
-                tuple(import_), fresh_env, step_timeout, quiet, json, debug, against, episodes,
+                tuple(import_), fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size,
+                patience, quiet, json, debug, against, episodes,
             ),
         )  # fmt: skip
 

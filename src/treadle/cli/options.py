@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import UsageError
+from treadle.sample.inference import INFERENCE
 from treadle.sample.named import Named, env_of
 
 
@@ -27,6 +28,12 @@ class PlayOptions:
     imports: tuple[str, ...]
     fresh_env: bool
     step_timeout: float | None
+    inference: str
+    num_envs: int | None
+    pad_to: int | None
+    n_action_steps: int | None
+    batch_size: int | None
+    patience: float | None
     quiet: bool
     json: bool
     debug: bool
@@ -37,6 +44,14 @@ class PlayOptions:
             raise UsageError(f"--seed must not be negative, got {self.seed}")
         if self.step_timeout is not None and not self.step_timeout > 0:
             raise UsageError(f"--step-timeout must be more than 0 seconds, got {self.step_timeout:g}")
+        if self.inference not in INFERENCE:
+            raise UsageError(f"--inference is auto, worker or caller, got {self.inference!r}")
+        if self.patience is not None and not self.patience >= 0:
+            raise UsageError(f"--patience must be at least 0 seconds, got {self.patience:g}")
+        asking = {
+            name: _at_least_one(f"--{name.replace('_', '-')}", getattr(self, name))
+            for name in ("pad_to", "n_action_steps", "batch_size")
+        }
         return {
             "env": env_of(self.env),
             "seed": self.seed,
@@ -48,6 +63,10 @@ class PlayOptions:
             "imports": self.imports,
             "fresh_env": self.fresh_env,
             "step_timeout": self.step_timeout,
+            "inference": self.inference,
+            "num_envs": _at_least_one("--num-envs", self.num_envs),
+            "patience": self.patience,
+            **asking,
         }
 
 

@@ -128,12 +128,10 @@ class Workers:
     def pump(self, timeout: float | None) -> None:
         """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
         try:
-            heard = self._calls.poll(timeout, self._hear)
+            self._calls.poll(timeout, self._hear)
         except (ClosedPool, BrokenPool) as error:
             self._fail_all(error)
             raise
-        if not heard and timeout is None and self._calls:  # nobody owes anything: cannot be, so do not wait on
-            self._fail_all(UsageError("the answer to this request was lost"))
 
     def _hear(self, event: calls.Event) -> None:
         if isinstance(event, calls.Done):

@@ -24,6 +24,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import call
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -68,9 +69,9 @@ class Buffer:
         return array
 
 
-def when_let_go(array: np.ndarray, call: Callable[..., object], *args: Any) -> None:
+def when_let_go(array: np.ndarray, then: Callable[..., object], *args: Any) -> None:
     """Call this when nobody holds a lent array any more, for those who cannot ask; not at the end of Python."""
-    weakref.finalize(array, call, *args).atexit = False
+    weakref.finalize(array, then, *args).atexit = False
 
 
 class Span:
@@ -185,9 +186,11 @@ class BatchBuffers:
             if self._shown[block] is None:
                 self._shown[block] = self.peek(block)
             return list(self._shown[block] or ())
-        arrays = [make() for make in self._makers[block]]
+        arrays = list(map(call, self._makers[block]))
         if block != self.spare:
-            self.blocks[block].lent = [weakref.ref(arrays[i]) for i in self._large]
+            self.blocks[block].lent = (
+                list(map(weakref.ref, map(arrays.__getitem__, self._large))) if self._large else []
+            )
             return arrays
         self.copies += 1
         for i in self._large:

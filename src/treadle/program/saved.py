@@ -56,6 +56,29 @@ def load_model(path: str) -> Any:
     return kind.load(path, device="cpu", custom_objects=instead)
 
 
+def drawn_actions(model: Any, observations: Any, rngs: list[Any]) -> Any:
+    """What a model of Stable-Baselines3 does stochastically, each row drawn from its own generator, for those whose
+    policy is a distribution over actions (PPO, A2C); None for others."""
+    policy = getattr(model, "policy", None)
+    if not callable(getattr(policy, "get_distribution", None)):
+        return None
+    from treadle.program.torch_policy import draw_categorical, draw_normal, library
+
+    assert policy is not None
+    torch = library("a model of Stable-Baselines3 needs")
+    policy.set_training_mode(False)
+    with torch.inference_mode():
+        found = policy.get_distribution(policy.obs_to_tensor(observations)[0]).distribution
+        shares: Any = getattr(found, "probs", None)
+        if isinstance(found, torch.distributions.Categorical) and shares.ndim == 2:
+            return draw_categorical(shares.double().cpu().numpy(), rngs)
+        if not isinstance(found, torch.distributions.Normal):
+            return None
+        means, deviations = found.mean.cpu().numpy(), found.stddev.cpu().numpy()
+    actions, space = draw_normal(means, deviations, rngs).reshape(-1, *policy.action_space.shape), policy.action_space
+    return policy.unscale_action(actions) if policy.squash_output else actions.clip(space.low, space.high)
+
+
 def algorithm_of(path: str) -> tuple[str, str]:
     """(package, name) of the algorithm whose model it is. Nothing of the file is run. Raises UsageError."""
     if not Path(path).exists():

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -38,7 +38,7 @@ from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
-from treadle.sample.caller import collection
+from treadle.sample.caller import CALLER, collection
 from treadle.sample.collect import Collection, Tally
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
@@ -409,6 +409,7 @@ class _Run:
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
         summary = self._summary(notes, skipped, report, command, seconds, collected, run.tally, shares, warnings)
+        summary = replace(summary, inference=run.stats())
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()
@@ -494,7 +495,9 @@ class _Run:
             raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
             time_shares=time_shares(shares.values(), seconds - collected),
-            worker_shares=[min(1.0, share.busy / collected) for _, share in sorted(shares.items())],
+            worker_shares=[
+                min(1.0, share.busy / collected) for worker, share in sorted(shares.items()) if worker != CALLER
+            ],
             restarts=tally.restarts,
             speculative=tally.speculative,
             skipped=[vars(each) for each in skipped],

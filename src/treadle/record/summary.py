@@ -48,6 +48,8 @@ class Summary:
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
+        inference: how the policy was asked in the caller (`treadle.sample.batching.BatchFormer.stats`); empty: it was
+            asked in the workers.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.
 
@@ -81,6 +83,7 @@ class Summary:
     dataset: str = ""
     data_bytes: int = 0
     recoverable: bool = True
+    inference: dict[str, Any] = field(default_factory=dict)
 
     @property
     def in_short(self) -> str:

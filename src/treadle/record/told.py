@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from treadle.progress import duration
 from treadle.record.summary import Summary
@@ -37,6 +39,7 @@ def rows_of(
         ("busy", busy(summary.worker_shares)),
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
+    rows.append(("policy", asked(summary.inference)))
     rows = [row for row in rows if row[1]]
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
@@ -47,6 +50,21 @@ def rows_of(
         rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
     rows.append(("hash", summary.hash))
     return rows
+
+
+def asked(stats: Mapping[str, Any]) -> str:
+    """How a policy was asked in the caller; "": it was not."""
+    if not stats:
+        return ""
+    patience = stats["patience"]
+    until = "however long" if patience is None or math.isinf(patience) else f"at most {1e3 * patience:.3g} ms"
+    waits = (
+        f"waits for {stats['size']:.0f} ready, {until}" if stats["size"] > 1 else "asked as soon as anybody is ready"
+    )
+    return (
+        f"asked here {stats['batches']:,.0f} times, {stats['rows_per_batch']:.1f} rows each; at work "
+        f"{stats['policy_busy']:.0%} of the time, a slot waits {1e3 * stats['slot_waited']:.2g} ms; {waits}"
+    )
 
 
 def _besides(before: int, missing: int) -> str:

@@ -20,6 +20,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ import numpy as np
 from treadle import trees
 from treadle.errors import BadAction, UsageError
 from treadle.program.policies import _parameters
+from treadle.program.saved import drawn_actions
 
 MULTIPLE = (
     8  # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
@@ -258,6 +260,8 @@ class CallerPolicy:
 def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
     """(how it is asked with a batch, generators and a state; does it take generators?)"""
     stateful = callable(getattr(policy, "initial_state", None))
+    if not stateful and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):
+        return partial(_drawn, policy), True  # of Stable-Baselines3
     if not stateful and callable(getattr(policy, "predict", None)):
         return lambda batch, rngs, state: policy.predict(batch, deterministic=False)[0], False
     if not stateful and callable(getattr(policy, "get_actions", None)):
@@ -275,6 +279,11 @@ def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any
     if draws:
         return lambda batch, rngs, state: policy(batch, rng=rngs), True
     return lambda batch, rngs, state: policy(batch), False
+
+
+def _drawn(policy: Any, batch: Any, rngs: list[Any], state: Any) -> Any:
+    found = drawn_actions(policy, batch, rngs)
+    return policy.predict(batch, deterministic=False)[0] if found is None else found
 
 
 def _as_numpy(tree: Any) -> Any:

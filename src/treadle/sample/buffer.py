@@ -135,7 +135,7 @@ class EpisodeBuffer:
     Attributes:
         index, seed: of the episode in the making; -1 before the first.
         length: steps taken so far.
-        last: the latest observation, once `play` has ended.
+        last, final_info: the latest observation and info, once `play` has ended.
         asking, action: was `play` asking the policy by itself when it raised, and the latest action that it had.
     """
 
@@ -145,6 +145,7 @@ class EpisodeBuffer:
         self.index = self.seed = -1
         self.length = 0
         self.last: Any = None
+        self.final_info: dict[str, Any] = {}
         self.asking, self.action = False, None
 
     def lend(self, lender: Lender) -> None:
@@ -208,7 +209,7 @@ class EpisodeBuffer:
                 length += 1
                 self.length = length
                 if terminated or truncated or length >= most:
-                    self.last = observation
+                    self.last, self.final_info = observation, info
                     return flag("terminated", terminated, length), flag("truncated", truncated, length)
         except BaseException:
             self.asking, self.action = asking, action
@@ -241,4 +242,5 @@ class EpisodeBuffer:
             ends[1],
             tuple(self._infos),
             tuple(self._policy_infos),
+            self.final_info,
         )

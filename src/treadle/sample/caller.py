@@ -36,6 +36,7 @@ from treadle.sample.schedule import Schedule
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
+CALLER = -1  # in the place of a worker's number
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
@@ -324,11 +325,8 @@ class CallerCollection(Collection):
         super()._died(event)
 
     def shares(self) -> dict[int, Shares]:
-        """As `Collection.shares`; the policy's time is the caller's, and told with the first worker's."""
-        found = super().shares()
-        for shares in list(found.values())[:1]:
-            shares.policy += self._policy_seconds
-        return found
+        """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
+        return {**super().shares(), CALLER: Shares(policy=self._policy_seconds)}
 
 
 def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:

@@ -39,6 +39,7 @@ from treadle.sample.rollout_slot import (
     SKIPPED,
     Globals,
     Remark,
+    ResetOptions,
     RolloutOrder,
     RolloutRecipe,
     RolloutSlot,
@@ -423,6 +424,7 @@ def collect(
     imports: Sequence[str] = (),
     infos: bool = True,
     fresh_env: bool = False,
+    reset_options: ResetOptions = None,
     on_error: str = "stop",
     max_skipped: int | float | None = None,
     max_deaths: int = DEATHS,
@@ -458,6 +460,8 @@ def collect(
         imports: modules to import in the workers first.
         infos: keep step infos?
         fresh_env: build a new environment for every episode (for those that carry something over).
+        reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
+            dict that the environment's reset gets as `options`, or None.
         on_error: "stop": an episode that fails ends the run. "skip": it is left out, with a warning, when it fails in
             its reset or step (after it was tried once more in a new environment), or costs `max_deaths` fresh workers
             their lives or their time. What a policy or a constructor raises always ends the run.
@@ -492,6 +496,7 @@ def collect(
         max_episode_steps,
         infos,
         fresh_env=fresh_env,
+        reset_options=reset_options,
         asking=asking,
     )
     options = {

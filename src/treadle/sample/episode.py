@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class Episode:
         truncated: bool[T]; only the last can be True.
         infos: T+1 dicts, the reset's first; an empty tuple when infos are not kept.
         policy_infos: T dicts, or an empty tuple when the policy gave none.
+        final_info: the info of the last step, also when infos are not kept; where it was made, and not sent from there.
     """
 
     index: int
@@ -39,6 +40,10 @@ class Episode:
     truncated: np.ndarray
     infos: tuple[dict[str, Any], ...] = ()
     policy_infos: tuple[dict[str, Any], ...] = ()
+    final_info: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "final_info": {}}
 
     def __len__(self) -> int:
         return len(self.rewards)

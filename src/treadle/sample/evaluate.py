@@ -4,13 +4,17 @@ The same episodes as `collect` makes, without keeping them. Episode i of two pol
 their returns are compared in pairs, which takes the luck of the start out of the difference.
 
 Intervals are percentile bootstraps (Efron 1979): the mean is taken of `RESAMPLES` samples drawn with replacement, and
-the interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed.
+the interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed. Rates of success
+have Wilson's score interval (Wilson 1927), which is right for few episodes and for rates near 0 and 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import gymnasium as gym
@@ -27,12 +31,13 @@ from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.rollout_slot import RolloutRecipe
+from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe
 from treadle.sample.schedule import Schedule
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 IN_HTML = 10  # episodes that a notebook is shown
+SUCCESS_KEYS = ("is_success", "success")
 SCORE_HEADER = ("episode", "return", "steps", "end", "seed")
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
@@ -48,6 +53,7 @@ class Score:
         length: steps.
         terminated: did its last step terminate it?
         truncated: did its last step cut it?
+        success: did its last info say so? None: it said nothing.
     """
 
     index: int
@@ -56,11 +62,13 @@ class Score:
     length: int
     terminated: bool
     truncated: bool
+    success: bool | None = None
 
     @property
     def end(self) -> str:
         """How it ended."""
-        return "terminated" if self.terminated else "truncated"
+        how = "terminated" if self.terminated else "truncated"
+        return how if self.success is None else f"{how}, {'success' if self.success else 'no success'}"
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -78,6 +86,9 @@ class Evaluation:
         mean: of the returns.
         std: of the returns (population).
         low, high: the bootstrap interval of the mean, at `CONFIDENCE`.
+        success: share of episodes that were successes, 0 to 1; None when no episode's last info says. One that says
+            nothing where others do is none.
+        success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
     """
 
     policy: str
@@ -86,6 +97,9 @@ class Evaluation:
     std: float
     low: float
     high: float
+    success: float | None = None
+    success_low: float | None = None
+    success_high: float | None = None
 
     @property
     def returns(self) -> np.ndarray:
@@ -96,9 +110,12 @@ class Evaluation:
         """In one line."""
         if len(self.scores) == 1:  # one says nothing of the spread
             return f"{self.policy}: return {self.mean:,.2f}, 1 episode"
+        success = ""
+        if self.success is not None:
+            success = f", success {self.success:.1%} [{self.success_low:.1%}, {self.success_high:.1%}]"
         return (
             f"{self.policy}: mean return {self.mean:,.2f}, {CONFIDENCE:.0%} interval [{self.low:,.2f}, "
-            f"{self.high:,.2f}], std {self.std:,.2f}, {len(self.scores):,} episodes"
+            f"{self.high:,.2f}], std {self.std:,.2f}{success}, {len(self.scores):,} episodes"
         )
 
     def __repr__(self) -> str:
@@ -149,14 +166,23 @@ class Comparison:
 
 
 class _Totals:
-    """Keeps nothing of an episode but its score. Made in the worker."""
+    """Keeps nothing of an episode but its score. Made in the worker.
 
-    def __init__(self, worker: int, observation_space: gym.Space, action_space: gym.Space) -> None:
-        """A sink has a worker and two spaces; none matters here."""
+    Args:
+        success_keys: of the last info, that say whether it was a success; the first that is there counts.
+        worker, observation_space, action_space: what every sink is given; none matters here.
+    """
+
+    def __init__(
+        self, success_keys: tuple[str, ...], worker: int, observation_space: gym.Space, action_space: gym.Space
+    ) -> None:
+        self._keys = success_keys
 
     def add(self, episode: Episode) -> Score:
         end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
-        return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end)
+        said = [episode.final_info[key] for key in self._keys if key in episode.final_info]
+        success = None if not said or np.ndim(said[0]) else bool(said[0])
+        return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -177,6 +203,8 @@ def evaluate(
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
     imports: Sequence[str] = (),
     fresh_env: bool = False,
+    reset_options: ResetOptions = None,
+    success_key: str | None = None,
     backend: str = "process",
     watch: Callable[[Score], None] | None = None,
     progress: bool | None = False,
@@ -189,6 +217,10 @@ def evaluate(
         policy: None for random actions, or see `treadle.program.policies`.
         episodes: how many.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
+        reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end), such
+            as the initial states of a benchmark; a dict that the environment's reset gets as `options`, or None.
+        success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
+            whichever is there.
         watch: called with each score, in order of arrival.
         progress: as for `collect`.
         pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
@@ -206,8 +238,9 @@ def evaluate(
         envs_per_worker,
         max_episode_steps,
         infos=False,
-        sink=_Totals,
+        sink=partial(_Totals, SUCCESS_KEYS if success_key is None else (success_key,)),
         fresh_env=fresh_env,
+        reset_options=reset_options,
         asking=asking,
     )
     count = None if workers == "auto" else int(workers)
@@ -262,4 +295,17 @@ def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
     """The result of a policy's scores, by index; `seed`: of the bootstrap."""
     returns = np.array([score.total_reward for score in scores], np.float64)
     low, high = bootstrap(returns, seed)
-    return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high)
+    rates: tuple[float, ...] = ()
+    if any(score.success is not None for score in scores):
+        successes = sum(score.success is True for score in scores)
+        rates = successes / len(scores), *wilson(successes, len(scores))
+    return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high, *rates)
+
+
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Wilson's score interval of a share of `count` >= 1 trials, at `CONFIDENCE`."""
+    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+    share, scale = successes / count, 1 + z**2 / count
+    middle = (share + z**2 / (2 * count)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -12,7 +12,7 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -50,6 +50,9 @@ class Globals(Enum):
     SEED = "seed"  # the worker's own process: seed them, for envs and policies that use them
     SWAP = "swap"  # the caller's own thread: the same, but the caller gets its own back
     LEAVE = "leave"  # threads share them with everybody: hands off
+
+
+ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class RolloutRecipe:
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
         fresh_env: build a new environment for each episode.
+        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
         asking: how the policy is asked in the caller; None: it is asked in the workers.
     """
 
@@ -113,6 +117,7 @@ class RolloutRecipe:
     infos: bool = True
     sink: Callable[[int, Any, Any], Any] | None = None
     fresh_env: bool = False
+    reset_options: ResetOptions = None
     asking: Asking | None = None
 
 
@@ -341,7 +346,7 @@ class RolloutSlot(Program):
             self._begun[row] += 1
             if self._globals is not Globals.LEAVE:
                 seeding.seed_globals(policy_seed)
-            observation, info = first_observation(self._envs[row].reset(seed=seed))
+            observation, info = first_observation(self._envs[row].reset(seed=seed, **self._options_of(index)))
             phase = "policy"
             self._actor.start(row, policy_seed)
             phase = "reset"
@@ -352,6 +357,14 @@ class RolloutSlot(Program):
         next(playing)
         self.shares.reset += perf_counter() - start
         return observation, playing
+
+    def _options_of(self, index: int) -> dict[str, Any]:
+        """The reset's further arguments in episode `index`; none where there are no options for it."""
+        given = self._recipe.reset_options
+        if given is None:
+            return {}
+        options = given(index) if callable(given) else given[index % len(given)]
+        return {} if options is None else {"options": options}
 
     def _build_env(self, row: int) -> None:
         self._envs[row] = self._recipe.env.build()

@@ -1,4 +1,4 @@
-"""Rollouts as torch tensors over the same memory. The only file here that imports torch."""
+"""Rollouts as torch tensors over the same memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.errors import MissingExtra
+from treadle.program.torch_policy import library
 from treadle.vector.rollout import Rollout
 
 
@@ -17,11 +17,7 @@ def tensors_of(rollout: Rollout) -> Rollout:
 
     What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
     """
-    try:
-        import torch as library
-    except ModuleNotFoundError as error:
-        raise MissingExtra("a rollout's tensors need PyTorch: pip install torch") from error
-    torch: Any = library  # a Rollout's fields say arrays, and hold tensors here
+    torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
 
     def tensor(leaf: Any) -> Any:
         return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
