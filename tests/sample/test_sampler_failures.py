@@ -270,7 +270,7 @@ def test_by_index_what_a_dropped_worker_was_making_is_made_by_others(tmp_path: P
 def test_a_worker_that_died_between_two_samplings_is_noticed_at_the_next(caplog: Any) -> None:
     with make(MultiprocessingSampler, Coin(), Walk()) as sampler:
         sampler.obtain_samples(0, 30, None)
-        os.kill(sampler._group.members[0].worker.pid, signal.SIGKILL)
+        os.kill(sampler._group.members[0].pid, signal.SIGKILL)
         assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
         assert "worker 0 is dropped" in caplog.text
 
@@ -550,4 +550,4 @@ def test_ending_in_the_middle_of_endless_episodes_takes_no_time_to_speak_of() ->
     sampler._versions.keep = True  # so that the endless one is not stopped at the end of the sampling
     sampler.obtain_samples(0, 30, None)
     sampler.shutdown_worker()
-    assert all(member.worker.report.code == 0 for member in sampler._group.pool.members)  # asked, not killed
+    assert all(member.report.code == 0 for member in sampler._group.pool.members)  # asked, not killed
