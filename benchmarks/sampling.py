@@ -202,7 +202,7 @@ def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: di
             steps = len(sampler.obtain_samples(0, wanted, None))
             return steps, perf_counter() - start
 
-        return measure(stretch, [member.worker.pid for member in sampler._group.pool.members])
+        return measure(stretch, [member.pid for member in sampler._group.pool.members])
 
 
 class SlowEnv(gym.Env[Any, Any]):

@@ -114,7 +114,7 @@ def test_an_idle_pool_sleeps(setup: dict[str, Any]) -> None:
     """Workers that have learnt to expect the next step at once stop trying when there is none."""
     with Pool(with_fault(SlowOnce, at=10**6), **setup) as pool:
         warm(pool, 200)
-        pids = [member.worker.pid for member in pool.members if not member.inline]
+        pids = [member.pid for member in pool.members if not member.inline]
         readings: list[list[int]] = []
 
         def nothing_used() -> bool:
@@ -144,7 +144,7 @@ def test_a_pool_on_pipe_bells(setup: dict[str, Any], monkeypatch: pytest.MonkeyP
     """Where semaphores do not work in shared memory, everything else does."""
     monkeypatch.setattr(bells, "arena_bells_work", lambda: False)
     with Pool(with_fault(SlowOnce, seconds=0.2), **setup) as pool:
-        assert isinstance(pool.grounding.pool_bell, PipeBell)
+        assert isinstance(pool.memory.pool_bell, PipeBell)
         warm(pool, 0)
         for t in range(1, 20):
             batch = pool.step([0, 1, 2, 3])

@@ -32,8 +32,8 @@ from scripts import Script, alive, descendants
 
 from conftest import own_shm
 from treadle.errors import ClosedPool, StartupFailed, UsageError
+from treadle.pool.group import WorkerGroup
 from treadle.pool.pool import Pool
-from treadle.pool.roster import Roster
 from treadle.program.gym_env import gym_env
 from treadle.testing import faults
 from treadle.testing.faults import Sound
@@ -131,7 +131,7 @@ def test_close_of_environments_that_hang_in_close() -> None:
 def test_a_dropped_pool_warns_and_ends_its_workers() -> None:
     pool = Pool(with_fault(Sound), workers=2)
     warm(pool, 1)
-    pids = [member.worker.pid for member in pool.members]
+    pids = [member.pid for member in pool.members]
     del pool
     with pytest.warns(ResourceWarning, match="without close"):
         gc.collect()
@@ -202,16 +202,16 @@ class Impatient:
 
 
 def test_an_interrupt_that_python_can_only_report_ends_the_construction(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook, real, looks = sys.unraisablehook, Roster.sleep_on, 0
+    hook, real, looks = sys.unraisablehook, WorkerGroup.sleep_on, 0
 
-    def sleep_on(self: Roster, members: Any, timeout: float, **more: Any) -> None:
+    def sleep_on(self: WorkerGroup, members: Any, timeout: float, **more: Any) -> None:
         nonlocal looks
         looks += 1
         if looks == 2:
             Impatient()
         real(self, members, timeout, **more)
 
-    monkeypatch.setattr(Roster, "sleep_on", sleep_on)
+    monkeypatch.setattr(WorkerGroup, "sleep_on", sleep_on)
     with pytest.raises(KeyboardInterrupt):
         Pool([gym_env(faults.HangsInInit)], workers=1, start_timeout=60.0)
     assert sys.unraisablehook == hook

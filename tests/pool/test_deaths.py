@@ -279,7 +279,7 @@ def test_before_the_first_episode_there_is_no_number_of_one(how: str) -> None:
 def test_a_worker_dies_while_nobody_asks_anything() -> None:
     with Pool(with_fault(Sound), workers=2) as pool:
         warm(pool, 2)
-        victim = pool.members[0].worker
+        victim = pool.members[0]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         with pytest.raises(WorkerDied, match="SIGKILL"):
@@ -414,7 +414,7 @@ def test_the_number_of_a_dead_worker_is_its_own_until_it_is_buried(monkeypatch: 
     """Its group can be signalled without hitting a stranger that got the number; afterwards nobody signals it."""
     with Pool([gym_env(Sound)] * 2, workers=2) as pool:
         warm(pool, 1)
-        worker = pool.members[0].worker
+        worker = pool.members[0]
         os.kill(worker.pid, signal.SIGKILL)
         until(worker.ended)
         with Pool([gym_env(Sound)], workers=1):  # the fork server has been busy meanwhile

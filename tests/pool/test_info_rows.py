@@ -15,8 +15,8 @@ import treadle
 from treadle.pool.calls import Done, InFlight
 from treadle.pool.flight import Flight
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
+from treadle.pool.worker import SerialWorker
 from treadle.vector.infos import columns
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint8]
@@ -134,7 +134,7 @@ def test_final_infos_travel_beside_infos() -> None:
 
 def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
     groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1}})
-    member = Member(WorkerSpec(0, (0, 1), b""), [], None, False)
+    member = SerialWorker(WorkerSpec(0, (0, 1), b""), [], None)
     flight = Flight(Op.STEP, 0, (0, 1))
     answer = Done(InFlight(flight, member, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
     for _ in range(2):  # an interrupt after the note of it leaves the answer awaited

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from treadle.errors import UsageError
 from treadle.pool.life import ALIVE, TABLE, Event, State, after, diagram
-from treadle.pool.member import Member
 from treadle.pool.messages import Op, Reply, Request, WorkerSpec
+from treadle.pool.worker import SerialWorker, Worker
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "life.md"
 
@@ -54,12 +54,13 @@ def test_every_living_worker_may_die() -> None:
         assert after(state, Event.DIED) is State.DEAD
 
 
-class Silent:
+class Silent(SerialWorker):
     """A worker that takes requests and does nothing."""
 
-    pid = 1
+    def __init__(self) -> None:
+        super().__init__(WorkerSpec(0, (0,), b""), [], None)
 
-    def send(self, request: Request, packed: None) -> None:
+    def post(self, request: Request, packed: None) -> None:
         """Nothing happens."""
 
 
@@ -72,7 +73,7 @@ ACTS = st.lists(
 @given(ACTS)
 def test_no_sequence_that_a_pool_can_produce_is_missing(acts: list[str]) -> None:
     """A member is driven as the pool drives it: requests to the living only, answers in order, deadlines for all."""
-    member = Member(WorkerSpec(0, (0,), b""), [], Silent())
+    member = Silent()
     sent: deque[int] = deque()  # what the worker has yet to answer
     dropped: set[int] = set()
     last = 0
@@ -110,7 +111,7 @@ def test_no_sequence_that_a_pool_can_produce_is_missing(acts: list[str]) -> None
     assert member.state is State.CLOSED
 
 
-def check(member: Member) -> None:
+def check(member: Worker) -> None:
     if member.state is State.IDLE:
         assert not member.owed
         assert not member.late
@@ -125,13 +126,13 @@ def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
         def pack(self, payload: Any) -> None:
             raise TypeError("cannot pickle this")
 
-        def send(self, request: Request, packed: None) -> None:
+        def post(self, request: Request, packed: None) -> None:
             raise OSError("no buffers")
 
-    member = Member(WorkerSpec(0, (0,), b""), [], Refusing())
+    member = Refusing()
     member.see(Event.HELLO)
     with pytest.raises(UsageError, match="cannot pickle this"):
-        member.pack("this")
+        member.packed("this")
     with pytest.raises(OSError, match="no buffers"):
         member.send(Request(1, Op.CALL), None, (0,), None)
     assert member.state is State.IDLE

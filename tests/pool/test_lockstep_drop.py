@@ -169,7 +169,7 @@ def test_a_death_that_a_reset_of_all_tells(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.NEXT_STEP, on_failure="drop") as pool:
         pool.reset(seeds=SEEDS)
         pool.step(ACTIONS)
-        victim = pool.members[0].worker
+        victim = pool.members[0]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         until(lambda: pool.reset(slots=[2]) and pool.members[0].state is State.GONE)

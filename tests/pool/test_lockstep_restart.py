@@ -209,7 +209,7 @@ def test_a_death_while_nobody_asks_anything(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.NEXT_STEP) as pool:
         pool.reset(seeds=SEEDS)
         step(pool)
-        victim = pool.members[1].worker
+        victim = pool.members[1]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         until(lambda: pool.reset(slots=[0, 1]) and pool.restarts == (0, 0, 1, 1))
@@ -226,8 +226,8 @@ def test_rows_that_have_arrived_are_kept(tmp_path: Path) -> None:
         pool.lockstep.post_step(ACTIONS)
         with pytest.raises(TimeoutError, match=r"slots \[2, 3\]"):
             pool.lockstep.wait(0.3)
-        os.kill(pool.members[0].worker.pid, signal.SIGKILL)
-        until(pool.members[0].worker.ended)
+        os.kill(pool.members[0].pid, signal.SIGKILL)
+        until(pool.members[0].ended)
         (tmp_path / "2.go").touch()
         batch = pool.lockstep.wait(10.0)
         assert batch.rewards.tolist() == [1.0] * 4
@@ -245,13 +245,13 @@ def test_an_interrupt_while_a_worker_is_replaced(
         pool.reset(seeds=SEEDS)
         step(pool)
         doom(tmp_path, 0, "step")
-        restart = pool.roster.restart
+        restart = pool.group.restart
 
         def interrupted(member: Any) -> None:
             restart(member)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(pool.roster, "restart", interrupted)
+        monkeypatch.setattr(pool.group, "restart", interrupted)
         with pytest.raises(KeyboardInterrupt):
             step(pool)
         monkeypatch.undo()
@@ -334,7 +334,7 @@ def test_a_constructor_that_fails_the_second_time(what: str, tmp_path: Path) -> 
     with mortals(tmp_path, OnEnd.NEXT_STEP) as pool:
         pool.reset(seeds=SEEDS)
         if what == "hang":
-            pool.roster.start_timeout = 0.5  # of the one that hangs, not of the first
+            pool.group.start_timeout = 0.5  # of the one that hangs, not of the first
         doom(tmp_path, 1, "step")
         doom(tmp_path, 0, "init", what)
         with within(6.0), pytest.raises(TaskRaised if what == "raise" else WorkerDied) as caught:

@@ -346,6 +346,6 @@ def test_a_request_after_close_is_refused() -> None:
     pool = Pool(with_fault(Sound), workers=2)
     warm(pool, 1)
     pool.close()
-    for ask in (lambda: pool.step(ACTIONS), pool.reset, pool.poll):
+    for ask in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.calls.poll(0.0, print)):
         with pytest.raises(UsageError, match="closed"):
             ask()

@@ -77,7 +77,7 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
     ) as pool:
         first, second = pool.members
         for _ in range(2 if method == "spawn" else 10):
-            was = first.worker.pid
+            was = first.pid
             asked(pool, first, 10**9)
             events(pool, Done, 50)  # in the middle of it, with answers in the ring
             os.kill(was, signal.SIGKILL)
@@ -90,10 +90,10 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
                 asked(pool, first, 1)
             (started,) = events(pool, Ready)
             assert started.member is first
-            assert first.worker.pid != was
+            assert first.pid != was
             assert numbers(pool, first, 300) == list(range(300)), "more than the ring is deep"
         assert numbers(pool, second, 30) == list(range(30)), "the other worker never noticed"
-        assert pool.roster.restarts == len(first.restarts)
+        assert pool.group.restarts == len(first.restarts)
 
 
 def test_a_worker_that_dies_at_its_first_request_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_a_restart_can_be_delayed() -> None:
     with Pool([Counter], workers=1, rows=False, on_failure="restart") as pool:
         (member,) = pool.members
         for delay in (0.0, failure.BACKOFF):
-            os.kill(member.worker.pid, signal.SIGKILL)
-            until(member.worker.ended)
+            os.kill(member.pid, signal.SIGKILL)
+            until(member.ended)
             (lost,) = events(pool, Lost)
             assert lost.delay == delay
             if delay:
@@ -133,7 +133,7 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
 
     with Pool([Once], workers=1, rows=False, on_failure="restart") as pool:
         (member,) = pool.members
-        os.kill(member.worker.pid, signal.SIGKILL)
+        os.kill(member.pid, signal.SIGKILL)
         events(pool, Lost)
         (failed,) = events(pool, Lost)
         assert failed.verdict is Policy.RAISE, "another one would fail in the same way"
@@ -157,8 +157,8 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
 
     with Pool([Once], workers=1, rows=False, on_failure="restart") as pool:
         (member,) = pool.members
-        pool.roster.start_timeout = 0.5  # of the one that hangs, not of the first
-        os.kill(member.worker.pid, signal.SIGKILL)
+        pool.group.start_timeout = 0.5  # of the one that hangs, not of the first
+        os.kill(member.pid, signal.SIGKILL)
         events(pool, Lost)
         with within(10.0):
             (failed,) = events(pool, Lost)
@@ -168,7 +168,7 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
 def test_a_dropped_member_stays_gone() -> None:
     with Pool([Counter] * 2, workers=2, rows=False, on_failure="drop") as pool:
         first, second = pool.members
-        os.kill(first.worker.pid, signal.SIGKILL)
+        os.kill(first.pid, signal.SIGKILL)
         events(pool, Lost)
         assert first.state is State.GONE
         with pytest.raises(UsageError, match="gone"):

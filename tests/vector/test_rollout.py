@@ -251,7 +251,7 @@ def test_views_are_written_over() -> None:
 def test_memory_that_has_become_too_small_is_given_back() -> None:
     image = gs.Box(0, 255, (64, 64), np.uint8)
     with closing(VectorEnv([of(Echo, image)] * 4, workers=2, inline=0)) as vector:
-        arena = vector._pool.grounding.arena
+        arena = vector._pool.memory.arena
         assert arena is not None
 
         def mebibytes() -> float:

@@ -116,7 +116,7 @@ class BatchEnv:
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
-        arena = self._pools[0].pool.grounding.arena
+        arena = self._pools[0].pool.memory.arena
         if arena is not None and len(self._pools) == 1 and not self._pools[0].in_process:
             self._buffers = BufferPool(arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
 
@@ -338,7 +338,7 @@ class BatchEnv:
                 raise UsageError("handles need workers of one ParallelEnv: these processes share no memory")
             if first is None and self._state_bytes is None:
                 first = self._envs[0].call("get_state")()
-            arena = self._pools[0].pool.grounding.arena
+            arena = self._pools[0].pool.memory.arena
             assert arena is not None
             self._store = Store(arena, first, self._store_bytes, self._state_bytes)
         return self._store

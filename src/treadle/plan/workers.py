@@ -100,7 +100,7 @@ class Workers:
     @property
     def in_process(self) -> bool:
         """Do the slots run in the caller's own process?"""
-        return self.pool.backend != "process"
+        return self.pool.options.backend != "process"
 
     def ask(
         self,
@@ -148,7 +148,7 @@ class Workers:
 
     def _raised(self, slot: int, raised: Raised) -> Any:
         member = self.members[slot]
-        return failure.task_error(raised, slot, member.shown, member.worker.pid)
+        return failure.task_error(raised, slot, member.shown, member.pid)
 
     def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
         """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""

@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -30,16 +30,17 @@ from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
 from treadle.pool.failure import Policy
-from treadle.pool.ground import Grounding
-from treadle.pool.interrupts import Later
+from treadle.pool.group import WorkerGroup
+from treadle.pool.interrupts import Later, undisturbed
+from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
-from treadle.pool.member import Member, Owed
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
-from treadle.pool.roster import Roster
+from treadle.pool.options import PoolOptions
+from treadle.pool.worker import Owed, Worker
 
 log = logging.getLogger("treadle")
 
-Order = tuple[Member, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
+Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
@@ -48,7 +49,7 @@ class InFlight(NamedTuple):
     """A request whose (last) answer is still to come."""
 
     tag: Any
-    member: Member
+    member: Worker
     id: int
     op: Op
     slots: tuple[int, ...]
@@ -69,7 +70,7 @@ class Done(NamedTuple):
         return self.call.tag
 
     @property
-    def member(self) -> Member:
+    def member(self) -> Worker:
         return self.call.member
 
 
@@ -81,7 +82,7 @@ class Lost(NamedTuple):
     """
 
     calls: list[InFlight]
-    member: Member
+    member: Worker
     error: WorkerError
     verdict: Policy | None
     delay: float = 0.0
@@ -94,7 +95,7 @@ class Lost(NamedTuple):
 class Ready(NamedTuple):
     """A worker that was started in the place of another takes requests."""
 
-    member: Member
+    member: Worker
 
 
 Event = Done | Lost | Ready
@@ -102,50 +103,34 @@ Event = Done | Lost | Ready
 
 class Calls:
     """Args:
-        roster: the workers.
-        grounding: their memory.
-        policy, max_restarts, step_timeout: as of `Pool`.
-        remote: are there no slots of the caller's own?
+        group: the workers.
+        memory: theirs.
+        options: of the pool.
 
     Attributes:
-        lock: held while something is sent or taken, against a `close` from another thread.
         last_id: the number of the latest request.
         broken: what has ended the pool.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
-        blame: asked of every death before it is decided about, with the member and the error: did it die of what it was
+        blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
     """
 
-    def __init__(
-        self,
-        roster: Roster,
-        grounding: Grounding,
-        *,
-        policy: Policy,
-        max_restarts: int | None,
-        step_timeout: float | None,
-        remote: bool,
-    ) -> None:
-        self.roster, self.grounding, self.members = roster, grounding, roster.members
-        self.policy, self.max_restarts, self.step_timeout = policy, max_restarts, step_timeout
-        self.lock = threading.RLock()
-        self.closed = False
+    def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
+        self.group, self.memory, self.members = group, memory, group.members
+        self.policy, self.max_restarts, self.step_timeout = options.policy, options.max_restarts, options.step_timeout
         self.broken: WorkerError | None = None
-        self.blame: Callable[[Member, WorkerError], bool] | None = None
+        self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.last_id = self.overruns = 0
-        self._remote, self._pid = remote, os.getpid()
-        self._waiting: Waiting | None = None
-        self._open: dict[tuple[int, int], InFlight] = {}  # (member's index, request): the fast lane's has one number
-
-    def begin(self, longest: int) -> None:
-        """The workers are ready; `longest`: ns that the caller tries in a wait."""
-        self._waiting = Waiting(self.grounding.pool_bell, longest)
+        self._remote, self._pid = not any(worker.inline for worker in self.members), os.getpid()
+        self._waiting = Waiting(memory.pool_bell, memory.longest[0])
+        self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
+        self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
 
     def check(self) -> None:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
         if self._pid != os.getpid():
             raise UsageError("this pool belongs to the process that made it, not to a fork of it")
-        if self.closed:
+        if self.group.closed:
             raise ClosedPool("the pool is closed")
         if self.broken is not None:
             raise BrokenPool(f"the pool is broken by: {self.broken}", where=self.broken.where) from self.broken
@@ -160,19 +145,23 @@ class Calls:
         """The requests of a tag that have yet to be answered."""
         return [call for call in self._open.values() if call.tag is tag]
 
-    def submit(self, member: Member, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
+    def awaits(self, tag: Any) -> bool:
+        """Is anything of a tag awaited?"""
+        return any(call.tag is tag for call in self._open.values())
+
+    def submit(self, member: Worker, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
         """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
         self.submit_all(op, [(member, payload, tuple(slots))], tag, block)
 
     def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
         """Send each of several members a request under one tag: all or, when one of them cannot be sent, none."""
-        with self.lock:
+        with self.group.lock:
             self.check()
             packed: list[Any] = []
             try:
                 for member, payload, _ in orders:
                     _check_free(member)
-                    packed.append(member.pack(payload))
+                    packed.append(member.packed(payload))
             except BaseException:
                 for each in packed:
                     if each is not None:
@@ -182,8 +171,8 @@ class Calls:
                 for (member, payload, slots), each in zip(orders, packed, strict=True):
                     if op is not Op.STEP or len(slots) < len(member.slots):
                         member.asides += 1
-                    if op is Op.STREAM and member.worker.line is not None:
-                        member.worker.line.one_to_one = False
+                    if op is Op.STREAM and member.line is not None:
+                        member.line.one_to_one = False
                     self.last_id = id = self.last_id + 1
                     # noted first: an exception out of nowhere between the two leaves an answer awaited that may never
                     # come, which is found out, and never one that nobody waits for
@@ -195,7 +184,7 @@ class Calls:
                         del self._open[member.index, id]
                         raise
 
-    def adopt(self, member: Member, id: int, op: Op, block: int, tag: Any) -> None:
+    def adopt(self, member: Worker, id: int, op: Op, block: int, tag: Any) -> None:
         """A request of all the member's slots that the fast lane has posted is under way under this tag."""
         member.owe(Request(id, op, None, block), member.slots, self.step_timeout)
         self._open[member.index, id] = InFlight(tag, member, id, op, member.slots)
@@ -211,8 +200,8 @@ class Calls:
     def ring(self, tag: Any) -> None:
         """Ring for what is awaited: an interrupt may have come between a request and its ring."""
         for call in self.awaited(tag):
-            if call.member.worker.line is not None:
-                call.member.worker.line.bell.release()
+            if call.member.line is not None:
+                call.member.line.bell.release()
 
     def clear(self) -> list[Any]:
         """Forget all requests; returns their tags."""
@@ -224,7 +213,7 @@ class Calls:
         """Ask all streams under way to end at their next look; what they then have is told as ever."""
         for member in self.members:
             if member.owed:
-                member.worker.stop(self.last_id)
+                member.stop(self.last_id)
 
     @property
     def changing(self) -> bool:
@@ -246,8 +235,8 @@ class Calls:
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            with self.lock, Later() if self._remote else nullcontext():
-                if self.closed:
+            with self.group.lock, Later() if self._remote else nullcontext():
+                if self.group.closed:
                     self.check()
                 if self._take(hear) or self._watch(hear):
                     return True
@@ -257,17 +246,16 @@ class Calls:
             if left <= 0:
                 return False
             starting = [m for m in self.members if m.state is State.STARTING]
-            if starting and self.roster.backend == "process":
-                self.roster.sleep_on(starting, min(left, 0.005))
-                self.grounding.pool_bell.acquire(False)
+            if starting and not starting[0].in_caller:
+                self.group.sleep_on(starting, min(left, 0.005))
+                self.memory.pool_bell.acquire(False)
             else:
-                assert self._waiting is not None
                 self._waiting.ring(left)
 
-    def _of(self, member: Member) -> list[InFlight]:
+    def _of(self, member: Worker) -> list[InFlight]:
         return [call for call in self._open.values() if call.member is member]
 
-    def _forget(self, member: Member) -> list[InFlight]:
+    def _forget(self, member: Worker) -> list[InFlight]:
         """No answer of the member's will come any more."""
         found = self._of(member)
         for call in found:
@@ -281,8 +269,8 @@ class Calls:
             if not member.owed:
                 continue
             owed, began = member.owed[0], member.turn
-            while (reply := member.worker.take()) is not None:
-                if owed.limit is not None and member.worker.in_caller and monotonic() - began > owed.limit:
+            while (reply := member.take()) is not None:
+                if owed.limit is not None and member.in_caller and monotonic() - began > owed.limit:
                     self._overran(member, owed, monotonic() - began, owed.limit)
                 if member.settle(reply):
                     heard = True
@@ -292,11 +280,11 @@ class Calls:
                         if reply.last:  # told first: what is interrupted between the two is told once more
                             self._open.pop(key, None)
                 elif reply.last:
-                    self.grounding.release(reply.id)
+                    self._release(reply.id)
                 if member.inline:  # its takes are its steps: one at a time, so that streams interleave
                     break
             else:
-                member.forget_if(member.worker.idle())
+                member.forget_if(member.idle())
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
@@ -319,7 +307,7 @@ class Calls:
         heard = False
         now = monotonic()
         for member in self.members:
-            if member.state in life.ALIVE and not member.inline and member.worker.ended():
+            if member.state in life.ALIVE and not member.inline and member.ended():
                 if not self._take(hear):  # it may have answered before it died
                     self._bury(member, hear)
                 return True
@@ -327,21 +315,22 @@ class Calls:
                 hear(Lost(self._of(member), member, late, None))
                 self._forget(member)
                 heard = True
-            elif member.state is State.STARTING and member.worker is not None:
-                found = self.roster.restarted(member)
+            elif member.state is State.STARTING:
+                found = self.group.restarted(member)
                 if isinstance(found, WorkerError):
                     self._died(member, found, hear)
                 elif found:
+                    undisturbed(partial(member.join, self.memory), lambda _: None)
                     hear(Ready(member))
                 heard = heard or bool(found)
             elif member.restart_at is not None and now >= member.restart_at:
-                self.roster.restart(member)
+                self.group.restart(member)
             elif member.undecided and member.failure is not None:  # an interrupt fell between its death and the verdict
                 self._died(member, member.failure, hear)
                 heard = True
         return heard
 
-    def _overdue(self, member: Member, now: float) -> WorkerError | None:
+    def _overdue(self, member: Worker, now: float) -> WorkerError | None:
         """The error of a worker that is late, and may live on; one that is to be replaced is killed."""
         owed = member.owed[0]
         streams = owed.request.op is Op.STREAM
@@ -351,48 +340,59 @@ class Calls:
         if limit is None:
             if elapsed > STILL_WAITING and member.warned != owed.request.id:
                 member.warned = owed.request.id
-                where, stack = self.grounding.at_work(member), member.worker.stack()
+                where, stack = self.memory.at_work(member), member.stack()
                 log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
             return None
         if elapsed <= limit:
             return None
-        if member.worker.in_caller:
+        if member.in_caller:
             self._overran(member, owed, elapsed, limit)
             return None
         if streams or self.policy is not Policy.RAISE:
             if member.stalled is None:
-                stack = member.worker.stack()
-                member.stalled = failure.late(self.grounding.at_work(member), elapsed, limit, stack, killed=True)
+                stack = member.stack()
+                member.stalled = failure.late(self.memory.at_work(member), elapsed, limit, stack, killed=True)
                 if not streams:  # an answer that comes all the same comes too late
                     self._give_up(member)
-                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+                member.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
             return None
         if owed.request.id in member.late:
             if elapsed > limit + failure.grace(limit):
-                log.warning("%s", failure.late(self.grounding.at_work(member), elapsed, limit, "", killed=True))
-                member.worker.kill(signal.SIGKILL)  # its death is the next thing we see
+                log.warning("%s", failure.late(self.memory.at_work(member), elapsed, limit, "", killed=True))
+                member.kill(signal.SIGKILL)  # its death is the next thing we see
             return None
-        where = self.grounding.at_work(member)
-        error = failure.late(where, elapsed, limit, member.worker.stack())
+        where = self.memory.at_work(member)
+        error = failure.late(where, elapsed, limit, member.stack())
         member.failed(error)
         self._give_up(member)
         return error
 
-    def _give_up(self, member: Member) -> None:
+    def _give_up(self, member: Worker) -> None:
         """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
         for each in member.owed:
             member.late.add(each.request.id)
-            self.grounding.withhold(each.request)
+            self._withhold(each.request)
         if member.owed:
             member.see(life.Event.DEADLINE)
 
-    def _overran(self, member: Member, owed: Owed, elapsed: float, limit: float) -> None:
+    def _withhold(self, request: Request) -> None:
+        """A late answer may still be written to the request's block: take it out of service until then."""
+        if request.block >= 0 and self.memory.rows is not None:
+            self._withheld[request.id] = request.block
+            self.memory.rows.buffers.pin(request.block)
+
+    def _release(self, id: int) -> None:
+        block = self._withheld.pop(id, None)
+        if block is not None and self.memory.rows is not None and block not in self._withheld.values():
+            self.memory.rows.buffers.unpin(block)
+
+    def _overran(self, member: Worker, owed: Owed, elapsed: float, limit: float) -> None:
         """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
         if member.overran != owed.request.id:
             member.overran = owed.request.id
             self.overruns += 1
             if self.overruns == 1:
-                where = self.grounding.at_work(member, owed)
+                where = self.memory.at_work(member, owed)
                 log.warning(
                     "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
                     "results come when they come (`overruns` counts on; this is said once)",
@@ -401,13 +401,13 @@ class Calls:
                     limit,
                 )
 
-    def _bury(self, member: Member, hear: Callable[[Event], None]) -> None:
-        error = self.roster.died(member, self.grounding.at_work(member), self.policy)
+    def _bury(self, member: Worker, hear: Callable[[Event], None]) -> None:
+        error = self.group.died(member, self.memory.at_work(member), self.policy)
         if member.stalled is not None:
             error = member.stalled
         member.failed(error)
         for each in member.owed:
-            self.grounding.release(each.request.id)
+            self._release(each.request.id)
         member.owed.clear()
         member.late.clear()
         member.barren += 1
@@ -416,11 +416,11 @@ class Calls:
             self.broken = self.broken or error
         self._died(member, error, hear)
 
-    def _died(self, member: Member, error: WorkerError, hear: Callable[[Event], None]) -> None:
+    def _died(self, member: Worker, error: WorkerError, hear: Callable[[Event], None]) -> None:
         """Decide what becomes of a dead worker, and tell. The one place where that is decided."""
         if self.blame is not None and self.blame(member, error):
             member.barren = 0
-        lasting = failure.lasts(error, member.worker.report)
+        lasting = failure.lasts(error, member.report)
         verdict = failure.on_death(
             self.policy,
             member.restarts,
@@ -443,19 +443,19 @@ class Calls:
         elif verdict.act is Policy.DROP:
             self.drop(member)
 
-    def restart(self, member: Member, delay: float = 0.0) -> None:
+    def restart(self, member: Worker, delay: float = 0.0) -> None:
         """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
         member.restart_at, member.undecided = monotonic() + delay, False
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: Worker) -> None:
         """Give a dead member up for good."""
         member.see(life.Event.DROP)
 
 
-def _check_free(member: Member) -> None:
+def _check_free(member: Worker) -> None:
     if member.state not in life.ALIVE:
         raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
-    line = member.worker.line
+    line = member.line
     if line is not None and len(member.owed) >= line.depth - 2:
         raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
 

@@ -1,5 +1,5 @@
 """A worker process, from its first breath to its last. However it was started, it begins with one descriptor: its
-end of the channel. Everything else arrives there: the start message, then (after its hello) the ground it works on.
+end of the channel. Everything else arrives there: the start message, then (after its hello) its place in the memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from treadle.pool.channel import Channel
 from treadle.pool.file_buffers import Lender
 from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
-from treadle.pool.rows import Ground, Rows
+from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
@@ -52,14 +52,6 @@ class Start:
     cwd: str
     path: list[str]
     authkey: bytes  # multiprocessing's: proxies of the caller's managers ask for it
-
-
-@dataclass(frozen=True)
-class Grounds:
-    """The second message. With it come descriptors: arena, then two pipe bells (4) if there are any."""
-
-    ground: Ground
-    longest: int  # ns: of waits that it tries in; see `Rhythm`
 
 
 def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
@@ -118,27 +110,23 @@ def _run(channel: Channel, preload: forking.Preload | None) -> int:
         _close(start.spec, programs)
         raise
     assert received is not None
-    message, fds = received
-    ground: Ground = message.ground
+    place, fds = received
     arena = Arena(fd=fds.pop(0))
-    arena.join(ground.segments)
-    if ground.arena_bells:
-        bell, pool_bell = arena_bell(arena, ground.line.bell), arena_bell(arena, ground.pool_bell)
+    arena.join(place.segments)
+    if place.arena_bells:
+        bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
     else:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
-    line = Line(arena, ground.line, bell, pool_bell, channel, start.spec.slots, longest=message.longest)
-    lender = channel.lender = Lender(line.lent)
     slots = start.spec.slots
+    line = Line(arena, place.line, bell, pool_bell, channel, slots, longest=place.longest)
+    lender = channel.lender = Lender(line.lent)
     server = Server(slots, programs)
     for program in programs:
-        if hasattr(program, "share"):
-            program.share(arena, line.words)
-        if hasattr(program, "lend"):
-            program.lend(lender)
-    if ground.rows is not None:
-        assert ground.observations is not None
-        assert ground.actions is not None
-        server.attach(Rows(arena, ground.rows, ground.observations, ground.actions, slots[0], slots[-1] + 1))
+        program.share(arena, line.words)
+        program.lend(lender)
+    if place.rows is not None:
+        fields, observations, actions = place.rows
+        server.attach(Rows(arena, fields, observations, actions, slots[0], slots[-1] + 1))
     serve(server, line)
     return 0
 

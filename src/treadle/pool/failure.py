@@ -23,7 +23,7 @@ from treadle.pool.messages import ExitReport, Raised
 from treadle.spaces import Mismatch
 
 if TYPE_CHECKING:
-    from treadle.pool.member import Member
+    from treadle.pool.worker import Worker
 
 WINDOW = 600.0  # seconds within which restarts are counted
 MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
@@ -126,13 +126,13 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
     return error
 
 
-def first_of(raised: dict[int, Raised], members: Sequence[Member], partial: Any) -> WorkerError:
+def first_of(raised: dict[int, Raised], members: Sequence[Worker], partial: Any) -> WorkerError:
     """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
     first, *others = sorted(raised)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
     member = next(m for m in members if first in m.slots)
-    error = task_error(raised[first], first, member.shown, member.worker.pid)
+    error = task_error(raised[first], first, member.shown, member.pid)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")

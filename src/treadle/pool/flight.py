@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost, Order
 from treadle.pool.failure import Policy
-from treadle.pool.ground import share_of
+from treadle.pool.layout import share_of
 from treadle.pool.life import ALIVE
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
+from treadle.pool.worker import Worker
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
@@ -27,19 +28,34 @@ if TYPE_CHECKING:
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 
 
-def orders_of(members: Sequence[Member], asked: dict[int, Any]) -> list[Order]:
+def orders_of(members: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
     """What each member is sent when slots are asked (slot -> order)."""
     mine = [(member, {slot: asked[slot] for slot in member.slots if slot in asked}) for member in members]
     return [(member, orders, tuple(orders)) for member, orders in mine if orders]
 
 
-def step_orders(members: Sequence[Member], mailed: Mailed | None) -> list[Order]:
+def step_orders(members: Sequence[Worker], mailed: Mailed | None) -> list[Order]:
     """What each member is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
     orders: list[Order] = []
     for member in members:
         lo, hi = member.slots[0], member.slots[-1] + 1
         orders.append((member, None if mailed is None else (None, share_of(mailed, lo, hi)), member.slots))
     return orders
+
+
+def tell(waiting: Any, event: Event) -> None:
+    """Give the news of a pool that steps to whom they are for: tags are flights, or like one (they have `answered`
+    and `fail`). `waiting`: one of them, which is told of every death."""
+    recovery: Recovery | None = waiting.recovery
+    if isinstance(event, Done):
+        event.tag.answered(event)
+    elif isinstance(event, Lost) and recovery is not None and event.verdict is not Policy.RAISE:
+        recovery.lost(waiting, event)
+    elif isinstance(event, Lost):
+        if recovery is not None:
+            recovery.broken(event.error)
+        for tag in {*event.tags, *(() if event.member.state in ALIVE else (waiting,))}:
+            tag.fail(event.error, [call for call in event.calls if call.tag is tag])
 
 
 @dataclass(eq=False)
@@ -79,7 +95,7 @@ class Flight:
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
     news: dict[int, News] = field(default_factory=dict)
-    _given_up: list[Member] = field(default_factory=list)
+    _given_up: list[Worker] = field(default_factory=list)
     _failures: list[WorkerError] = field(default_factory=list)
     _cut_short: set[int] = field(default_factory=set)
     _spoiled: set[int] = field(default_factory=set)
@@ -103,8 +119,7 @@ class Flight:
         fails for good the others get a last call; then the failure is raised, and what has not come is given up.
         """
         deadline = None if timeout is None else monotonic() + timeout
-        last_call = None
-        recovery = self.recovery
+        last_call, recovery, hear = None, self.recovery, partial(tell, self)
         while True:
             if recovery is not None and not self._failures:
                 recovery.ask_the_fresh(self)
@@ -114,7 +129,7 @@ class Flight:
             if self._failures and last_call is None:
                 last_call = monotonic() + LAST_CALL
             until = deadline if last_call is None else last_call
-            if calls.poll(None if until is None else max(0.0, until - monotonic()), self._hear):
+            if calls.poll(None if until is None else max(0.0, until - monotonic()), hear):
                 continue
             if last_call is not None:
                 break
@@ -134,18 +149,6 @@ class Flight:
         self._given_up += {call.member.index: call.member for call in lost}.values()
         for other in {call.tag for call in lost} - {self}:
             other.fail(self._failures[0], [call for call in lost if call.tag is other])
-
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, Done):
-            event.tag.answered(event)
-        elif isinstance(event, Lost) and self.recovery is not None and event.verdict is not Policy.RAISE:
-            self.recovery.lost(self, event)
-        elif isinstance(event, Lost):
-            if self.recovery is not None:
-                self.recovery.broken(event.error)
-            told = {*event.tags, *(() if event.member.state in ALIVE else (self,))}  # a death: whoever hears of it, too
-            for flight in told:
-                flight.fail(event.error, [call for call in event.calls if call.tag is flight])
 
     def answered(self, event: Done) -> None:
         """Note an answer. It may be told twice (see `Calls`): rows of infos must not be doubled."""

@@ -22,9 +22,9 @@ from treadle.pool.flight import Flight, orders_of, step_orders
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
+from treadle.pool.worker import Worker
 from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
@@ -49,23 +49,21 @@ class Lockstep:
     """
 
     def __init__(self, pool: Pool) -> None:
-        ground = pool.grounding
-        if ground.leases is None or ground.fields is None or ground.observations is None or ground.actions is None:
+        memory = pool.memory.rows
+        if memory is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
         self.pool, self.calls, self.slots = pool, pool.calls, range(pool.n)
         self.parts: Parts | None = None
-        self.observations, self.actions = ground.observations, ground.actions
-        self._ground, self._leases, self._fields = ground, ground.leases, ground.fields
-        assert ground.arena is not None
+        self.memory, self._leases = memory, memory.buffers
+        self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
-        ground.arena.array(ground.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
+        memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not Policy.RAISE
         self._batches = Batches(
-            ground.arena, ground.fields, ground.leases, self.observations, self.slots, remember=goes_on
+            memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
-        self._recovery = Recovery(pool, self._batches) if goes_on else None
-        arrays = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
-        self._write_actions = self._action_writer(arrays)
+        self._recovery = Recovery(pool, memory, self._batches) if goes_on else None
+        self._write_actions = self._action_writer(memory.arrays(memory.fields.actions))
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
@@ -84,8 +82,7 @@ class Lockstep:
         """int64[n]: episodes begun in each slot."""
         if self._recovery is not None:
             return self._recovery.episodes
-        assert self._ground.arena is not None
-        return self._ground.arena.array(self._fields.episode) + 1
+        return self.memory.array(self.memory.fields.episode) + 1
 
     @property
     def missed(self) -> np.ndarray:
@@ -102,24 +99,24 @@ class Lockstep:
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
     def _bind(self) -> Callable[[Any], Batch]:
-        pool, calls, leases, write = self.pool, self.calls, self._leases, self._write_actions
+        pool, group, calls, write = self.pool, self.pool.group, self.calls, self._write_actions
         members = pool.in_slot_order()
-        lanes = [m for m in members if not m.inline]
-        own = next((m.worker.server for m in members if m.inline), None)
-        take_block, batches = leases.take, self._batches
+        lanes: list[Any] = [m for m in members if not m.inline]  # each has a line
+        own = next((m.server for m in members if m.inline), None)
+        take_block, batches = self._leases.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self._recovery is None else self._recovery.finals
-        ring = pool.grounding.pool_bell.acquire
+        ring = pool.memory.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
         all_fixed = not self.observations.loose
-        fenced = pool.grounding.fenced
+        fenced = pool.memory.fenced
 
         def step(actions: Any) -> Batch:
             """Step every slot with its action; returns when all have. See `Batch`.
 
             Raises UsageError, BadAction (nothing was sent), or a WorkerError with the others' results in `.partial`.
             """
-            if calls.closed or not self._plain or self._pending:
+            if group.closed or not self._plain or self._pending:
                 self._ready_to_step()
             try:
                 mailed = write(actions)
@@ -131,7 +128,7 @@ class Lockstep:
             calls.last_id = id = calls.last_id + 1
             self._pending = id, block
             for member in lanes:
-                member.worker.line.post(id, STEP, block)
+                member.line.post(id, STEP, block)
             extras = None
             ended = 0
             if own is not None:
@@ -140,7 +137,7 @@ class Lockstep:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
             for member in lanes:
-                line = member.worker.line
+                line = member.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
                 if answers[at] == number:
@@ -190,15 +187,15 @@ class Lockstep:
         special = self._recovery is not None and self._recovery.check_step(self.slots)
         members = self.pool.members
         # in the caller's process a time limit is not enforced, but measured: by the books
-        measured = self.calls.step_timeout is not None and any(m.worker.in_caller for m in members)
-        ready = all(not m.owed and (m.inline or m.worker.line is not None) for m in members)
+        measured = self.calls.step_timeout is not None and any(m.in_caller for m in members)
+        ready = all(not m.owed and (m.inline or m.line is not None) for m in members)
         self._plain = ready and not measured and not special
 
     def _leave_lane(
-        self, id: int, block: int, lanes: list[Member], extras: Extras | None, told: dict[int, Extras]
+        self, id: int, block: int, lanes: list[Worker], extras: Extras | None, told: dict[int, Extras]
     ) -> Batch:
         """Go on with a step that the fast lane has begun, with all the checks."""
-        with self.calls.lock:  # against a `close` from another thread
+        with self.pool.group.lock:  # against a `close` from another thread
             self.calls.check()
             self._plain = False
             flight = self._now_owing(lanes, id, block)
@@ -206,11 +203,11 @@ class Lockstep:
             self._pending, self._flight = None, flight
         return self._land(flight)
 
-    def _now_owing(self, lanes: list[Member], id: int, block: int) -> Flight:
+    def _now_owing(self, lanes: list[Worker], id: int, block: int) -> Flight:
         """Put what the fast lane has posted and not yet received into the books, as a flight."""
         flight = self._new_flight(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
         for member in lanes:
-            line = member.worker.line
+            line = member.line
             if line is not None and line.taken < line.posted:
                 self.calls.adopt(member, id, Op.STEP, block, flight)
         return flight
@@ -395,9 +392,9 @@ class Lockstep:
         lanes = []
         for member in self.pool.members:
             if member.inline:
-                self._stale |= member.worker.server.resume(id, block)
-            elif member.worker.line is not None:
-                member.worker.line.repost(id, STEP, block)
+                self._stale |= member.server.resume(id, block)
+            elif member.line is not None:
+                member.line.repost(id, STEP, block)
                 lanes.append(member)
         flight = self._now_owing(lanes, id, block)
         flight.extras += [

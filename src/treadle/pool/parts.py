@@ -29,7 +29,7 @@ from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.calls import Order
-    from treadle.pool.member import Member
+    from treadle.pool.worker import Worker
 
 
 class Part(Lockstep):
@@ -41,22 +41,21 @@ class Part(Lockstep):
     """
 
     def __init__(self, whole: Lockstep, parts: Parts, slots: range) -> None:
-        pool, ground = whole.pool, whole._ground
+        pool, memory = whole.pool, whole.memory
         self.pool, self.calls, self.slots, self.parts = pool, pool.calls, slots, None
         self.rows = slice(slots.start, slots.stop, slots.step)
         self._whole, self._parts = whole, parts
         self.observations, self.actions = whole.observations, whole.actions
-        self._ground, self._fields = ground, whole._fields
-        self.leases = PartBuffers(ground.leases, self.rows)  # type: ignore[arg-type]  # a lockstep has some
+        self.memory = memory
+        self.leases = PartBuffers(memory.buffers, self.rows)
         self._leases = self.leases  # type: ignore[assignment]  # the same methods
         self._batches = whole._batches.part(slots, self.leases)
         self._recovery, self._stale = whole._recovery, whole._stale
-        assert ground.arena is not None
-        arrays = [None if f is None else ground.arena.array(f)[self.rows] for f in whole._fields.actions]
+        arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
         mine = [(member, [slot for slot in member.slots if slot in slots]) for member in pool.in_slot_order()]
         # what each member is asked: nothing but its number where all of a member's slots are this part's
-        self._shares: list[tuple[Member, Any, tuple[int, ...]]] = []
+        self._shares: list[tuple[Worker, Any, tuple[int, ...]]] = []
         for member, chosen in mine:
             short = Chosen.every(slots.step, slots.start, member.slots) if slots.step < MOST_PARTS else (chosen, None)
             if chosen:
@@ -153,8 +152,7 @@ class Parts:
 
     def _join(self) -> None:
         lockstep = self._lockstep
-        assert lockstep._ground.arena is not None
-        array, blocks = lockstep._ground.arena.array, lockstep._fields.blocks
+        array, blocks = lockstep.memory.array, lockstep.memory.fields.blocks
         for part in self.parts:
             part.leases.give_back()
         numbers = {part._batches.block for part in self.parts}

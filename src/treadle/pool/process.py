@@ -16,23 +16,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import current_process
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool import child, forkserver, lifeline, oom
+from treadle.pool import carried, child, forkserver, lifeline, modules, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
+from treadle.pool.file_buffers import Borrower
 from treadle.pool.interrupts import Later
+from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
-from treadle.pool.lined import Lined
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.modules import Modules
+from treadle.pool.options import PoolOptions
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
+from treadle.pool.worker import Common, Worker
 
 START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
@@ -47,49 +50,90 @@ class Child:
     reap: Callable[[float], int | None]
 
 
-class ProcessWorker(Lined):
+class ProcessCommon(Common):
+    """What the worker processes of a pool share: how they are started, with which modules, and who reads their stderr.
+
+    Attributes:
+        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: nobody.
+        carriers: worker's index -> what it, and any that follows it, is sent along.
+    """
+
+    def __init__(self, options: PoolOptions) -> None:
+        super().__init__(options)
+        self.start_method = options.start_method or default_start_method()
+        check_start_method(self.start_method)
+        self.stdout_too = options.worker_output in ("label", "keep")
+        self.reader: StderrReader | None = None
+        self.carriers: dict[int, carried.Carrier] = {}
+        self.preload = Modules()
+        self._needed: list[str] = []  # modules
+
+    def open(self) -> None:
+        output = self.options.worker_output
+        if output != "raw":
+            self.reader = StderrReader(shown=output != "keep")
+
+    def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
+        (programs, found), carrier = carried.packed(modules.dumps, list(factories), slots, self.start_method)
+        self.carriers[index] = carrier
+        self._needed += found
+        return WorkerSpec(index, slots, programs, len(carrier.files))
+
+    def prepare(self) -> None:
+        if self.start_method != "forkserver":
+            return
+        preload = self.options.preload
+        found = modules.worth_preloading(self._needed)
+        named = modules.named_by_multiprocessing() if preload is None else preload
+        asked = modules.worth_preloading(named, asked=True)
+        users = asked.users if preload is not None else (*asked.users, *found.users)
+        timeout = self.options.start_timeout
+        users = forkserver.prepare(tuple(dict.fromkeys(users)), timeout, asked=preload is not None)
+        self.preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
+
+    def close(self) -> None:
+        for carrier in self.carriers.values():
+            carrier.close()
+        if self.reader is not None:
+            self.reader.close()
+
+
+class ProcessWorker(Worker):
     """One worker process. Not for two threads at once."""
 
-    in_caller = False
+    shared = True
+    _crash = -1  # a file: see `child.Start`
+    _child = Child(-1, -1, lambda timeout: None)
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        files: list[io.FileIO],
-        start_method: str,
-        preload: Modules,
-        reader: StderrReader | None,
-        *,
-        stdout_too: bool = False,
-    ) -> None:
-        """`reader`: of what it writes to its stderr, and with `stdout_too` to its stdout."""
-        self.spec = spec
-        self._stdout_too = stdout_too
-        self.line: Line | None = None
+    @classmethod
+    def common_of(cls, options: PoolOptions) -> Common:
+        return ProcessCommon(options)
+
+    @property
+    def starts_here(self) -> bool:  # type: ignore[override]  # a copy of the caller is made by the caller's own thread
+        return bool(self.common.start_method == "fork")
+
+    def start(self) -> None:
+        self.line = None
         self.report = ExitReport()
-        self._forced = False
-        self._unreachable = False
-        self._ended = False
-        self._reaped = False
+        self._forced = self._unreachable = self._ended = self._reaped = False
         self._made_by = os.getpid()
-        self._reader = reader
+        self._reader: StderrReader | None = self.common.reader
         self._tail: Tail | None = None
-        self._crash = -1
         self._kills = oom.kills()
-        self._child = Child(-1, -1, lambda timeout: None)
         self._watch = select.poll()  # its pidfd, where there is one
         self.channel, theirs = Channel.pair()
         try:
-            self._crash = anonymous_file("treadle-crash")  # see `child.Start`
+            self._crash = anonymous_file("treadle-crash")
             os.lseek(self._crash, child.REPORT, os.SEEK_SET)
-            self._child = _launch(theirs, start_method, preload)
+            self._child = _launch(theirs, self.common.start_method, self.common.preload)
             if self._child.pidfd >= 0:
                 self._watch.register(self._child.pidfd, select.POLLIN)
-            self._greet(files)
+            self._greet(self.common.carriers[self.index].files)
         except BaseException:  # no more descriptors, say: nothing of it stays behind
             self.abandon()
             raise
-        self.pid: int | None = self._child.pid
+        self.pid = self._child.pid
 
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
@@ -97,12 +141,12 @@ class ProcessWorker(Lined):
         theirs: list[int] = []
         try:
             if self._reader is not None:
-                if not self._stdout_too:
+                if not self.common.stdout_too:
                     theirs.append(forkserver.usable(1))
                 read, err = os.pipe()
                 theirs.append(err)
                 self._tail = self._reader.add(read, _prefix(self.spec.slots))
-                if self._stdout_too:
+                if self.common.stdout_too:
                     theirs.append(os.dup(err))
             else:
                 theirs.append(forkserver.usable(1))
@@ -116,7 +160,6 @@ class ProcessWorker(Lined):
                 os.close(fd)
 
     def abandon(self) -> None:
-        """End it at once, whatever became of it."""
         if self._child.pid > 0:
             self.kill(signal.SIGKILL)
             self.bury()
@@ -132,7 +175,6 @@ class ProcessWorker(Lined):
         return [fd for fd in found if fd >= 0]
 
     def hello(self) -> Hello | None:
-        """Its first word, when it is there."""
         try:
             self.channel.pump()
             message = self.channel.recv()
@@ -148,13 +190,17 @@ class ProcessWorker(Lined):
         said = os.pread(self._crash, child.REPORT, 0).strip(b"\0 ") if self._crash >= 0 else b""
         return int(said) if said else slots[0] if len(slots) == 1 else None
 
-    def ground(self, ground: child.Grounds, fds: tuple[int, ...], line: Line) -> None:
-        """Give it its ground; from now on it takes requests."""
+    def join(self, memory: MemoryLayout) -> None:
+        place, fds, bell = memory.place(self)
+        longest = memory.longest[0]
+        line = Line(memory.arena, place.line, bell, memory.pool_bell, self.channel, self.slots, longest=longest)
+        line.clear()
+        self.channel.borrower = Borrower(line.lent, memory.fenced)
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
-            self.channel.send(ground, fds)
+            self.channel.send(place, fds)
 
-    def send(self, request: Request, packed: Any) -> None:
+    def post(self, request: Request, packed: Any) -> None:
         assert self.line is not None
         try:
             self.line.post(request.id, request.op, request.block, packed)
@@ -171,11 +217,9 @@ class ProcessWorker(Lined):
         return self.line.take(PAYLOAD_TIMEOUT)
 
     def idle(self) -> bool:
-        """Has every request been answered, and every answer been taken?"""
         return not self._unreachable and super().idle()
 
     def ended(self) -> bool:
-        """Has the process ended? Asks the kernel, at once."""
         if self._ended:
             return True
         if self._child.pidfd >= 0:
@@ -201,7 +245,6 @@ class ProcessWorker(Lined):
         return os.pread(self._crash, 65536, before).decode("utf-8", "replace").strip()
 
     def ask(self) -> None:
-        """Ask it to close its slots and end."""
         if self.line is None:
             self.channel.close()
             return
@@ -265,7 +308,7 @@ class ProcessWorker(Lined):
         return self.report
 
     def __del__(self) -> None:
-        if getattr(self, "_crash", -1) >= 0 and self._made_by == os.getpid():
+        if self._crash >= 0 and self._made_by == os.getpid():
             self.abandon()  # an interrupt came before anybody knew of it
 
 

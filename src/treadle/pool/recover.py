@@ -31,9 +31,10 @@ from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.calls import Lost, Order
 from treadle.pool.failure import Policy
 from treadle.pool.flight import Flight
+from treadle.pool.layout import RowMemory
 from treadle.pool.life import State
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
+from treadle.pool.worker import Worker
 from treadle.seeding import restart_seed
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Recovery:
     fresh_options: see `SlotwiseLockstep`.
     """
 
-    def __init__(self, pool: Pool, batches: Batches) -> None:
+    def __init__(self, pool: Pool, memory: RowMemory, batches: Batches) -> None:
         self._pool, self._calls, self._batches = pool, pool.calls, batches
         self._member_of = {slot: member for member in pool.members for slot in member.slots}
         self._moves_on = [d.finals for d in pool.descriptions]
@@ -72,9 +73,7 @@ class Recovery:
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
         self._over: dict[int, int] = {}  # slots between two episodes -> the number of the one that ended
         self._seen = 0  # the request up to which `_over` is right
-        assert pool.grounding.arena is not None
-        assert pool.grounding.fields is not None
-        self._episode = pool.grounding.arena.array(pool.grounding.fields.episode)
+        self._episode = memory.array(memory.fields.episode)
         self._earlier = np.zeros(pool.n, np.int64)  # episodes begun by earlier workers
 
     @property
@@ -196,7 +195,7 @@ class Recovery:
             if self._moves_on[slot] and not dropped:
                 self._begin(flight, slot)
 
-    def _tell(self, member: Member, error: WorkerError, event: Lost) -> None:
+    def _tell(self, member: Worker, error: WorkerError, event: Lost) -> None:
         slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
         if event.verdict is Policy.DROP:
             then = f"{slots} of worker {member.index} are dropped"

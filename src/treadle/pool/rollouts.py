@@ -51,11 +51,8 @@ class Rollouts:
     """The rollouts of one lockstep schedule."""
 
     def __init__(self, lockstep: Lockstep) -> None:
-        ground = lockstep.pool.grounding
-        assert ground.fields is not None
-        assert ground.leases is not None
-        self._lockstep, self._ground, self._buffers = lockstep, ground, ground.leases
-        self._blocks = ground.fields.blocks
+        self._lockstep, self._memory, self._buffers = lockstep, lockstep.memory, lockstep.memory.buffers
+        self._blocks = self._memory.fields.blocks
         self._next = len(self._blocks)  # numbers are never used again: workers keep views by number
 
     def take(self, steps: int) -> RolloutBuffer:
@@ -89,23 +86,19 @@ class Rollouts:
 
     def last_actions(self) -> list[np.ndarray | None]:
         """The actions as they were last given to the environments, one array [n, *shape] a leaf."""
-        ground = self._ground
-        assert ground.arena is not None
-        assert ground.fields is not None
-        return [None if each is None else ground.arena.array(each) for each in ground.fields.actions]
+        return self._memory.arrays(self._memory.fields.actions)
 
     def _grown(self, steps: int, now: int) -> RolloutMemory:
         """A new rollout, made known to every worker; those that are too small from now on are given back."""
-        ground, buffers = self._ground, self._buffers
-        assert ground.arena is not None
+        memory, buffers = self._memory, self._buffers
         useless = [each for each in buffers.rollouts if each.fields.steps < steps and now not in each.fields]
         gone = {each.fields.first: each.segment for each in useless if each.free}
-        fields, segment = ground.plan_rollout(self._next, steps)
+        fields, segment = memory.plan_rollout(self._next, steps)
         self._next += steps
-        rollout = RolloutMemory(ground.arena, fields, segment, buffers.views)
+        rollout = RolloutMemory(memory.arena, fields, segment, buffers.views)
         buffers.rollouts.append(rollout)
         try:
-            self._tell_all(Mapping(ground.arena.segments, fields, gone))
+            self._tell_all(Mapping(memory.arena.segments, fields, gone))
         except BaseException:
             gone[fields.first] = segment  # some may know of it and some not: it is never used
             raise
@@ -113,7 +106,7 @@ class Rollouts:
             buffers.rollouts[:] = [each for each in buffers.rollouts if each.fields.first not in gone]
             self._blocks.rollouts[:] = [each for each in self._blocks.rollouts if each.first not in gone]
             for number in gone.values():
-                ground.arena.drop(number, free=True)
+                memory.arena.drop(number, free=True)
         return rollout
 
     def _tell_all(self, order: Mapping) -> None:
@@ -121,7 +114,7 @@ class Rollouts:
         lockstep = self._lockstep
         pool = lockstep.pool
         flight = lockstep._new_flight(Op.CALL, -1, range(pool.n))
-        # one that starts anew gets the whole ground, and a dropped one nothing
+        # one that starts anew gets the whole memory, and a dropped one nothing
         alive = [member for member in pool.in_slot_order() if member.state in life.ALIVE]
         orders = [(member, dict.fromkeys(member.slots, order), member.slots) for member in alive]
         lockstep._launch(flight, orders, op=Op.MAP)

@@ -388,16 +388,3 @@ class Rows:
             self._finals.pop(first, None)
         for segment in order.gone.values():
             self._arena.drop(segment)
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What a worker needs to find its rows and its line: sent once, after its hello."""
-
-    segments: list[tuple[int, int]]
-    line: Any
-    pool_bell: Any
-    rows: RowFields | None
-    observations: Layout | None
-    actions: Layout | None
-    arena_bells: bool = True

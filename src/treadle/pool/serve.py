@@ -36,12 +36,12 @@ class Server:
         self._local = local
         k = len(slots)
         self._all = range(k)
-        whole = getattr(programs[0], "whole", None) if programs else None
+        whole = programs[0].batched if programs else None
         if whole is not None:  # one program makes all rows: another way of stepping, behind the same names
             rows_at_once = Whole(self, whole)
             self.step, self.resume = rows_at_once.step, rows_at_once.resume  # type: ignore[method-assign]
             self._reset, self._call = rows_at_once.reset, rows_at_once.call  # type: ignore[method-assign]
-        self._steps: list[Any] = [getattr(p, "step", None) for p in programs]
+        self._steps: list[Any] = [p.step for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._latest = 0  # the request that was last counted there
         self._resumed = 0  # the request that was last finished after an interrupt
@@ -49,7 +49,7 @@ class Server:
         self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own: Any = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
-        self._episode: Any = [0 if getattr(p, "begun", False) else -1 for p in programs]
+        self._episode: Any = [0 if p.begun else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
         self._rows: Rows | None = None
@@ -282,12 +282,12 @@ class Server:
                 (handed if self._local and self.programs[i].hands_over(name, args) else results)[i] = result
             except self._catch as error:
                 raised[i] = self._raised(i, error, "call")
-            begins = getattr(self.programs[i], "begins_next_now", None)
+            begins = self.programs[i].begins_next_now
             if begins is not None:  # it was put into another state
                 self.programs[i].begins_next_now = None
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
             elif not self._about_to_begin(i):
-                self._steps[i] = getattr(self.programs[i], "step", None)
+                self._steps[i] = self.programs[i].step
             if self._rows is not None:
                 self._rows.done[i] = id
         return self._results(results, raised, handed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.member import Member
+from treadle.pool.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,20 @@ def take(lockstep: Lockstep) -> Standing:
     recovery = lockstep._recovery
     if lockstep._stale or (recovery is not None and (recovery.due or recovery.gone)):
         raise UsageError("slots have lost their episode and wait for a reset, or were dropped: reset them first")
-    ground, batches = lockstep._ground, lockstep._batches
-    assert ground.arena is not None
-    arena, fields = ground.arena, lockstep._fields
+    memory, batches = lockstep.memory, lockstep._batches
+    fields = memory.fields
     observations = None
     if batches.block >= 0:
         block = fields.blocks[batches.block]
-        observations = [None if field is None else arena.array(field).copy() for field in block.observations]
-    began = arena.array(fields.began)
+        observations = [None if field is None else memory.array(field).copy() for field in block.observations]
+    began = memory.array(fields.began)
     steps = np.array([_now(lockstep, member, slot) for slot, member in _members(lockstep)], np.int64) - began
     notes = None
     if recovery is not None:
         notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
     return Standing(
-        arena.array(fields.episode).copy(),
-        arena.array(fields.seed).copy(),
+        memory.array(fields.episode).copy(),
+        memory.array(fields.seed).copy(),
         steps,
         observations,
         batches.valid if batches.block >= 0 else None,
@@ -64,12 +63,11 @@ def take(lockstep: Lockstep) -> Standing:
 def put(lockstep: Lockstep, standing: Standing) -> None:
     """Stand there again. The environments must have been put back already."""
     lockstep._settle()
-    ground, batches = lockstep._ground, lockstep._batches
-    assert ground.arena is not None
-    arena, fields = ground.arena, lockstep._fields
-    arena.array(fields.episode)[:] = standing.episode
-    arena.array(fields.seed)[:] = standing.seed
-    began = arena.array(fields.began)
+    memory, batches = lockstep.memory, lockstep._batches
+    fields = memory.fields
+    memory.array(fields.episode)[:] = standing.episode
+    memory.array(fields.seed)[:] = standing.seed
+    began = memory.array(fields.began)
     for slot, member in _members(lockstep):
         began[slot] = _now(lockstep, member, slot) - standing.steps[slot]
     batches._last_loose = dict(standing.loose)
@@ -78,10 +76,10 @@ def put(lockstep: Lockstep, standing: Standing) -> None:
         block = fields.blocks[number]
         for field, array in zip(block.observations, standing.observations, strict=True):
             if field is not None and array is not None:
-                arena.array(field)[:] = array
-        arena.array(block.valid)[:] = standing.valid
+                memory.array(field)[:] = array
+        memory.array(block.valid)[:] = standing.valid
         for field in (block.rewards, block.terminated, block.truncated):
-            arena.array(field)[:] = 0
+            memory.array(field)[:] = 0
         batches.block, batches._lost = number, set()
         batches.hand_out(number)
     recovery = lockstep._recovery
@@ -95,13 +93,12 @@ def put(lockstep: Lockstep, standing: Standing) -> None:
     lockstep._stale.clear()
 
 
-def _members(lockstep: Lockstep) -> list[tuple[int, Member]]:
+def _members(lockstep: Lockstep) -> list[tuple[int, Worker]]:
     return [(slot, member) for member in lockstep.pool.in_slot_order() for slot in member.slots]
 
 
-def _now(lockstep: Lockstep, member: Member, slot: int) -> int:
+def _now(lockstep: Lockstep, member: Worker, slot: int) -> int:
     """Steps that the slot has taken since its worker started."""
-    assert lockstep._ground.arena is not None
-    own = int(lockstep._ground.arena.array(lockstep._fields.own)[slot])
-    together = member.worker.server._ticks if member.inline else member.worker.line.posted - member.asides
+    own = int(lockstep.memory.array(lockstep.memory.fields.own)[slot])
+    together = member.server._ticks if member.line is None else member.line.posted - member.asides
     return int(together) + own

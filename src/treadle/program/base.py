@@ -52,24 +52,32 @@ class StreamControl(Protocol):
         ...
 
 
+def _no_steps(action: Any) -> Any:
+    raise TypeError("this program does not step")
+
+
 class Program:
     """Base of programs. A subclass overrides what its faces use.
 
     `step` may be an instance attribute that is rebound while running (an env's own bound method, say): the server
     reads it again after `begin` and after every episode's end, and calls it in its tightest loop.
-
-    A program that a call has put into another state says in `begins_next_now` (True or False) whether its next step
-    begins an episode; the server sets it back to None.
-
-    A program with a method `share(arena, words)` is given the pool's memory once, in a process of its own: requests may
-    then speak of what lies there. `words` are its worker's there: a program that does many items for one request says
-    in `words[pool.line.ITEM]` which it is at, and its worker's death is told with the item. A program with a method
-    `lend(lender)` is given, likewise, a `treadle.pool.file_buffers.Lender`: large arrays in its files travel without a
-    copy, and must not be written again while their file is out.
     """
 
-    step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]]
+    step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] = staticmethod(_no_steps)
     begun = False  # has its first episode begun with its being built?
+    begins_next_now: bool | None = None
+    """Where a call has put it into another state: does its next step begin an episode? The server sets it to None."""
+    batched: Any = None
+    """One program for all slots of its worker, which it steps by one call; see `pool.whole.WholeProgram`."""
+
+    def share(self, arena: Any, words: Any) -> None:
+        """In a process of its own it is given the pool's memory once: requests may then speak of what lies there.
+        `words` are its worker's there: a program that does many items for one request says in `words[pool.line.ITEM]`
+        which it is at, and its worker's death is told with the item."""
+
+    def lend(self, lender: Any) -> None:
+        """It is given a `treadle.pool.file_buffers.Lender`, likewise: large arrays in its files travel without a copy,
+        and must not be written again while their file is out."""
 
     def describe(self) -> Description:
         return Description()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+from dataclasses import fields
 from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.pool.pool import Pool
+from treadle.pool.options import PoolOptions
 
 
 def check_seed(seed: int) -> None:
@@ -31,7 +31,7 @@ def check_count(name: str, count: Any) -> int:
 
 def check_options(options: dict[str, Any]) -> None:
     """Raise UsageError for options that no pool has."""
-    known = set(inspect.signature(Pool.__init__).parameters) - {"self", "factories", "rows", "inline", "copy", "blocks"}
+    known = {"workers", *(field.name for field in fields(PoolOptions))}
     if unknown := sorted(set(options) - known):
         raise UsageError(
             f"unknown argument {unknown[0]!r}; besides its own, collecting takes {', '.join(sorted(known))}"

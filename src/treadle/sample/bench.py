@@ -8,9 +8,9 @@ from typing import Any
 
 from treadle.pool.file_buffers import Lender
 from treadle.sample.contract import in_step
+from treadle.sample.direct_rollouts import DirectRollouts, direct_rollouts
 from treadle.sample.episode_batch import EpisodeBatch
 from treadle.sample.haul import Haul, haul_of
-from treadle.sample.tight import TightLoop, tight_loop
 
 BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
 
@@ -35,7 +35,7 @@ class Bench:
         self.worker, self._lender = worker, lender
         self._step = getattr(worker, "step_episode", None)
         self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
-        self._tight: TightLoop | None = None
+        self._direct: DirectRollouts | None = None
         self._batches: list[EpisodeBatch] = []
         self._steps = self.made = self.begun = 0
         self._since = perf_counter()
@@ -64,8 +64,8 @@ class Bench:
     def play(self) -> bool:
         """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""
         try:
-            tight = self._tight_loop()
-            result: Any = self.worker.rollout() if tight is None else tight.play(self._stopped)
+            direct = self._direct_rollouts()
+            result: Any = self.worker.rollout() if direct is None else direct.rollout(self._stopped)
         except Interrupted:
             self.worker.discard_episode()
             self.begun += 1
@@ -83,8 +83,8 @@ class Bench:
             self._since = perf_counter()
         self.made += 1
         if result is True:
-            assert tight is not None
-            self._steps += tight.latest
+            assert direct is not None
+            self._steps += direct.length
         else:
             if not isinstance(result, EpisodeBatch):
                 raise TypeError(f"a worker's rollout returns an EpisodeBatch, this one's a {type(result).__name__}")
@@ -92,30 +92,30 @@ class Bench:
             self._steps += len(result)
         return True
 
-    def _tight_loop(self) -> TightLoop | None:
-        tight, env = self._tight, getattr(self.worker, "env", None)
-        if tight is not None and tight.env is env:
-            return tight
+    def _direct_rollouts(self) -> DirectRollouts | None:
+        direct, env = self._direct, getattr(self.worker, "env", None)
+        if direct is not None and direct.env is env:
+            return direct
         if self.made:  # what lies here is sent first
             return None
-        self._tight = tight_loop(self.worker, self._lender)
-        return self._tight
+        self._direct = direct_rollouts(self.worker, self._lender)
+        return self._direct
 
     def due(self, steps: int, rollouts: int = BATCH) -> bool:
         """Is what lies here worth a message, if so many steps or rollouts are?"""
-        tight = self._tight
+        direct = self._direct
         return (
             self._steps >= steps
             or self.made >= rollouts
             or perf_counter() - self._since > BATCH_SECONDS
-            or (tight is not None and tight.nbytes > BATCH_BYTES)
+            or (direct is not None and direct.nbytes > BATCH_BYTES)
         )
 
     def hauls(self, *, copy: bool) -> list[Haul]:
         """All that lies here, in order. Without `copy` the arrays are good until `clear`."""
         hauls = []
-        if self._tight is not None and self._tight.episodes:
-            hauls.append(self._tight.haul(copy=copy))
+        if self._direct is not None and self._direct.episodes:
+            hauls.append(self._direct.haul(copy=copy))
         if self._batches:
             hauls.append(haul_of(self._batches))
         return hauls
@@ -124,5 +124,5 @@ class Bench:
         """The hauls are on their way."""
         self._batches = []
         self._steps = self.made = 0
-        if self._tight is not None:
-            self._tight.clear()
+        if self._direct is not None:
+            self._direct.clear()

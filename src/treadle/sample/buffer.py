@@ -1,4 +1,4 @@
-"""One episode in the making. Every observation and action is checked exactly as it is written.
+"""Episodes in the making, for collecting and for samplers: one loop plays them. What it writes is checked exactly.
 
 The buffers are used again for the next episode: an `Episode` made from them shares their memory until then, unless
 it is asked for as a copy.
@@ -129,90 +129,130 @@ class Columns:
         return self._columns[-1]
 
 
-class EpisodeBuffer:
-    """`begin`, then drive `play` until it returns, then `episode`.
+class Recorder:
+    """Plays episodes and writes down what is seen and done, row by row; every observation is checked as it is written.
+
+    Args:
+        observations: columns for the observations.
+        actions: None: actions are kept as they are given.
+        keep_info: what is kept of a step's info; None: nothing.
+        keep_policy_info: what is kept of the policy's.
 
     Attributes:
-        index, seed: of the episode in the making; -1 before the first.
-        length: steps taken so far.
+        length: steps taken so far in the episode at hand.
         last, final_info: the latest observation and info, once `play` has ended.
         asking, action: was `play` asking the policy by itself when it raised, and the latest action that it had.
+        meets: see `play`; 0: it does not.
     """
 
-    def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
-        self._columns, self._actions = Columns(observations), TreeColumn(actions)
-        self._keep_infos = infos
-        self.index = self.seed = -1
+    meets = 0
+
+    def __init__(
+        self,
+        observations: Layout,
+        actions: Layout | None,
+        keep_info: Callable[[Any], dict[str, Any]] | None,
+        keep_policy_info: Callable[[Any], dict[str, Any]],
+    ) -> None:
+        self._columns, self._actions = Columns(observations), None if actions is None else TreeColumn(actions)
+        self._keep_info, self._keep_policy_info = keep_info, keep_policy_info
         self.length = 0
         self.last: Any = None
         self.final_info: dict[str, Any] = {}
         self.asking, self.action = False, None
 
-    def lend(self, lender: Lender) -> None:
-        """Record observations in the lender's files, from the next episode on."""
+    def lend(self, lender: Lender | None) -> None:
+        """Record observations in the lender's files, from now on."""
         self._columns.lend(lender)
 
-    def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
-        """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
-        self.index, self.seed, self.length = index, seed, 0
+    def _clear(self) -> None:
+        """Forget all that was played. What was lent of it is written again when the caller has let it go."""
+        self._base = 0  # the row of the first step of the episode at hand
         self._observations = self._columns.free()
         self._observations.clear()
-        self._actions.clear()
+        if self._actions is not None:
+            self._actions.clear()
+        self._given: list[Any] = []  # actions as they were given
         self._rewards: list[Any] = []
-        self._infos: list[dict[str, Any]] = [snapshot(checked_info(info))] if self._keep_infos else []
-        self._policy_infos: list[dict[str, Any]] = []
-        self._write(self._observations, 0, observation)
+        self._infos: list[tuple[int, dict[str, Any]]] = []  # row -> what is not empty
+        self._policy_infos: list[tuple[int, dict[str, Any]]] = []
+        self._policy_speaks = False
+
+    def _begin(self, observation: Any) -> None:
+        """An episode's first observation."""
+        self._give_up()
+        self.length = 0
+        self._write(self._observations, self._base, observation)
+
+    def _give_up(self) -> None:
+        """Forget the episode at hand."""
+        base = self._base
+        del self._given[base:], self._rewards[base:]
+        for infos in (self._infos, self._policy_infos):
+            while infos and infos[-1][0] >= base:
+                infos.pop()
 
     def play(
-        self, step: Any, observation: Any, most: int, alone: Alone | None = None
+        self, step: Any, observation: Any, most: float, alone: Alone | None = None
     ) -> Generator[Any, tuple[Any, Any], tuple[bool, bool]]:
         """The episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
 
-        An episode that is played `alone` asks the policy by itself, but for its first step and one in `MEET` of the
-        others (evenly over all episodes), and until it is stopped.
+        An episode that is played `alone` asks the policy by itself until it is stopped. One that `meets` does not for
+        its first step, the one so many after it, and from then on one in `MEET`.
 
         Ends with (terminated, truncated), both False when `most` steps were taken without an end. Raises what the
         environment (and policy) raises, `spaces.Mismatch`, and `BadStep`.
         """
-        observations, actions = self._observations, self._actions
-        seen, done = observations.writes, actions.writes
-        reward_of, info_of = self._rewards.append, self._infos.append
-        keep_infos, ndarray = self._keep_infos, np.ndarray
+        observations, actions, base = self._observations, self._actions, self._base
+        seen, done = observations.writes, [] if actions is None else actions.writes
+        given = self._given.append if actions is None else None
+        reward_of, info_of, policy_info_of = self._rewards.append, self._infos.append, self._policy_infos.append
+        keep_info, keep_policy_info, ndarray = self._keep_info, self._keep_policy_info, np.ndarray
         ask, stopped = alone or (None, bool)
-        length, room = self.length, -1  # steps below `room` have writers, and nothing but fixed leaves
-        meet, following = length, 1 + self.index % MEET
+        row, room = base + self.length, -1  # rows below `room` have writers, and nothing but fixed leaves
+        meet, following, end = row if self.meets else 1 << 62, self.meets, base + most
         action, asking = None, False
         try:
-            while True:
-                if ask is None or length >= meet or stopped():
+            while True:  # what stands here is paid at every step
+                if ask is None or row >= meet or stopped():
+                    self.length = row - base
                     action, policy_info = yield observation
-                    meet, following = length + following, MEET
+                    meet, following = row + following, MEET
                 else:
                     asking = True
                     action, policy_info = ask(observation)
                     asking = False
-                if length < room:
-                    done[length](action)  # before the environment has it: some change what they are given
+                if row < room:
+                    if given is None:  # before the environment has it: some change what they are given
+                        done[row](action)
+                    else:
+                        given(action if type(action) is int else snapshot(action))
                     observation, reward, terminated, truncated, info = step(action)
-                    seen[length + 1](observation)
+                    seen[row + 1](observation)
                 else:
-                    self._write(actions, length, action)
+                    if actions is None:
+                        self._given.append(snapshot(action))
+                    else:
+                        self._write(actions, row, action)
                     observation, reward, terminated, truncated, info = stepped(step(action))
-                    self._write(observations, length + 1, observation)
-                    if not observations.loose and not actions.loose:
-                        room = min(len(done), len(seen) - 1)
+                    self._write(observations, row + 1, observation)
+                    self._policy_speaks = self._policy_speaks or policy_info is not None
+                    if not observations.loose and (actions is None or not actions.loose):
+                        room = len(seen) - 1 if actions is None else min(len(done), len(seen) - 1)
                 reward_of(reward.copy() if type(reward) is ndarray else reward)
-                if keep_infos:
-                    info_of(snapshot(checked_info(info)) if info else {})
-                if policy_info is not None:
-                    self._policy_infos.append(snapshot(policy_info))
-                length += 1
-                self.length = length
-                if terminated or truncated or length >= most:
+                if info and keep_info is not None:
+                    info_of((row, keep_info(info)))
+                if policy_info:
+                    policy_info_of((row, keep_policy_info(policy_info)))
+                row += 1
+                if terminated or truncated or row >= end:
+                    length = row - base
                     self.last, self.final_info = observation, info
-                    return flag("terminated", terminated, length), flag("truncated", truncated, length)
+                    ends = flag("terminated", terminated, length), flag("truncated", truncated, length)
+                    self.length = length
+                    return ends
         except BaseException:
-            self.asking, self.action = asking, action
+            self.asking, self.action, self.length = asking, action, row - base
             raise
 
     @staticmethod
@@ -224,23 +264,55 @@ class EpisodeBuffer:
             for values, item in zip(column.loose, loose, strict=True):
                 values.append(snapshot(item))
 
+
+def dense(infos: list[tuple[int, dict[str, Any]]], rows: int) -> list[dict[str, Any]]:
+    """One dict a row, empty where there is none."""
+    found: list[dict[str, Any]] = [{} for _ in range(rows)]
+    for row, info in infos:
+        found[row] = info
+    return found
+
+
+class EpisodeBuffer(Recorder):
+    """One episode at a time, for collecting: `begin`, then drive `play` until it returns, then `episode`.
+
+    Attributes:
+        index, seed: of the episode in the making; -1 before the first.
+    """
+
+    def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
+        super().__init__(observations, actions, _checked if infos else None, snapshot)
+        self.index = self.seed = -1
+
+    def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
+        """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
+        self.index, self.seed, self.meets = index, seed, 1 + index % MEET  # evenly over all episodes
+        self._clear()
+        self._first_info = {} if self._keep_info is None else self._keep_info(info)
+        self._begin(observation)
+
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
         """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`.
 
         Raises `BadStep` for a reward that is no real number.
         """
-        steps = self.length
+        steps, actions = self.length, self._actions
+        assert actions is not None
         ends = np.zeros((2, steps), np.bool_)
         ends[0, -1], ends[1, -1] = terminated, truncated
         return Episode(
             self.index,
             self.seed,
             self._observations.tree(steps + 1, copy),
-            self._actions.tree(steps, copy),
+            actions.tree(steps, copy),
             numbers(self._rewards),
             ends[0],
             ends[1],
-            tuple(self._infos),
-            tuple(self._policy_infos),
+            () if self._keep_info is None else (self._first_info, *dense(self._infos, steps)),
+            tuple(dense(self._policy_infos, steps)) if self._policy_speaks else (),
             self.final_info,
         )
+
+
+def _checked(info: Any) -> dict[str, Any]:
+    return snapshot(checked_info(info))  # type: ignore[no-any-return]  # of a dict a dict

@@ -21,9 +21,9 @@ from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import Policy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import Chosen
-from treadle.pool.member import Member
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.program.policies import built_policy, policy_name
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
@@ -47,7 +47,7 @@ class CallerCollection(Collection):
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
-        pool, ground = self.pool, self.pool.grounding
+        pool, memory = self.pool, self.pool.memory.rows
         try:
             self._policy = CallerPolicy(
                 built_policy(asking.policy, *self.spaces),
@@ -61,17 +61,12 @@ class CallerCollection(Collection):
             raise
         self._least = pool.n
         self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
-        assert ground.arena is not None
-        assert ground.fields is not None
-        assert ground.leases is not None
-        assert ground.observations is not None
-        assert ground.actions is not None
-        self._observations, self._actions = ground.observations, ground.actions
-        self._block = ground.leases.take()
-        ground.leases.pin(self._block)  # nobody else's from now on: a row a slot
-        block = ground.fields.blocks[self._block]
-        self._rows = [None if field is None else ground.arena.array(field) for field in block.observations]
-        self._action_rows = [None if field is None else ground.arena.array(field) for field in ground.fields.actions]
+        assert memory is not None  # such a pool has rows
+        self._observations, self._actions = memory.observations, memory.actions
+        self._block = memory.buffers.take()
+        memory.buffers.pin(self._block)  # nobody else's from now on: a row a slot
+        self._rows = memory.arrays(memory.fields.blocks[self._block].observations)
+        self._action_rows = memory.arrays(memory.fields.actions)
         self._writers: dict[int, Any] = {}
         self._member_of = {slot: member for member in pool.members for slot in member.slots}
         self._playing: dict[int, int] = {}  # slot -> index of its episode
@@ -121,10 +116,10 @@ class CallerCollection(Collection):
         while slots := self._former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
 
-    def _wants(self, member: Member) -> int:
+    def _wants(self, member: Worker) -> int:
         return int(len(self._dealt[member.index]) < len(member.slots))
 
-    def _begin(self, member: Member, slot: int, index: int, anew: bool = False) -> None:
+    def _begin(self, member: Worker, slot: int, index: int, anew: bool = False) -> None:
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
         self._dealt[member.index].append(index)
@@ -133,7 +128,7 @@ class CallerCollection(Collection):
         order = {slot: (self._env_seeds(index), Begin(index, anew))}
         self._submit(member, Op.RESET, order, [slot])
 
-    def _submit(self, member: Member, op: Op, payload: Any, slots: list[int]) -> None:
+    def _submit(self, member: Worker, op: Op, payload: Any, slots: list[int]) -> None:
         self.calls.submit(member, op, payload, slots, tuple(slots), self._block)
         self._since[slots] = time.monotonic()
         self._coming += len(slots)
@@ -170,7 +165,7 @@ class CallerCollection(Collection):
         for text in self._policy.told:
             self.remarks.setdefault(f"policy: {text[:40]}", (0, text))
 
-    def _payload(self, group: list[int], mailed: Any, rows: dict[int, int], member: Member) -> Any:
+    def _payload(self, group: list[int], mailed: Any, rows: dict[int, int], member: Worker) -> Any:
         if mailed:
             by_leaf = {
                 leaf: [values[rows[slot]] if slot in group else None for slot in member.slots]
@@ -278,18 +273,18 @@ class CallerCollection(Collection):
         self._busy[member.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
         return found
 
-    def _ended(self, member: Member, slot: int) -> None:
+    def _ended(self, member: Worker, slot: int) -> None:
         """A slot has no episode any more."""
         self._playing.pop(slot)
 
-    def _slot_raised(self, member: Member, slot: int, raised: Raised) -> None:
+    def _slot_raised(self, member: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
         index = self._playing.pop(slot)
         self._dealt[member.index].remove(index)
         seed = seeding.episode_env_seed(self._root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
-        error = failure.task_error(raised, slot, member.shown, member.worker.pid)
+        error = failure.task_error(raised, slot, member.shown, member.pid)
         if self._skipping.skip and raised.phase in SKIPPED:
             if self._begun[slot] > 1:
                 self._begin(member, slot, index, anew=True)
@@ -304,7 +299,7 @@ class CallerCollection(Collection):
         first = self._failure[0]
         return any(index < first for index in self._playing.values())
 
-    def _blame(self, member: Member, error: WorkerError) -> bool:
+    def _blame(self, member: Worker, error: WorkerError) -> bool:
         slot = error.where.slot
         index = self._playing.get(slot) if slot is not None else None
         mine = self._dealt[member.index]
@@ -321,8 +316,6 @@ class CallerCollection(Collection):
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
         self._former.gone(member.slots)
-        if event.verdict is None and self.pool.policy is not Policy.RAISE:
-            return  # it is late, and its end is the next thing that is told
         if event.verdict is None:
             self._blame(member, event.error)
             event = event._replace(verdict=Policy.RAISE)

@@ -23,9 +23,9 @@ from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import Policy
-from treadle.pool.member import Member
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Progress, Standing
 from treadle.sample import failed
@@ -205,7 +205,7 @@ class Collection:
             if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
                 self._send(member, [])
 
-    def _next(self, member: Member, held: int) -> list[int]:
+    def _next(self, member: Worker, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
         suspects = self._suspects.get(member.index)
         if suspects is not None:
@@ -216,7 +216,7 @@ class Collection:
             del self._suspects[member.index]
         return self._taken(self._wants(member), held)
 
-    def _wants(self, member: Member) -> int:
+    def _wants(self, member: Worker) -> int:
         """How many indices a worker has room for."""
         rows, mine = self._recipe.rows, len(self._dealt[member.index])
         size, ahead = self.schedule.share(self.workers)
@@ -237,7 +237,7 @@ class Collection:
             found.append(index)
         return found
 
-    def _send(self, member: Member, indices: list[int]) -> None:
+    def _send(self, member: Worker, indices: list[int]) -> None:
         order = RolloutOrder(self._root, tuple(indices), 1 if member.restarts else BATCH, self._skipping.skip)
         self._dealt[member.index] += indices
         self.calls.submit(member, Op.STREAM, dict.fromkeys(member.slots, order), member.slots, order)
@@ -250,11 +250,11 @@ class Collection:
             return []
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
-            error = failure.task_error(raised, slot, member.shown, member.worker.pid)
+            error = failure.task_error(raised, slot, member.shown, member.pid)
             self._raised(failed.raised(error, self._root, finished), member)
         return [each for slot, ready in extras.infos.items() for each in self._results(ready, member, slot)]
 
-    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Member, slot: int) -> list[tuple[int, int, Any]]:
+    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Worker, slot: int) -> list[tuple[int, int, Any]]:
         """Note what a slot has made; returns what the run did not have."""
         worker, found = member.index, list[tuple[int, int, Any]]()
         for index, length, result in ready:
@@ -264,7 +264,7 @@ class Collection:
                 continue
             self._dealt[worker].remove(index)
             if not length:
-                error = failure.task_error(result.raised, slot, member.shown, member.worker.pid)
+                error = failure.task_error(result.raised, slot, member.shown, member.pid)
                 self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
             elif self.schedule.finish(index, length):
                 self.tally.steps += length
@@ -274,7 +274,7 @@ class Collection:
                 found.append((index, length, result))
         return found
 
-    def _raised(self, error: CollectionFailed, member: Member) -> None:
+    def _raised(self, error: CollectionFailed, member: Worker) -> None:
         """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
         index = error.where.episode
         if error.where.phase in SKIPPED:
@@ -282,7 +282,7 @@ class Collection:
         if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
             raise error
         self._out.add(member.index)
-        member.worker.stop(self.calls.last_id)  # what it was to make after that nobody needs
+        member.stop(self.calls.last_id)  # what it was to make after that nobody needs
         if self._failure is None:
             self._deadline = time.monotonic() + SETTLE
         if self._failure is None or index < self._failure[0]:
@@ -297,7 +297,7 @@ class Collection:
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 
-    def _blame(self, member: Member, error: WorkerError) -> bool:
+    def _blame(self, member: Worker, error: WorkerError) -> bool:
         """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
         episode is guilty when it is the first that a worker plays."""
         worker, mine = member.index, self._dealt[member.index]
@@ -382,7 +382,7 @@ class Collection:
             if member.index in asked:
                 calls: dict[int, Any] = dict.fromkeys(member.slots, ("shares", (), {}))
                 self.calls.submit(member, Op.CALL, calls, member.slots, SHARES)
-        while asked and self.calls.poll(self.pool.close_timeout, hear):
+        while asked and self.calls.poll(self.pool.options.close_timeout, hear):
             continue
         return found
 

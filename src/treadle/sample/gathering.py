@@ -301,7 +301,7 @@ class Gathering:
                         self._settle(settled)
             for raised in extras.raised.values():
                 member = event.member
-                error = failure.task_error(raised, asked.worker, member.shown, member.worker.pid)
+                error = failure.task_error(raised, asked.worker, member.shown, member.pid)
                 self._raised(event, asked, error)
         if reply.last and ours:
             self._open.remove(asked)
@@ -310,7 +310,7 @@ class Gathering:
         """What a worker raised, in an order of this sampling or in an earlier one that did not wait for it."""
         worker, member, update = asked.worker, event.member, error.where.phase == "update"
         if not member.inline:  # its stream is to end; a later request is not to be stopped by an earlier one's error
-            member.worker.stop(event.reply.id)
+            member.stop(event.reply.id)
         if asked.told:
             if not update:  # an update is the same for all
                 log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from treadle.pool.member import Member
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.progress import Standing, throttled
 
 PATIENCE = 0.1  # seconds between two looks at workers that say nothing
@@ -40,9 +40,9 @@ class Watch:
         if self._tell is None:
             return
         for member in self._members:
-            self._looks[member.index] = member.worker.looks() if member.worker is not None else 0
+            self._looks[member.index] = member.looks()
             if member.inline:  # while it plays nobody else runs
-                member.worker.looked = self.look
+                member.looked = self.look
         self._tell(self.now)
 
     def patience(self, seconds: float | None) -> float | None:
@@ -51,11 +51,11 @@ class Watch:
             return seconds
         return PATIENCE if seconds is None else min(seconds, PATIENCE)
 
-    def heard(self, member: Member, episodes: int, steps: int, returns: float) -> None:
+    def heard(self, member: Worker, episodes: int, steps: int, returns: float) -> None:
         """A worker has finished so many episodes, of so many steps and with such returns together."""
         if self._tell is None:
             return
-        self._looks[member.index] = member.worker.looks()
+        self._looks[member.index] = member.looks()
         now = self.now
         now.episodes += episodes
         now.made += episodes
@@ -69,10 +69,9 @@ class Watch:
             return
         looks = 0
         for member in self._members:
-            if member.worker is not None:
-                count = member.worker.looks()
-                before = self._looks[member.index] = min(count, self._looks[member.index])  # less: another worker's
-                looks += count - before
+            count = member.looks()
+            before = self._looks[member.index] = min(count, self._looks[member.index])  # less: another worker's
+            looks += count - before
         self.now.under_way = looks * self._rows
         self._tell(self.now)
 
@@ -80,7 +79,7 @@ class Watch:
         """Nobody plays any more."""
         if self._at_last is not None:
             for member in self._members:
-                if member.inline and member.worker is not None:
-                    member.worker.looked = None
+                if member.inline:
+                    member.looked = None
             self.now.under_way = 0
             self._at_last(self.now)

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import UsageError
 from treadle.pool import bell
-from treadle.pool.roster import partition
+from treadle.pool.group import partition
 from treadle.pool.whole import Orders, WholeStep
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
@@ -137,17 +137,17 @@ class _Row:
 
 
 class OwnedRow(Program):
-    """A slot whose environment is a row of `whole`."""
+    """A slot whose environment is a row of `batched`."""
 
     def __init__(self, owned: Owned, row: int) -> None:
-        self.whole, self._row = owned, row
+        self.batched, self._row = owned, row
 
     def describe(self) -> Description:
-        return self.whole.description
+        return self.batched.description
 
     def close(self) -> None:
         if self._row == 0:
-            self.whole.env.close()
+            self.batched.env.close()
 
 
 class Owned:

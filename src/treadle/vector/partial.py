@@ -12,24 +12,26 @@ soon as it can be; together, they cost less. Where a step takes long the first i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerError, WorkerTimeout
+from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import final_observation
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, InFlight
 from treadle.pool.failure import bad_action
+from treadle.pool.flight import tell
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.member import Member
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
 from treadle.vector.infos import FINALS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
@@ -46,23 +48,23 @@ class PartialBatches:
 
     Attributes:
         batch_size: how many slots `recv` waits for unless told otherwise.
+        recovery: None: a death is the end.
     """
 
+    recovery = None
+
     def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
-        ground = pool.grounding
-        assert ground.arena is not None
-        assert ground.fields is not None
-        assert ground.leases is not None
-        self._pool, self._calls, self._lockstep, self._leases = pool, pool.calls, lockstep, ground.leases
+        memory = lockstep.memory
+        self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size = batch_size
-        self._block = ground.leases.take()
-        ground.leases.pin(self._block)  # nobody else's from now on
-        block = ground.fields.blocks[self._block]
-        self._rows = [None if f is None else ground.arena.array(f) for f in block.observations]
-        self._finals = [None if f is None else ground.arena.array(f) for f in block.finals]
-        self._rewards, self._valid = ground.arena.array(block.rewards), ground.arena.array(block.valid)
-        self._ends = ground.arena.array(block.terminated), ground.arena.array(block.truncated)
-        self._actions = [None if f is None else ground.arena.array(f) for f in ground.fields.actions]
+        self._block = memory.buffers.take()
+        memory.buffers.pin(self._block)  # nobody else's from now on
+        block = memory.fields.blocks[self._block]
+        self._rows = memory.arrays(block.observations)
+        self._finals = memory.arrays(block.finals)
+        self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
+        self._ends = memory.array(block.terminated), memory.array(block.truncated)
+        self._actions = memory.arrays(memory.fields.actions)
         self._writers: dict[int, tuple[Any, list[np.ndarray | None]]] = {}
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
         self._ready: deque[int] = deque()
@@ -77,7 +79,7 @@ class PartialBatches:
     @property
     def open(self) -> bool:
         """Is anything out, ready, or yet to be raised?"""
-        return bool(self._calls or self._ready or self._errors)
+        return bool(self._ready or self._errors or self._calls.awaits(self))
 
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
@@ -122,9 +124,9 @@ class PartialBatches:
             self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
-        while not self._errors and self._calls and len(self._ready) < least:
+        while not self._errors and len(self._ready) < least and self._calls.awaits(self):
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            if not self._calls.poll(left, self._note) and deadline is not None and monotonic() >= deadline:
+            if not self._calls.poll(left, partial(tell, self)) and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
                     "recv goes on",
@@ -169,31 +171,33 @@ class PartialBatches:
                 self._calls.submit(member, op, payload, group, self, self._block)
                 self._state[group] = OUT
 
-    def _takes_long(self, member: Member) -> bool:
+    def _takes_long(self, member: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
         steps = self._steps.get(member.index, 0)
-        if not steps or member.worker.line is None:
+        if not steps or member.line is None:
             return False
-        return bool(member.worker.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
+        return bool(member.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def _note(self, event: Event) -> None:
-        if isinstance(event, Done):
-            self._arrived(event.member, event.call.slots, event.reply.extras)
-        elif isinstance(event, Lost):
-            for call in event.calls:
-                self._state[list(call.slots)] = STALE
-            if isinstance(event.error, WorkerTimeout) or event.calls:
-                self._errors.append(event.error)
+    def answered(self, event: Done) -> None:
+        """See `pool.flight.tell`."""
+        self._arrived(event.member, event.call.slots, event.reply.extras)
 
-    def _arrived(self, member: Member, slots: tuple[int, ...], extras: Extras | None) -> None:
+    def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
+        """See `pool.flight.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
+        slots = [slot for call in lost for slot in call.slots]
+        self._state[slots] = STALE
+        if slots:
+            self._errors.append(error)
+
+    def _arrived(self, member: Worker, slots: tuple[int, ...], extras: Extras | None) -> None:
         self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
         raised = extras.raised if extras is not None else {}
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.worker.pid))
+                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.pid))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)

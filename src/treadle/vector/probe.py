@@ -61,7 +61,7 @@ def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured 
     pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, step_timeout=LIMIT, close_timeout=2.0, **options)
     patience = None
     try:
-        pid = pool.members[0].worker.pid
+        pid = pool.members[0].pid
         for name in ("prepare", "steps"):
             began, busy = perf_counter(), sum(times_of(pid))
             event = _asked(pool, name)

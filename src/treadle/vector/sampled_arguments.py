@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool.pool import check_seconds
+from treadle.pool.options import check_seconds
 from treadle.task.sensors import SensorSuite
 
 START_METHODS = ("forkserver", "spawn", "fork")

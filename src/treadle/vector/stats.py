@@ -32,9 +32,8 @@ def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
     """The share of `elapsed` seconds that each worker with a line to the caller was at work."""
     shares = {}
     for member in pool.members:
-        line = getattr(member.worker, "line", None)
-        if line is not None and not member.inline:
-            shares[member.index] = min(1.0, line.words[BUSY_NS] * 1e-9 / elapsed)
+        if member.line is not None:
+            shares[member.index] = min(1.0, member.line.words[BUSY_NS] * 1e-9 / elapsed)
     return shares
 
 

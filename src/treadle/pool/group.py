@@ -1,0 +1,240 @@
+"""The worker group: all workers of a pool - started, awaited, replaced, ended.
+
+Starting is parallel: all are started, then all hellos are awaited under one deadline. Ending is a ladder under one
+deadline: ask, wait, SIGTERM to the groups, SIGKILL to the groups, reap.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
+from treadle.pool import failure
+from treadle.pool.arena import too_many_files
+from treadle.pool.bell import SLICE
+from treadle.pool.failure import Policy
+from treadle.pool.interrupts import Missed, undisturbed
+from treadle.pool.life import Event, State
+from treadle.pool.messages import Hello
+from treadle.pool.options import PoolOptions
+from treadle.pool.worker import BACKENDS, Common, SerialWorker, Worker
+
+log = logging.getLogger("treadle")
+
+TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
+FAREWELL = 1.0  # seconds that workers get to close their slots when the pool cannot be started
+
+
+class WorkerGroup:
+    """Args:
+    options: of the pool.
+
+    Attributes:
+        lock: held while workers are asked or heard, against a `close` from another thread.
+        closed: is it over?
+        members: the workers, in the order in which they were started.
+    """
+
+    def __init__(self, options: PoolOptions) -> None:
+        self.start_timeout = options.start_timeout
+        self.lock, self.closed = threading.RLock(), False
+        self._kind = BACKENDS[options.backend]()
+        self._common, self._own = self._kind.common_of(options), Common(options)
+        self._added: list[Worker] = []
+        self.members: list[Worker] = []
+        self.restarts = 0
+
+    def in_slot_order(self) -> list[Worker]:
+        return sorted(self.members, key=lambda worker: worker.slots[0])
+
+    def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> None:
+        """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
+        kind, common = (SerialWorker, self._own) if inline else (self._kind, self._common)
+        factories = [factories[slot] for slot in slots]
+        self._added.append(kind(common.spec(len(self._added), slots, factories), factories, common))
+
+    def open(self) -> None:
+        """Open what the workers share; `end` closes it."""
+        undisturbed(self._common.open, lambda _: self._common.close())
+
+    def _start_one(self, worker: Worker) -> None:
+        """Start a worker, for the first time (then it gets its place in `members`) or again."""
+
+        def make() -> Worker:
+            worker.start()
+            if worker not in self.members:
+                self.members.append(worker)
+            return worker
+
+        try:
+            if worker.starts_here:
+                make()
+            else:
+                undisturbed(make, lambda made: made.abandon())
+        except OSError as error:
+            if (limited := too_many_files(error)) is not None:
+                raise limited from error
+            raise
+
+    def start(self) -> list[Any]:
+        """Start all, and wait for every hello; returns one description a slot.
+
+        Raises StartupFailed with all that went wrong, or when what they share takes too long to be prepared.
+        """
+        self._common.prepare()
+        for worker in self._added:
+            self._start_one(worker)
+        with Missed() as missed:
+            return self._start(missed)
+
+    def _start(self, missed: Missed) -> list[Any]:
+        limit = self.start_timeout
+        deadline = monotonic() + limit
+        hellos: dict[int, Hello] = {}
+        failures: list[WorkerError] = []
+        waiting = list(self.members)
+        while waiting:
+            missed.check()
+            for member in list(waiting):
+                hello = member.hello()
+                if hello is not None:
+                    waiting.remove(member)
+                    member.see(Event.HELLO)
+                    if hello.failed:  # it closes what it has built, and ends by itself
+                        slot, raised = hello.failed
+                        failures.append(failure.task_error(raised, slot, member.shown, hello.pid or None))
+                    else:
+                        hellos[member.index] = hello
+                elif member.ended() and member.hello() is None:
+                    waiting.remove(member)
+                    failures.append(self.died(member, _building(member)))
+            if waiting and monotonic() >= deadline:
+                for member in waiting:
+                    stack = member.stack()
+                    failures.append(failure.slow_start(_building(member), limit, stack, len(hellos), len(self.members)))
+                break
+            if waiting:
+                self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
+        if failures:
+            raise _startup_failed(failures)
+        return [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
+
+    def sleep_on(self, members: list[Worker], timeout: float, *, closing: bool = False) -> None:
+        from treadle.pool.child import wait_readable
+
+        fds = [fd for member in members for fd in member.fds(closing=closing)]
+        if fds:
+            wait_readable(fds, timeout)
+        else:
+            time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
+
+    def died(self, member: Worker, where: Where, policy: Policy = Policy.RAISE) -> WorkerError:
+        """Bury a member that has ended; the error tells how, and what can be done under the `policy`."""
+        return failure.died(where, member.bury(), policy)
+
+    def restart(self, member: Worker) -> None:
+        """Start a dead worker anew; `restarted` tells when it is ready. When it cannot be started, because there are no
+        descriptors, say, it is dead as before, and due to be started."""
+        member.restart_at = monotonic()
+        self._start_one(member)
+        member.restarted()
+        self.restarts += 1
+
+    def restarted(self, member: Worker) -> WorkerError | bool:
+        """Is a member ready that is starting again? An error: it has failed once more, and is dead."""
+        ended = member.ended()  # asked first: a hello may come just before the end
+        hello = member.hello()
+        where = _building(member)
+        if hello is None and ended:
+            error = self.died(member, where, Policy.RESTART)
+            member.failed(error)
+            member.see(Event.DIED)
+            return error
+        if hello is None:
+            elapsed = monotonic() - member.restarts[-1]
+            if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
+                member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
+                log.warning("%s", member.failure)
+                member.kill(signal.SIGKILL)
+            return False
+        if hello.failed:
+            slot, raised = hello.failed
+            self._await_ends([member], monotonic() + FAREWELL)  # it closes what it has built
+            member.bury()
+            error = failure.task_error(raised, slot, member.shown, hello.pid)
+            member.failed(error)
+            member.see(Event.DIED)
+            return error
+        member.see(Event.HELLO)
+        return True
+
+    def end_building(self) -> None:
+        """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""
+        for member in self.members:
+            if member.state is State.STARTING:
+                member.kill(signal.SIGTERM)
+
+    def end(self, left: list[Worker], deadline: float) -> None:
+        """Climb the ladder with the members that still run, then bury all."""
+        for member in left:
+            member.ask()
+        left = self._await_ends(left, deadline)
+        for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+            for member in left:
+                member.kill(number)
+            left = self._await_ends(left, monotonic() + (0.0 if self._kind.in_caller else seconds))
+        if left:
+            log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
+        for member in self.members:
+            for slot, raised in member.last_words().items():
+                log.warning("%s", failure.task_error(raised, slot, member.shown, member.pid))
+            member.bury()
+        self._common.close()
+
+    def _await_ends(self, members: list[Worker], deadline: float) -> list[Worker]:
+        """Those that have not ended by the deadline. Looks again as soon as one ends."""
+        left = [m for m in members if not m.ended()]
+        while left and monotonic() < deadline:
+            for member in left:  # a worker that waits to send something must not wait for ever
+                if member.owed:
+                    member.drain()
+            self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
+            left = [m for m in left if not m.ended()]
+        return left
+
+
+def _building(member: Worker) -> Where:
+    return Where(member.building(), member.shown, member.pid, "init")
+
+
+def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
+    """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
+    if n == 0:
+        return []
+    workers = min(workers, n)
+    size, extra = divmod(n, workers)
+    shares, at = [], first
+    for i in range(workers):
+        end = at + size + (i < extra)
+        shares.append(tuple(range(at, end)))
+        at = end
+    return shares
+
+
+def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
+    first = failures[0]
+    more = f" ({len(failures)} workers failed; see .failures)" if len(failures) > 1 else ""
+    fields = {"where": first.where, "remote_traceback": first.remote_traceback, "failures": tuple(failures)}
+    if isinstance(first, TaskRaised) and all(isinstance(failure, UsageError) for failure in failures):
+        error: StartupFailed = StartupRefused(f"{first.error_message} ({first.where})", **fields)
+        error.__cause__ = first.__cause__  # the failure between the two says the same once more
+    else:
+        error = StartupFailed(f"{first}{more}", **fields)
+        error.__cause__ = first
+    return error

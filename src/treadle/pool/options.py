@@ -1,0 +1,95 @@
+"""The options of a pool that every face passes on: checked here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypedDict
+
+from treadle.errors import UsageError
+from treadle.pool.failure import Policy
+from treadle.pool.worker import BACKENDS
+
+WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
+
+
+class PoolKeywords(TypedDict, total=False):
+    """The same as keyword arguments, for type checkers: what they mean, `PoolOptions` says."""
+
+    backend: str
+    start_method: str | None
+    preload: Sequence[str] | None
+    start_timeout: float
+    step_timeout: float | None
+    close_timeout: float
+    on_failure: str
+    max_restarts: int | None
+    worker_output: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions:
+    """How workers are run, and what becomes of those that fail.
+
+    Attributes:
+        backend: "process", "thread" or "serial" (everything in the caller), or what was registered.
+        start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
+        preload: modules that the fork server imports once for all workers. None: those that the factories, and what
+            they hold, come from, and those given to `set_forkserver_preload` of a multiprocessing context; (): none of
+            users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
+        start_timeout: seconds for all workers together to build their slots (and for a restarted one).
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
+            streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
+            inline, thread) it is measured and not enforced: see `Pool.overruns`.
+        close_timeout: seconds for a clean end; `close` takes at most one second more.
+        on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
+        max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
+        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
+            "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
+            errors; "raw": as is.
+
+    Raises:
+        UsageError: one of them makes no sense.
+    """
+
+    backend: str = "process"
+    start_method: str | None = None
+    preload: Sequence[str] | None = None
+    start_timeout: float = 120.0
+    step_timeout: float | None = None
+    close_timeout: float = 5.0
+    on_failure: str = "raise"
+    max_restarts: int | None = 3
+    worker_output: str = "prefix"
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
+        if self.on_failure not in {p.value for p in Policy}:
+            raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
+        if self.worker_output not in WORKER_OUTPUTS:
+            raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
+        check_seconds("step_timeout", self.step_timeout, none=True)
+        check_seconds("start_timeout", self.start_timeout)
+        check_seconds("close_timeout", self.close_timeout, zero=True)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.on_failure)
+
+
+def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
+    """Raises UsageError for what is no time to wait."""
+    if none and seconds is None:
+        return
+    if (
+        not isinstance(seconds, Real)
+        or isinstance(seconds, bool)
+        or not (float(seconds) > 0 or (zero and seconds == 0))
+    ):
+        some = " or None" if none else ""
+        raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
+
+
+__all__ = ["WORKER_OUTPUTS", "PoolKeywords", "PoolOptions", "check_seconds"]
