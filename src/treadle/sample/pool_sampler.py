@@ -11,6 +11,7 @@ from typing import Any, Self
 from treadle import pickling
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.broadcast import Broadcast
+from treadle.pool.options import NAMES
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
@@ -31,7 +32,7 @@ from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
 
 SCHEDULES = ("arrival", "deterministic")
-POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "step_timeout", "close_timeout", "worker_output"})
+POOL_OPTIONS = NAMES - {"backend", "on_failure", "max_restarts"}
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 
