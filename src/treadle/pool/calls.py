@@ -269,7 +269,7 @@ class Calls:
             if not member.owed:
                 continue
             owed, began = member.owed[0], member.turn
-            while (reply := member.take()) is not None:
+            while member.owed and (reply := member.take()) is not None:
                 if owed.limit is not None and member.in_caller and monotonic() - began > owed.limit:
                     self._overran(member, owed, monotonic() - began, owed.limit)
                 if member.settle(reply):
@@ -284,7 +284,8 @@ class Calls:
                 if member.inline:  # its takes are its steps: one at a time, so that streams interleave
                     break
             else:
-                member.forget_if(member.idle())
+                if member.owed and member.idle():
+                    member.forget()
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:

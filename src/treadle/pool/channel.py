@@ -88,6 +88,7 @@ class Channel:
     Attributes:
         lender: of a worker's end, which may send what lies in files of its own.
         borrower: of the caller's end, to which such things are sent.
+        outbox: what the socket has not taken yet.
     """
 
     in_process = False
@@ -99,7 +100,7 @@ class Channel:
         sock.setblocking(False)
         self._inbox = bytearray()
         self._fds: deque[int] = deque()
-        self._outbox: deque[tuple[memoryview, Packed]] = deque()
+        self.outbox: deque[tuple[memoryview, Packed]] = deque()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -131,27 +132,22 @@ class Channel:
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
         """The second half of `send`."""
         packed.take_along(fds)
-        self._outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.files)) + packed.body), packed))
+        self.outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.files)) + packed.body), packed))
         while not self.pump() and block:
             select.select([], [self.sock], [])
 
-    @property
-    def waiting(self) -> bool:
-        """Is there something that the socket has not taken yet?"""
-        return bool(self._outbox)
-
     def pump(self) -> bool:
         """Push out what is waiting. True when nothing is left."""
-        while self._outbox:
-            data, packed = self._outbox[0]
+        while self.outbox:
+            data, packed = self.outbox[0]
             try:
                 sent = _sendmsg(self.sock, data, packed.files)
             except BlockingIOError:
                 return False
-            self._outbox[0] = (data[sent:], SENT)  # noted before descriptors are closed: an interrupt may come
+            self.outbox[0] = (data[sent:], SENT)  # noted before descriptors are closed: an interrupt may come
             packed.discard()
             if sent == len(data):
-                self._outbox.popleft()
+                self.outbox.popleft()
         return True
 
     def recv(self) -> tuple[Any, list[int]] | None:
@@ -196,9 +192,9 @@ class Channel:
     def close(self) -> None:
         if self.borrower is not None:
             self.borrower.close()
-        for _, packed in self._outbox:
+        for _, packed in self.outbox:
             packed.discard()
-        self._outbox.clear()
+        self.outbox.clear()
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()

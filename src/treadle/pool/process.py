@@ -116,7 +116,7 @@ class ProcessWorker(Worker):
     def start(self) -> None:
         self.line = None
         self.report = ExitReport()
-        self._forced = self._unreachable = self._ended = self._reaped = False
+        self._forced = self.unreachable = self._ended = self._reaped = False
         self._made_by = os.getpid()
         self._reader: StderrReader | None = self.common.reader
         self._tail: Tail | None = None
@@ -205,19 +205,16 @@ class ProcessWorker(Worker):
         try:
             self.line.post(request.id, request.op, request.block, packed)
         except (BrokenPipeError, ConnectionResetError):
-            self._unreachable = True
+            self.unreachable = True
             self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
 
     def take(self) -> Reply | None:
         if self.line is None:
             return None
-        if self.channel.waiting:
+        if self.channel.outbox:
             with contextlib.suppress(OSError), Later():  # it is dying: its death is seen where deaths are looked for
                 self.channel.pump()
         return self.line.take(PAYLOAD_TIMEOUT)
-
-    def idle(self) -> bool:
-        return not self._unreachable and super().idle()
 
     def ended(self) -> bool:
         if self._ended:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
 from treadle.pool.arena import too_many_files
-from treadle.pool.life import ALIVE, Event, State, after
+from treadle.pool.life import ALIVE, TABLE, Event, State, after
 from treadle.pool.line import Chosen, Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Raised, Reply, Request, WorkerSpec
 from treadle.pool.serve import Server, caught
@@ -90,6 +90,7 @@ class Worker(ABC):
         barren: its deaths in a row without an answer between them.
         failure: what it last failed of; a missed deadline, not the killing that followed.
         undecided: it is dead, and nobody has said yet what is to become of it.
+        unreachable: a request could not be handed to it, so it was killed.
     """
 
     in_caller = inline = starts_here = shared = False
@@ -113,7 +114,7 @@ class Worker(ABC):
         self.warned = self.overran = 0  # the last request that was told to take long; that was counted as overrunning
         self.stalled: WorkerTimeout | None = None
         self.failure: WorkerError | None = None
-        self.undecided = False
+        self.undecided = self.unreachable = False
         self._beat: int | None = None  # of its stream, when it was last looked at
 
     @classmethod
@@ -163,7 +164,7 @@ class Worker(ABC):
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken? Never of one that has streamed."""
-        return self.line is not None and self.line.idle()
+        return self.line is not None and not self.unreachable and self.line.idle()
 
     def drain(self) -> None:
         """Drop an answer: nobody wants it, and its worker may wait to send it."""
@@ -221,7 +222,7 @@ class Worker(ABC):
 
     def see(self, event: Event) -> None:
         self.undecided = event is Event.DIED or (self.undecided and event not in (Event.RESTART, Event.DROP))
-        self.state = after(self.state, event)
+        self.state = TABLE.get((self.state, event)) or after(self.state, event)
 
     def restarted(self) -> None:
         """It was started again."""
@@ -277,14 +278,13 @@ class Worker(ABC):
             return True
         return False
 
-    def forget_if(self, idle: bool) -> None:
+    def forget(self) -> None:
         """An idle worker owes nothing: an interrupt fell between its last answer and the note of it, or came before the
         request was sent, perhaps before that was seen."""
-        if idle and self.owed:
-            self.owed.clear()
-            self.late.clear()
-            if self.state is not State.IDLE:
-                self.see(Event.LAST_REPLY)
+        self.owed.clear()
+        self.late.clear()
+        if self.state is not State.IDLE:
+            self.see(Event.LAST_REPLY)
 
     def settle(self, reply: Reply) -> bool:
         """Note a reply. False: it belongs to a request that was given up, and must be dropped."""
