@@ -60,13 +60,20 @@ def _shape(element: Any) -> Any:
     return np.shape(element)
 
 
+def _first(values: Any) -> Any:
+    """The first row."""
+    return values[0] if isinstance(values, np.ndarray) else trees.map(lambda leaf: leaf[0], values)
+
+
 def check_values(field: str, values: Any, space: Any) -> None:
     """Raise ValueError unless the first row fits the space. Out of bounds only warns."""
-    first = trees.map(lambda leaf: leaf[0], values)
+    first = _first(values)
+    if _contains(space, first):
+        return
     noun = "observation" if "observation" in field else "action"
     if not soft_contains(space, first):
         raise ValueError(f"Each {field[:-1]} has shape {_shape(first)} but must match the {noun}_space {space}")
-    if noun == "observation" and isinstance(first, np.ndarray) and not _contains(space, first):
+    if noun == "observation" and isinstance(first, np.ndarray):
         warnings.warn(f"Observation {first!r} is outside observation_space {space}", stacklevel=4)
 
 
@@ -84,7 +91,7 @@ class Sizes:
 
     def see(self, field: str, values: Any) -> None:
         """Raises ValueError when a column is neither an array nor a tree of arrays, or has another number of rows."""
-        for leaf in trees.leaves(values):
+        for leaf in (values,) if isinstance(values, np.ndarray) else trees.leaves(values):
             if not isinstance(leaf, np.ndarray):
                 if isinstance(values, dict | tuple) and isinstance(leaf, list):
                     size = len(leaf)  # text and the like in a nested observation
@@ -162,7 +169,7 @@ def check_episodes(env_spec: Any, episode_infos: dict[str, Any], last_observatio
                 f"Entry {key!r} in episode_infos has batch size {values.shape[0]}, but must have batch size "
                 f"{episodes} to match the number of episodes"
             )
-    for leaf in trees.leaves(last_observations):
+    for leaf in (last_observations,) if isinstance(last_observations, np.ndarray) else trees.leaves(last_observations):
         if not isinstance(leaf, np.ndarray | list) or (isinstance(leaf, list) and leaf is last_observations):
             raise ValueError(f"last_observations is not of type {np.ndarray!r}")
         if len(leaf) != episodes:
@@ -170,7 +177,7 @@ def check_episodes(env_spec: Any, episode_infos: dict[str, Any], last_observatio
                 f"last_observations has batch size {len(leaf)} but must have batch size {episodes} to match the "
                 "number of episodes"
             )
-    first = trees.map(lambda leaf: leaf[0], last_observations)
+    first = _first(last_observations)
     if not soft_contains(env_spec.observation_space, first):
         raise ValueError(
             f"last_observations must have the same number of entries as there are episodes ({episodes}) but got data "

@@ -19,10 +19,10 @@ from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import Recorder, dense
 from treadle.sample.contract import BadStep, in_step, numbers
 from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.haul import Haul
 from treadle.sample.info_columns import columns_of, kept
 from treadle.sample.padding import array_of, stacked
 from treadle.sample.step_type import StepType
+from treadle.sample.trajectories import Trajectories
 from treadle.spaces import Layout
 
 ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")
@@ -67,7 +67,7 @@ class DirectRollouts(Recorder):
         self._episode_infos: list[dict[str, Any]] = []
 
     def rollout(self, stopped: Callable[[], bool]) -> bool:
-        """One episode. True: it is among what `haul` returns. False: it was stopped, and is forgotten.
+        """One episode. True: it is among what `batch` returns. False: it was stopped, and is forgotten.
 
         Raises what environment and agent raise, and `spaces.Mismatch` for an observation that does not fit its space;
         then it is forgotten, too.
@@ -97,7 +97,7 @@ class DirectRollouts(Recorder):
         self._base += length
         return True
 
-    def haul(self, *, copy: bool) -> Haul:
+    def batch(self, *, copy: bool) -> Trajectories:
         """What was played since `clear`. Without `copy` its arrays are good until then.
 
         Raises `BadStep` for a reward that is no real number, ValueError for agents' infos whose keys come and go.
@@ -118,7 +118,7 @@ class DirectRollouts(Recorder):
             "agent_infos": _strict(dense(self._policy_infos, self.rows)) if self._policy_infos else {},
             "lengths": lengths,
         }
-        return Haul(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
+        return Trajectories(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
 
     def _numbers(self, ends: np.ndarray) -> np.ndarray:
         try:

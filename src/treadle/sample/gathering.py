@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
 from treadle.sample import workers_lost
 from treadle.sample.failed import reason_of
-from treadle.sample.haul import Haul
 from treadle.sample.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
-from treadle.sample.stop_rules import AHEAD, AtLeast, StopRule
+from treadle.sample.stop_rules import AtLeast, StopRule
+from treadle.sample.trajectories import Trajectories
 from treadle.sample.watch import Watch
 from treadle.sample.workers_lost import why
 
@@ -178,16 +179,16 @@ class Versions:
     def __init__(self, keep: bool) -> None:
         self.now, self.keep = 0, keep
 
-    def completed(self, asked: Asked, haul: Haul) -> Haul:
+    def completed(self, asked: Asked, batch: Trajectories) -> Trajectories:
         """The batch with its spaces, which travel once a request, and with its version if that is wanted."""
-        if haul.env_spec is None:
-            haul.env_spec = asked.spec
-        asked.spec = haul.env_spec
+        if batch.env_spec is None:
+            batch.env_spec = asked.spec
+        asked.spec = batch.env_spec
         if self.keep:
-            infos = haul.columns["episode_infos"]
-            version = np.full(len(haul.lengths), asked.sampling, np.int64)
-            haul.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
-        return haul
+            infos = batch.columns["episode_infos"]
+            version = np.full(len(batch.lengths), asked.sampling, np.int64)
+            batch.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
+        return batch
 
 
 class Gathering:
@@ -211,7 +212,7 @@ class Gathering:
         rule: StopRule,
         order: Order,
         watch: Watch,
-        settle: Callable[[Haul], None],
+        settle: Callable[[Trajectories], None],
     ) -> None:
         self._group, self._versions, self._rule = group, versions, rule
         self._order, self._watch, self._settle = order, watch, settle
@@ -258,9 +259,10 @@ class Gathering:
         One that plays on between two samplings is told its next order while it ends the one before.
         """
         group, keep = self._group, self._versions.keep
-        for mine in range(AHEAD):
+        for mine in range(self._rule.ahead):
+            busy = list(map(attrgetter("worker"), self._open))
             for worker in group.ready():
-                if sum(asked.worker == worker for asked in self._open) == mine:
+                if busy.count(worker) == mine:
                     wanted = None if len(group.members[worker].owed) - mine > keep else self._rule.wants(worker, mine)
                     if wanted is not None:
                         self.told.add(worker)

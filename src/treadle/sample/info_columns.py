@@ -67,6 +67,8 @@ def join_columns(
         ValueError: a key is missing somewhere, with `strict` given; or nested columns differ in structure.
     """
     first = tables[0]
+    if not any(tables):
+        return {}
     if all(table.keys() == first.keys() for table in tables):
         return {key: joined([table[key] for table in tables], there) for key in first}
     keys = dict.fromkeys(key for table in tables for key in table)

@@ -78,7 +78,7 @@ def joined(values: Sequence[Any], there: Callable[..., np.ndarray | None] | None
             found = np.concatenate(values) if len(values) > 1 else values[0]
         return found
 
-    return trees.map(join, values[0], *values[1:])
+    return join(*values) if isinstance(values[0], np.ndarray) else trees.map(join, values[0], *values[1:])
 
 
 def array_of(values: Sequence[Any]) -> np.ndarray:

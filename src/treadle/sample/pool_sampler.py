@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from treadle import pickling
+import numpy as np
+
+from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.options import NAMES
@@ -19,15 +21,15 @@ from treadle.sample.agents import is_parameters
 from treadle.sample.arguments import check_count, check_seed
 from treadle.sample.default_worker import DefaultWorker
 from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.evaluate import Evaluation
+from treadle.sample.evaluate import Evaluation, Score, evaluation_of
 from treadle.sample.gathering import Broadcasts, Gathering, Versions, WorkerGroup
-from treadle.sample.haul import Haul, batch_of
 from treadle.sample.result_buffers import ResultBuffers
 from treadle.sample.sampler import Sampler
 from treadle.sample.sampler_slot import Order, SlotRecipe
 from treadle.sample.schedule import Schedule
-from treadle.sample.scores import evaluated
+from treadle.sample.step_type import StepType
 from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.trajectories import Trajectories, batch_of
 from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
 
@@ -194,20 +196,20 @@ class PoolSampler(Sampler):
         rule = ByIndex(Schedule(episodes=episodes), self._group.count)
         with Progress(self._progress) as shown:
             watch = Watch(Standing(of_episodes=episodes), shown.tell)
-            self._gather(rule, agent_update, env_update, watch, Haul.strip, root=seed, aside=True)
-        return evaluated(policy_name(self._agents[0]), rule.hauls(), seed)
+            self._gather(rule, agent_update, env_update, watch, Trajectories.strip, root=seed, aside=True)
+        return _evaluation(policy_name(self._agents[0]), rule.batches(), seed)
 
     def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
         buffers = self._buffers
         buffers.begin()
         self._gather(
-            rule, agent_update, env_update, watch, lambda haul: haul.settle(buffers.lay), root=self._root, steps=steps
+            rule, agent_update, env_update, watch, lambda batch: batch.settle(buffers.lay), root=self._root, steps=steps
         )
         if isinstance(rule, ByIndex):
             assert rule.schedule.end is not None
             self._base += rule.schedule.end
-        batch = batch_of(rule.hauls(), buffers.joined)
-        self.total_env_steps += len(batch)
+        batch = batch_of(rule.batches(), buffers.joined)
+        self.total_env_steps += len(batch.rewards)
         return batch
 
     def _gather(
@@ -216,7 +218,7 @@ class PoolSampler(Sampler):
         agent_update: Any,
         env_update: Any,
         watch: Watch,
-        settle: Callable[[Haul], None],
+        settle: Callable[[Trajectories], None],
         *,
         root: int,
         steps: int = 1 << 40,
@@ -229,8 +231,9 @@ class PoolSampler(Sampler):
         if self._group.pool.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
-        group, before = self._group, self._group.updates
-        group.updates = [each.and_then(*new) for each, *new in zip(before, agents, envs, strict=True)]
+        group, before = self._group, list(self._group.updates)
+        if agent_update is not None or env_update is not None:
+            group.updates = [each.and_then(*new) for each, *new in zip(before, agents, envs, strict=True)]
         order = Order(steps=steps, root=root, aside=aside)
         gathering = Gathering(group, self._versions, rule, order, watch, settle)
         try:
@@ -243,9 +246,9 @@ class PoolSampler(Sampler):
 
     def _updates(self, update: Any, *, copied: bool = False) -> list[Broadcasts]:
         """One tuple of broadcasts a worker. Workers in processes share one broadcast where they get the same."""
-        values = self._factory.prepare_worker_messages(update)
         if update is None:
-            return [()] * len(values)
+            return [()] * self._group.count
+        values = self._factory.prepare_worker_messages(update)
         if isinstance(update, list) or (copied and self._group.shared):
             broadcasts: list[Broadcasts] = [
                 () if value is None else (Broadcast(self._own_copy(value) if copied else value, is_parameters(value)),)
@@ -310,3 +313,23 @@ def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> t
         if found[name] is None:
             raise TypeError(f"a sampler needs {name}")
     return found["agents"], found["envs"], found["worker_factory"]
+
+
+def _evaluation(policy: str, batches: Sequence[Trajectories], seed: int) -> Evaluation:
+    """The evaluation of rollouts 0, 1, 2, ... of the root `seed`, in order."""
+    scores = []
+    singles = [batch.part(i, i + 1) for batch in batches for i in range(len(batch.rollouts))]
+    for index, batch in enumerate(singles):
+        rewards, last = batch.columns["rewards"], batch.codes[-1]
+        terminated = bool(last == StepType.TERMINAL)
+        scores.append(
+            Score(
+                index,
+                seeding.episode_env_seed(seed, index),
+                float(np.sum(rewards)),
+                len(rewards),
+                terminated,
+                not terminated,
+            )
+        )
+    return evaluation_of(policy, scores, seed)

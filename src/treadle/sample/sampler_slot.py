@@ -8,9 +8,10 @@ that a rollout does not depend on who makes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from treadle import seeding
@@ -21,13 +22,15 @@ from treadle.pool.original import attributes_of
 from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
 from treadle.sample import cores
-from treadle.sample.bench import BATCH, Bench
 from treadle.sample.contract import BadStep, in_step
-from treadle.sample.haul import Haul
+from treadle.sample.direct_rollouts import DirectRollouts, direct_rollouts
+from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.trajectories import Trajectories, trajectories_of
 from treadle.sample.worker import GLOBALS
 
 log = logging.getLogger("treadle")
 
+BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
 PARTS = 4  # messages at least that an order for several rollouts is answered with
 
 
@@ -82,6 +85,119 @@ class Mishap:
     text: str
 
 
+class Interrupted(BaseException):
+    """Raised between two steps when the caller has stopped the stream. No `except Exception` of a worker's takes it."""
+
+
+class Rollouts:
+    """Makes one worker's rollouts, and keeps them until they are sent.
+
+    Args:
+        worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
+        lender: None, or whose files observations are to lie in; see `treadle.pool.file_buffers`.
+
+    Attributes:
+        made: rollouts that are here.
+        begun: episodes that were begun before the present rollout, whatever became of them.
+    """
+
+    def __init__(self, worker: Any, lender: Lender | None = None) -> None:
+        self.worker, self._lender = worker, lender
+        self._step = getattr(worker, "step_episode", None)
+        self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
+        self._direct: DirectRollouts | None = None
+        self._finished: list[EpisodeBatch] = []
+        self._steps = self.made = self.begun = 0
+        self._since = perf_counter()
+
+    def guard(self, stopped: Callable[[], bool]) -> None:
+        """Let `stopped` in between any two steps, also in a `rollout` that a user has written."""
+        self._stopped = stopped
+        step, worker = self._step, self.worker
+        if step is None or not self._interruptible:
+            return
+        one = getattr(worker, "by_index", False)  # one episode at a time: `_eps_length` is its
+
+        def step_episode() -> bool:
+            if stopped():
+                raise Interrupted
+            try:
+                return step()
+            except Exception as error:
+                if one:
+                    episode = self.begun + len(getattr(worker, "_lengths", ()))
+                    in_step(error, getattr(worker, "_eps_length", 0) + 1, episode)
+                raise
+
+        worker.step_episode = step_episode
+
+    def play(self) -> bool:
+        """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""
+        try:
+            direct = self._direct_rollouts()
+            result: Any = self.worker.rollout() if direct is None else direct.rollout(self._stopped)
+        except Interrupted:
+            self.worker.discard_episode()
+            self.begun += 1
+            return False
+        except BaseException as error:
+            in_step(error, None, self.begun)
+            self.begun += 1
+            if self._interruptible:  # else only the worker itself knows how to begin anew
+                self.worker.discard_episode()
+            raise
+        self.begun += len(result.lengths) if isinstance(result, EpisodeBatch) else 1
+        if result is False:
+            return False
+        if not self.made:
+            self._since = perf_counter()
+        self.made += 1
+        if result is True:
+            assert direct is not None
+            self._steps += direct.length
+        else:
+            if not isinstance(result, EpisodeBatch):
+                raise TypeError(f"a worker's rollout returns an EpisodeBatch, this one's a {type(result).__name__}")
+            self._finished.append(result)
+            self._steps += len(result)
+        return True
+
+    def _direct_rollouts(self) -> DirectRollouts | None:
+        direct, env = self._direct, getattr(self.worker, "env", None)
+        if direct is not None and direct.env is env:
+            return direct
+        if self.made:  # what is here is sent first
+            return None
+        self._direct = direct_rollouts(self.worker, self._lender)
+        return self._direct
+
+    def due(self, steps: int, rollouts: int = BATCH) -> bool:
+        """Is what is here worth a message, if so many steps or rollouts are?"""
+        direct = self._direct
+        return (
+            self._steps >= steps
+            or self.made >= rollouts
+            or perf_counter() - self._since > BATCH_SECONDS
+            or (direct is not None and direct.nbytes > BATCH_BYTES)
+        )
+
+    def batches(self, *, copy: bool) -> list[Trajectories]:
+        """All that is here, in order. Without `copy` the arrays are good until `clear`."""
+        batches = []
+        if self._direct is not None and self._direct.episodes:
+            batches.append(self._direct.batch(copy=copy))
+        if self._finished:
+            batches.append(trajectories_of(self._finished))
+        return batches
+
+    def clear(self) -> None:
+        """The batches are on their way."""
+        self._finished = []
+        self._steps = self.made = 0
+        if self._direct is not None:
+            self._direct.clear()
+
+
 class SamplerSlot(Program):
     """Args:
     recipe: how to set the worker up.
@@ -95,7 +211,7 @@ class SamplerSlot(Program):
         self._agent: tuple[Broadcast, ...] = ()  # what it was told since, for a worker that is built anew
         self._env: tuple[Broadcast, ...] = ()
         self._lender: Lender | None = None
-        self._bench: Bench | None = None
+        self._rollouts: Rollouts | None = None
         self._root: int | None = None  # of the seeds by index
         with seeding.keep_globals() if shared else nullcontext():
             self._build()
@@ -104,7 +220,7 @@ class SamplerSlot(Program):
             cores.take_one()
 
     def lend(self, lender: Lender) -> None:
-        self._lender, self._bench = lender, Bench(self._worker, lender)
+        self._lender, self._rollouts = lender, Rollouts(self._worker, lender)
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -117,7 +233,7 @@ class SamplerSlot(Program):
             worker.update_agent(broadcast.open())
         for broadcast in self._env:
             worker.update_env(broadcast.open())
-        self._bench = Bench(worker, self._lender)
+        self._rollouts = Rollouts(worker, self._lender)
 
     def _seed(self, worker: Any) -> None:
         """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""
@@ -131,70 +247,70 @@ class SamplerSlot(Program):
 
     @property
     def _worker(self) -> Any:
-        return self._bench.worker if self._bench is not None else None
+        return self._rollouts.worker if self._rollouts is not None else None
 
-    def _at_work(self) -> Bench:
-        assert self._bench is not None
-        return self._bench
+    def _at_work(self) -> Rollouts:
+        assert self._rollouts is not None
+        return self._rollouts
 
-    def stream(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
-        """Yield hauls until the order is done or stopped."""
+    def stream(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
+        """Yield batches until the order is done or stopped."""
         playing = self._play(order, control)
         yield from playing if self._own is None else self._own.run(playing)
 
-    def _play(self, order: Order, control: StreamControl) -> Iterator[Haul | Mishap]:
+    def _play(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
         self._prepare(order)
-        bench = self._at_work()
-        bench.guard(control.stopped)
-        bench.clear()  # of what the order before could not send
+        rollouts = self._at_work()
+        rollouts.guard(control.stopped)
+        rollouts.clear()  # of what the order before could not send
         before = seeding.GlobalState() if order.aside else None
         indices = order.indices
         most = order.most if indices is None else len(indices)
         played, told, left = 0, None, order.rebuilds
-        # who dies loses no more than what lies here; by index it is made again
-        batch = BATCH if order.most is None else min(BATCH, max(1, -(-order.most // PARTS)))
+        # who dies loses no more than what is here; by index it is made again
+        together = BATCH if order.most is None else min(BATCH, max(1, -(-order.most // PARTS)))
         while (most is None or played < most) and not control.stopped():
             try:
                 if indices is not None:
                     self._begin(order.root, indices[played])
-                if not bench.play():
+                if not rollouts.play():
                     break
             except BaseException as error:  # noqa: BLE001 - raised on, with its place
-                yield from self._sent(bench, indices, played)
-                bench.clear()
+                yield from self._sent(rollouts, indices, played)
+                rollouts.clear()
                 if not isinstance(error, Exception) or left <= 0:
                     raise _placed(error, order, None if indices is None else indices[played]) from None
                 left -= 1
                 yield Mishap(f"{type(error).__name__}: {error}")
                 self._rebuild()
-                bench, told = self._at_work(), None
-                bench.guard(control.stopped)
+                rollouts, told = self._at_work(), None
+                rollouts.guard(control.stopped)
                 continue
             played, left = played + 1, order.rebuilds
-            if self._shared or bench.due(order.steps, batch) or played == most:
-                for haul in self._sent(bench, indices, played):
-                    spec = haul.env_spec
-                    haul.env_spec = None if spec is told else spec
+            if self._shared or rollouts.due(order.steps, together) or played == most:
+                for batch in self._sent(rollouts, indices, played):
+                    spec = batch.env_spec
+                    batch.env_spec = None if spec is told else spec
                     told = spec
-                    yield haul
-                bench.clear()
-        bench.clear()
+                    yield batch
+                rollouts.clear()
+        rollouts.clear()
         if before is not None:
             before.restore()
             self._worker.seed_episode(self._worker.next_env_seed())
 
-    def _sent(self, bench: Bench, indices: tuple[int, ...] | None, played: int) -> list[Haul]:
-        """What lies on the bench, ready to go."""
+    def _sent(self, rollouts: Rollouts, indices: tuple[int, ...] | None, played: int) -> list[Trajectories]:
+        """What is there, ready to go."""
         try:
-            hauls = bench.hauls(copy=self._shared)
+            batches = rollouts.batches(copy=self._shared)
         except BadStep as error:
             raise _placed(error, Order(), None) from None
-        at = played - bench.made
-        for haul in hauls:
-            count = len(haul.rollouts)
-            haul.indices = list(indices[at : at + count]) if indices is not None else []
+        at = played - rollouts.made
+        for batch in batches:
+            count = len(batch.rollouts)
+            batch.indices = list(indices[at : at + count]) if indices is not None else []
             at += count
-        return hauls
+        return batches
 
     def _prepare(self, order: Order) -> None:
         """Apply updates. What they raise is the caller's to know, whatever is to become of workers that fail."""
@@ -244,7 +360,7 @@ class SamplerSlot(Program):
             seed(policy_seed)
 
     def close(self) -> None:
-        if self._bench is not None:
+        if self._rollouts is not None:
             self._worker.shutdown()
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from treadle.sample.haul import Haul
 from treadle.sample.schedule import Schedule
-
-AHEAD = 2  # orders of one sampling that a worker may have at a time
+from treadle.sample.trajectories import Trajectories
 
 
 class StopRule:
     """Attributes:
     needs_all: can it not be kept when a worker is gone?
+    ahead: orders of one sampling that a worker may have at a time.
     steps, episodes: that were taken.
     """
 
-    needs_all = False
+    needs_all, ahead = False, 1
     steps = 0
     episodes: int
 
@@ -33,15 +32,15 @@ class StopRule:
     def lose(self, indices: Iterable[int]) -> None:
         """A worker that was to make rollouts of these indices is gone: they are made again."""
 
-    def take(self, worker: int, haul: Haul) -> Haul | None:
-        """What of the haul is taken; None: nothing."""
+    def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
+        """What of the batch is taken; None: nothing."""
         raise NotImplementedError
 
-    def settled(self) -> Iterator[Haul]:
-        """Hauls that were taken and whose place in the result is certain, each once, in its order."""
+    def settled(self) -> Iterator[Trajectories]:
+        """Batches that were taken and whose place in the result is certain, each once, in its order."""
         raise NotImplementedError
 
-    def hauls(self) -> list[Haul]:
+    def batches(self) -> list[Trajectories]:
         """All that was taken, in the order of the result."""
         raise NotImplementedError
 
@@ -56,36 +55,36 @@ class AtLeast(StopRule):
     def __init__(self, steps: int) -> None:
         self.wanted = steps
         self.steps = self.episodes = self._settled = 0
-        self._hauls: list[Haul] = []
+        self._taken: list[Trajectories] = []
 
     @property
     def done(self) -> bool:
         return self.steps >= self.wanted
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
-        return None if mine else {}
+        return {}
 
-    def take(self, worker: int, haul: Haul) -> Haul | None:
+    def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
         if self.done:
             return None
         count = 0
-        for steps in haul.steps.tolist():
+        for steps in batch.steps.tolist():
             count += 1
             self.steps += steps
             if self.done:
                 break
-        taken = haul.part(0, count)
+        taken = batch.part(0, count)
         self.episodes += len(taken.lengths)
-        self._hauls.append(taken)
+        self._taken.append(taken)
         return taken
 
-    def settled(self) -> Iterator[Haul]:
-        while self._settled < len(self._hauls):
+    def settled(self) -> Iterator[Trajectories]:
+        while self._settled < len(self._taken):
             self._settled += 1
-            yield self._hauls[self._settled - 1]
+            yield self._taken[self._settled - 1]
 
-    def hauls(self) -> list[Haul]:
-        return self._hauls
+    def batches(self) -> list[Trajectories]:
+        return self._taken
 
 
 class Exactly(StopRule):
@@ -103,8 +102,8 @@ class Exactly(StopRule):
         self.wanted = episodes * workers
         self.have = [0] * workers
         self.steps = 0
-        self._turn = self._settled = 0  # the worker whose hauls are next, and how many of them are settled
-        self._hauls: list[list[Haul]] = [[] for _ in range(workers)]
+        self._turn = self._settled = 0  # the worker whose batches are next, and how many of them are settled
+        self._taken: list[list[Trajectories]] = [[] for _ in range(workers)]
 
     @property
     def episodes(self) -> int:  # type: ignore[override]
@@ -116,30 +115,30 @@ class Exactly(StopRule):
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
         left = self.each - self.have[worker]
-        return {"most": left} if left and not mine else None
+        return {"most": left} if left else None
 
-    def take(self, worker: int, haul: Haul) -> Haul | None:
-        count = min(len(haul.lengths), self.each - self.have[worker])
+    def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
+        count = min(len(batch.lengths), self.each - self.have[worker])
         if count <= 0:
             return None
-        taken = haul if count == len(haul.lengths) else haul.first_episodes(count)
+        taken = batch if count == len(batch.lengths) else batch.first_episodes(count)
         self.have[worker] += count
         self.steps += int(taken.lengths.sum())
-        self._hauls[worker].append(taken)
+        self._taken[worker].append(taken)
         return taken
 
-    def settled(self) -> Iterator[Haul]:
+    def settled(self) -> Iterator[Trajectories]:
         while self._turn < len(self.have):
-            hauls = self._hauls[self._turn]
-            while self._settled < len(hauls):
+            batches = self._taken[self._turn]
+            while self._settled < len(batches):
                 self._settled += 1
-                yield hauls[self._settled - 1]
+                yield batches[self._settled - 1]
             if self.have[self._turn] < self.each:
                 return
             self._turn, self._settled = self._turn + 1, 0
 
-    def hauls(self) -> list[Haul]:
-        return [haul for hauls in self._hauls for haul in hauls]
+    def batches(self) -> list[Trajectories]:
+        return [batch for batches in self._taken for batch in batches]
 
 
 class ByIndex(StopRule):
@@ -151,35 +150,37 @@ class ByIndex(StopRule):
         base: what is added to an index where rollouts are made: an earlier sampling has used those below.
     """
 
+    ahead = 2
+
     def __init__(self, schedule: Schedule, workers: int, base: int = 0) -> None:
         self.schedule, self.base, self._workers = schedule, base, workers
         self.steps = self.episodes = self._settled = 0
-        self._hauls: dict[int, Haul] = {}  # index of its first rollout -> haul of consecutive ones
+        self._taken: dict[int, Trajectories] = {}  # index of its first rollout -> batch of consecutive ones
 
     @property
     def done(self) -> bool:
         return self.schedule.complete
 
-    def take(self, worker: int, haul: Haul) -> Haul | None:
-        indices = [index - self.base for index in haul.indices]
-        steps = haul.steps.tolist()
+    def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
+        indices = [index - self.base for index in batch.indices]
+        steps = batch.steps.tolist()
         new = [self.schedule.finish(index, length) for index, length in zip(indices, steps, strict=True)]
         if not any(new):
             return None
         if all(new) and indices == list(range(indices[0], indices[0] + len(indices))):
-            self._hauls[indices[0]] = haul
+            self._taken[indices[0]] = batch
         else:  # some were made twice, because their worker seemed to be gone
             for i, index in enumerate(indices):
                 if new[i]:
-                    self._hauls[index] = haul.part(i, i + 1)
+                    self._taken[index] = batch.part(i, i + 1)
         self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
-        self.episodes += int(haul.rollouts[new].sum())
-        return haul
+        self.episodes += int(batch.rollouts[new].sum())
+        return batch
 
-    def settled(self) -> Iterator[Haul]:
-        while (haul := self._hauls.get(self._settled)) is not None:
-            self._settled += len(haul.rollouts)
-            yield haul
+    def settled(self) -> Iterator[Trajectories]:
+        while (batch := self._taken.get(self._settled)) is not None:
+            self._settled += len(batch.rollouts)
+            yield batch
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
         count, ahead = self.schedule.share(self._workers)
@@ -192,12 +193,12 @@ class ByIndex(StopRule):
         for index in indices:
             self.schedule.lose(index - self.base)
 
-    def hauls(self) -> list[Haul]:
+    def batches(self) -> list[Trajectories]:
         """All that belongs to the schedule, in the order of the result."""
         end, index, found = self.schedule.end, 0, []
         assert end is not None
         while index < end:
-            haul = self._hauls[index]
-            found.append(haul.part(0, min(len(haul.rollouts), end - index)))
-            index += len(haul.rollouts)
+            batch = self._taken[index]
+            found.append(batch.part(0, min(len(batch.rollouts), end - index)))
+            index += len(batch.rollouts)
         return found
