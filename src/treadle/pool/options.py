@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
 
@@ -14,18 +14,29 @@ from treadle.pool.worker import BACKENDS
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 
-class PoolKeywords(TypedDict, total=False):
-    """The same as keyword arguments, for type checkers: what they mean, `PoolOptions` says."""
+class CommonKeywords(TypedDict, total=False):
+    """Options as keyword arguments, for type checkers: what they mean, `PoolOptions` says. These every face passes on
+    as they are; others it may have arguments of its own for."""
 
-    backend: str
-    start_method: str | None
     preload: Sequence[str] | None
-    start_timeout: float
-    step_timeout: float | None
     close_timeout: float
-    on_failure: str
     max_restarts: int | None
     worker_output: str
+
+
+class StartKeywords(CommonKeywords, total=False):
+    """See `CommonKeywords`."""
+
+    start_method: str | None
+    start_timeout: float
+    step_timeout: float | None
+
+
+class PoolKeywords(StartKeywords, total=False):
+    """All of them."""
+
+    backend: str
+    on_failure: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,15 @@ class PoolOptions:
         return Policy(self.on_failure)
 
 
+NAMES = frozenset(field.name for field in fields(PoolOptions))
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments that are a pool's options, and the others."""
+    mine = {name: value for name, value in given.items() if name in NAMES}
+    return mine, {name: value for name, value in given.items() if name not in NAMES}
+
+
 def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
@@ -92,4 +112,13 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
 
 
-__all__ = ["WORKER_OUTPUTS", "PoolKeywords", "PoolOptions", "check_seconds"]
+__all__ = [
+    "NAMES",
+    "WORKER_OUTPUTS",
+    "CommonKeywords",
+    "PoolKeywords",
+    "PoolOptions",
+    "StartKeywords",
+    "check_seconds",
+    "split",
+]
