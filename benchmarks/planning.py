@@ -185,7 +185,7 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
         return 0.0
     if hasattr(env, "_workers"):
         from treadle.plan import batch
-        from treadle.plan.work import LaidRows, LaidStates
+        from treadle.plan.items import LaidRows, LaidStates
         from treadle.pool import channel
 
         plain_encode, plain_decode = channel.encode, channel.decode

@@ -11,8 +11,9 @@ from plan_envs import Walk, same
 from conftest import require
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
+from treadle.plan.items import Work, lay, lift, packed
 from treadle.plan.stepping import blind_step, walking
-from treadle.plan.work import Work, do_work, lay, lift, packed
+from treadle.plan.work import do_work
 
 
 class Painter(gym.Env[np.ndarray, int]):

@@ -128,7 +128,7 @@ def test_what_is_worth_a_worker() -> None:
     assert not Measured(0.0001, 0.9).waits  # waking its worker would take as long
 
 
-@pytest.mark.parametrize("wrong", [{"workers": "all"}, {"inline": "yes"}, {"backend": "ray2"}])
+@pytest.mark.parametrize("wrong", [{"workers": "all"}, {"inline": "yes"}])
 def test_wrong_words(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"backend": "process", "workers": "auto", "inline": "auto", **wrong}
     with pytest.raises(UsageError, match=next(iter(wrong))):

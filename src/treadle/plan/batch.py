@@ -17,23 +17,25 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import FreedHandle, UsageError, WorkerDied, WorkerTimeout
-from treadle.plan.arguments import HANDLE, Items, items_of
-from treadle.plan.store import STORE_BYTES, StateHandle, Store
-from treadle.plan.work import (
+from treadle.plan.items import (
     ALIGN,
+    HANDLE,
     Ask,
     Done,
+    Items,
     LaidRows,
     LaidStates,
     StateBatch,
     Work,
     columns,
+    items_of,
     joined,
     lay,
     lift,
     packed,
-    stacked,
 )
+from treadle.plan.store import STORE_BYTES, StateHandle, Store
+from treadle.plan.work import stacked
 from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
 from treadle.pool.failure import Policy

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 
-from treadle.plan.arguments import items_of, whole
+from treadle.plan.items import items_of, whole
 from treadle.plan.stepping import told
 from treadle.pool.serve import snapshot
 

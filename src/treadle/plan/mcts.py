@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium as gym
 
 from treadle.errors import UsageError
-from treadle.plan.arguments import whole
+from treadle.plan.items import whole
 from treadle.plan.parallel import ParallelEnv
 from treadle.plan.search import Branch, Decision, Draws, batches_of
 from treadle.plan.store import StateHandle

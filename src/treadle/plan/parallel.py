@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,13 +14,13 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import ClosedPool, UsageError
-from treadle.plan.arguments import Items, as_items, dts_of, items_of, state_wanted, states_of, whole
 from treadle.plan.batch import BatchEnv, RolloutBatch, even_chunks
 from treadle.plan.env import PlanEnv
 from treadle.plan.gym_plan_env import GymPlanEnv
+from treadle.plan.items import Items, as_items, dts_of, items_of, state_wanted, states_of, whole
 from treadle.plan.store import STORE_BYTES, StateHandle, fetched
 from treadle.plan.workers import ExternalProcess, Workers
-from treadle.pool import bell
+from treadle.pool import bell, options
 from treadle.states import snapshot_file
 
 FORMAT = "treadle planning snapshot 1"
@@ -35,10 +35,7 @@ FLAGS = (
 
 
 NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
-NOT_THE_ENVIRONMENTS = (
-    *("n_workers", "blocking", "backend", "start_method", "preload", "start_timeout", "step_timeout", "close_timeout"),
-    *("on_failure", "max_restarts", "worker_output", "store_bytes", "state_bytes"),
-)
+NOT_THE_ENVIRONMENTS = (*("n_workers", "blocking", *sorted(options.NAMES), "store_bytes", "state_bytes"),)
 
 
 def refuse_misspelt(env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
@@ -313,7 +310,8 @@ class ParallelEnv(VectorizedEnv):
         env_class, name, frameskip, autoreset, delay_setup, n_workers: see `VectorizedEnv`.
         blocking: have one worker work at a time.
         backend: "process", "thread" or "serial" (all in the caller).
-        start_method, preload, start_timeout, close_timeout, max_restarts, worker_output: see `Pool`.
+        start_method, preload, start_timeout, close_timeout, max_restarts, worker_output: see
+            `treadle.pool.options.PoolOptions`.
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
@@ -332,15 +330,6 @@ class ParallelEnv(VectorizedEnv):
         n_workers: int = 8,
         blocking: bool = False,
         *,
-        backend: str = "process",
-        start_method: str | None = None,
-        preload: Sequence[str] | None = None,
-        start_timeout: float = 120.0,
-        step_timeout: float | None = None,
-        close_timeout: float = 5.0,
-        on_failure: str = "raise",
-        max_restarts: int = 3,
-        worker_output: str = "prefix",
         store_bytes: int = STORE_BYTES,
         state_bytes: int | None = None,
         **kwargs: Any,
@@ -352,17 +341,7 @@ class ParallelEnv(VectorizedEnv):
             "store_bytes": whole(store_bytes, "store_bytes"),
             "state_bytes": None if state_bytes is None else whole(state_bytes, "state_bytes"),
         }
-        self._pool_options = {
-            "backend": backend,
-            "start_method": start_method,
-            "preload": preload,
-            "start_timeout": start_timeout,
-            "step_timeout": step_timeout,
-            "close_timeout": close_timeout,
-            "on_failure": on_failure,
-            "max_restarts": max_restarts,
-            "worker_output": worker_output,
-        }
+        self._pool_options, kwargs = options.split(kwargs)
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     def _arguments(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.plan.arguments import whole
 from treadle.plan.env import PlanEnv
+from treadle.plan.items import whole
 from treadle.plan.search import Decision, Planner
 from treadle.progress import Progress, Standing, throttled
 

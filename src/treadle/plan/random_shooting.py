@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
-from treadle.plan.arguments import whole
+from treadle.plan.items import whole
 from treadle.plan.parallel import ParallelEnv
 from treadle.plan.search import Branch, Decision, Draws, batches_of
 

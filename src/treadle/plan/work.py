@@ -1,27 +1,30 @@
-"""What travels between a batch's caller and its workers, and what a worker does with it.
-
-A chunk (`Work`) may come with a region of memory: states go out and come back there, and the worker writes observations
-straight into it. What a message of some size costs is new memory: a file for it, its pages on both sides, and giving
-them back again; a region's pages are there and often in the cache. How much an item needs is known after the first
-batch, which goes by message, as everything does that does not fit.
-"""
+"""What a worker does with a chunk of a batch, and what runs in its slot."""
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
-from operator import attrgetter
+from collections.abc import Callable, Iterator
+from itertools import chain
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from treadle.plan.arguments import HANDLE
+from treadle.plan.items import (
+    ALIGN,
+    HANDLE,
+    Ask,
+    Done,
+    LaidRows,
+    LaidStates,
+    Method,
+    StateBatch,
+    Work,
+    lay,
+    lift,
+    packed,
+)
 from treadle.plan.stepping import walking
-from treadle.plan.store import StateRows
 from treadle.pool.arena import Arena
 from treadle.pool.buffers import Region
 from treadle.pool.line import ITEM
@@ -30,133 +33,6 @@ from treadle.pool.serve import snapshot
 from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 from treadle.states.encoding import PLAIN
-from treadle.states.state import EnvState
-
-ALIGN = 64
-
-
-@dataclass(frozen=True)
-class StateBatch:
-    """States of one kind as they travel: most of what is sent of them would be the kind, again and again."""
-
-    kind: str
-    data: list[bytes]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[EnvState]:
-        return map(EnvState, itertools.repeat(self.kind), self.data)
-
-
-def packed(states: list[Any]) -> Any:
-    """States as they travel best."""
-    if set(map(type, states)) != {EnvState}:
-        return states
-    kinds = set(map(_kind_of, states))
-    return StateBatch(kinds.pop(), list(map(_data_of, states))) if len(kinds) == 1 else states
-
-
-_kind_of, _data_of = attrgetter("kind"), attrgetter("data")
-
-
-class LaidStates(NamedTuple):
-    """States of one kind that lie in memory, one after the other from `at`."""
-
-    kind: str
-    sizes: list[int]
-    at: int
-
-
-class LaidRows(NamedTuple):
-    """Observations that lie in memory."""
-
-    dtype: str | np.dtype  # itself where it is structured: its `str` says nothing of the fields
-    shape: tuple[int, ...]
-    at: int
-
-
-def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
-    """Put states into memory."""
-    joined = b"".join(states.data)
-    memory[at : at + len(joined)] = joined
-    return LaidStates(states.kind, list(map(len, states.data)), at)
-
-
-def lift(memory: Any, laid: LaidStates) -> StateBatch:
-    """Copy states out of memory."""
-    kind, sizes, at = laid
-    data = memory[at : at + sum(sizes)].tobytes()
-    return StateBatch(kind, list(map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))))
-
-
-@dataclass
-class Work:
-    """A chunk of a batch: consecutive items, for one slot.
-
-    Attributes:
-        first: the number of its first item in the batch.
-        actions, dts: one for each item. Of a rollout: one sequence for each item, and no dts.
-        states: the states that the items begin in, each for the items whose number has it as its quotient by `repeat`;
-            `base` is the quotient of the first. None: items go on from one another.
-        rows: instead of `states`: where in the store they lie.
-        return_state: False, True, or "handle": then `targets` says where in the store each item's state goes.
-        store: the store, where rows are spoken of.
-        region: memory for what comes back; `states` may lie in its buffer.
-    """
-
-    first: int
-    actions: Sequence[Any] | np.ndarray
-    dts: list[int]
-    states: Any
-    return_state: bool | str
-    repeat: int = 1
-    base: int = 0
-    rows: list[int] | None = None
-    targets: list[int] | None = None
-    store: StateRows | None = None
-    rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
-    region: Region | None = None
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Work, tuple(self.__dict__.values())  # half the time that a dataclass takes by itself
-
-    @property
-    def given(self) -> bool:
-        """Do the items begin in states of their own?"""
-        return self.states is not None or self.rows is not None
-
-
-@dataclass
-class Done:
-    """What came of a chunk, in columns.
-
-    Attributes:
-        failed: the item that raised, and why; those after it were not tried.
-        room: bytes of a region that it takes.
-    """
-
-    states: Any = None
-    observations: Any = None
-    rewards: Any = None
-    terminals: list[bool] = field(default_factory=list)
-    truncateds: list[bool] = field(default_factory=list)
-    infos: list[dict[str, Any]] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    room: int = 0
-    failed: tuple[int, Raised] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Done, tuple(self.__dict__.values())  # as above
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Done:
-        """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
-        states = self.states if isinstance(self.states, StateBatch) else copy.deepcopy(self.states, memo)
-        return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
 
 
 class Room:
@@ -378,37 +254,6 @@ def stacked(values: list[Any]) -> Any:
         if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
             return np.stack(values)
     return values
-
-
-def columns(dones: Sequence[Done], with_states: bool) -> tuple[list[Any], ...]:
-    """A batch's result, one list a part, in item order."""
-    found = []
-    for part in PARTS if with_states else PARTS[1:]:
-        found.append(list(chain.from_iterable(map(part, dones))))
-    return tuple(found)
-
-
-def joined(dones: Sequence[Done], part: str) -> list[Any]:
-    """One part of a batch's result, in item order."""
-    return list(chain.from_iterable(map(attrgetter(part), dones)))
-
-
-PARTS = tuple(map(attrgetter, ("states", "observations", "rewards", "terminals", "truncateds", "infos")))
-
-
-class Ask:
-    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden.
-
-    No enum: one of these is in every request, and a member takes several times as long as text to pickle.
-    """
-
-    GET = "treadle: get attribute"
-    CALL = "treadle: call method"
-    WORK = "treadle: work"
-
-
-class Method:
-    """In the place of an attribute that can be called: it stays where it is."""
 
 
 class PlanSlot(Program):

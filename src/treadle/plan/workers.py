@@ -15,8 +15,8 @@ from typing import Any, NoReturn, Self
 import gymnasium as gym
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError
-from treadle.plan.arguments import items_of
-from treadle.plan.work import Ask, Done, Method, PlanSlot, Work, columns, packed
+from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
+from treadle.plan.work import PlanSlot
 from treadle.pool import calls, failure
 from treadle.pool.failure import Policy
 from treadle.pool.life import State

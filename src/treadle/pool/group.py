@@ -55,7 +55,8 @@ class WorkerGroup:
 
     def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> None:
         """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
-        kind, common = (SerialWorker, self._own) if inline else (self._kind, self._common)
+        alien = inline and not self._kind.inline  # the caller's own share beside workers of another backend
+        kind, common = (SerialWorker, self._own) if alien else (self._kind, self._common)
         factories = [factories[slot] for slot in slots]
         self._added.append(kind(common.spec(len(self._added), slots, factories), factories, common))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
 
@@ -16,19 +16,30 @@ WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | No
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 
-class PoolKeywords(TypedDict, total=False):
-    """The same as keyword arguments, for type checkers: what they mean, `PoolOptions` says."""
+class CommonKeywords(TypedDict, total=False):
+    """Options as keyword arguments, for type checkers: what they mean, `PoolOptions` says. These every face passes on
+    as they are; others it may have arguments of its own for."""
 
-    backend: str
-    start_method: str | None
     preload: Sequence[str] | None
-    start_timeout: float
-    step_timeout: float | None
     close_timeout: float
-    on_failure: str
     max_restarts: int | None
     worker_output: str
     worker_environ: WorkerEnviron
+
+
+class StartKeywords(CommonKeywords, total=False):
+    """See `CommonKeywords`."""
+
+    start_method: str | None
+    start_timeout: float
+    step_timeout: float | None
+
+
+class PoolKeywords(StartKeywords, total=False):
+    """All of them."""
+
+    backend: str
+    on_failure: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +122,15 @@ def check_environ(given: Any) -> None:
         raise UsageError(f"worker_environ is a dict of texts (or None), or a function that returns one, got {given!r}")
 
 
+NAMES = frozenset(field.name for field in fields(PoolOptions))
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments that are a pool's options, and the others."""
+    mine = {name: value for name, value in given.items() if name in NAMES}
+    return mine, {name: value for name, value in given.items() if name not in NAMES}
+
+
 def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
     """Raises UsageError for what is no time to wait."""
     if none and seconds is None:
@@ -124,4 +144,15 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
 
 
-__all__ = ["WORKER_OUTPUTS", "PoolKeywords", "PoolOptions", "WorkerEnviron", "check_seconds", "environ_of"]
+__all__ = [
+    "NAMES",
+    "WORKER_OUTPUTS",
+    "CommonKeywords",
+    "PoolKeywords",
+    "PoolOptions",
+    "StartKeywords",
+    "WorkerEnviron",
+    "check_seconds",
+    "environ_of",
+    "split",
+]

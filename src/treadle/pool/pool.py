@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from time import monotonic
 from typing import Any, Self, Unpack
@@ -41,7 +42,7 @@ class Pool:
         rows: does this pool step in lockstep (and so need rows in the memory)? False for pools that only stream.
         copy: False: every step's batch lies in the same memory.
         blocks: batches that the caller may hold before they are copied.
-        options: how workers are run, and what becomes of those that fail: see `PoolOptions`.
+        options: how workers are run, and what becomes of those that fail; or by keyword, see `PoolOptions`.
 
     Attributes:
         calls: the requests under way.
@@ -63,10 +64,11 @@ class Pool:
         rows: bool = True,
         copy: bool = True,
         blocks: int = 6,
-        **options: Unpack[PoolKeywords],
+        options: PoolOptions | None = None,
+        **given: Unpack[PoolKeywords],
     ) -> None:
         n = self.n = len(factories)
-        self.options = PoolOptions(**options)
+        self.options = PoolOptions(**given) if options is None else replace(options, **given)
         _check(n, workers, inline)
         self.policy, self._pid = self.options.policy, os.getpid()
         self._at_end = ExitStack()  # lets go of the memory

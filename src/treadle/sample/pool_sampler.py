@@ -13,6 +13,7 @@ import numpy as np
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.broadcast import Broadcast
+from treadle.pool.options import NAMES
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
@@ -33,7 +34,7 @@ from treadle.sample.watch import Watch
 from treadle.sample.worker_factory import WorkerFactory
 
 SCHEDULES = ("arrival", "deterministic")
-POOL_OPTIONS = frozenset({"start_method", "preload", "start_timeout", "step_timeout", "close_timeout", "worker_output"})
+POOL_OPTIONS = NAMES - {"backend", "on_failure", "max_restarts"}
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
 from treadle.pool.batch import Batch
+from treadle.pool.options import PoolOptions, StartKeywords
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.vector.actions import Mender
@@ -72,13 +73,14 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
         kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
             modules to import first.
         backend: "process", "thread" or "serial" (all in the caller).
-        step_timeout: seconds for one request of a worker (WorkerTimeout); None: no limit.
         on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
             episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
             use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
             "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
             slot. Other slots never notice. `send` and `recv` work with "raise" only.
-        start_method, preload, start_timeout, close_timeout, max_restarts, worker_output, blocks: see `Pool`.
+        blocks: batches that the caller may hold before they are copied.
+        **options: start_method, preload, start_timeout, step_timeout, close_timeout, max_restarts, worker_output: see
+            `treadle.pool.options.PoolOptions`.
 
     Raises:
         SpacesDiffer (a RuntimeError too), StartupFailed, UsageError, ArenaError; nothing is left running.
@@ -100,24 +102,17 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
         imports: Sequence[str] = (),
         backend: str = "process",
-        start_method: str | None = None,
-        preload: Sequence[str] | None = None,
-        start_timeout: float = 120.0,
-        step_timeout: float | None = None,
-        close_timeout: float = 5.0,
         on_failure: str | None = None,
-        max_restarts: int = 3,
-        worker_output: str = "prefix",
         blocks: int = 6,
+        **options: Unpack[StartKeywords],
     ) -> None:
+        pool = PoolOptions(backend=backend, on_failure=on_failure or "raise", **options)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         # with groups the caller has a policy to ask meanwhile
-        guarded = step_timeout is not None or on_failure is not None or groups != 1
+        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1
         cores = bell.cores()
-        starting: dict[str, Any] = {"start_method": start_method, "preload": preload, "worker_output": worker_output}
-        starting["start_timeout"] = start_timeout
 
         def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
             return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits, using=using)
@@ -132,7 +127,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
         self.num_envs = n = len(slots)
         self._groups = check_count(groups, n)
         if not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores, guarded):
-            found, threads = measure(slots[0], n, **starting), policy_threads()
+            found, threads = measure(slots[0], n, pool), policy_threads()
             using, why = worth_using(n, cores, found, threads)
             workers, inline = shares(n, why is Why.WAIT, using)
             tell(found, n, workers, inline, why, threads)
@@ -141,19 +136,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             if inline:
                 text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
                 log.info(text, inline - 1, n, inline)
-        self._pool = _start(
-            slots,
-            **starting,
-            backend=backend,
-            workers=workers,
-            inline=inline,
-            step_timeout=step_timeout,
-            close_timeout=close_timeout,
-            on_failure=on_failure or "raise",
-            max_restarts=max_restarts,
-            copy=copy,
-            blocks=blocks,
-        )
+        self._pool = _start(slots, workers=workers, inline=inline, copy=copy, blocks=blocks, options=pool)
         try:
             self._lockstep = self._pool.lockstep
             spaces = vector_spaces(self._pool.descriptions, observation_mode)

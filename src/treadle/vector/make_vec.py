@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, UsageError
+from treadle.pool.options import NAMES
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.owned import OwnedVectors
@@ -20,7 +21,7 @@ NEAR = 0.75  # how alike two names are that may be meant for one another: diffli
 def _options() -> frozenset[str]:
     """The names of VectorEnv's keyword-only arguments."""
     parameters = inspect.signature(VectorEnv.__init__).parameters.values()
-    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    return NAMES | {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def make_vec(env: EnvLike, num_envs: int = 1, *, owned: bool = False, **kwargs: Any) -> VectorEnv:

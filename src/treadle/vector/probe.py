@@ -29,6 +29,7 @@ from typing import Any
 from treadle.errors import WorkerTimeout
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.messages import Op
+from treadle.pool.options import PoolOptions
 from treadle.pool.pool import Pool
 from treadle.program.base import Description, Program
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
@@ -44,13 +45,13 @@ WAKES, ASLEEP = 3, 0.0015  # how often a worker is woken, and after how many sec
 GRAPHICS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there a policy computes, if there is one
 
 
-def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured | None:
+def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None = None) -> Measured | None:
     """Build a slot in a worker process, reset it with seed 0, step it with random actions, and throw it away.
 
     Args:
         factory: of a program that runs an environment.
         n: how many slots there are going to be: whether a second core is to be had is looked at where it matters.
-        **options: start_method, preload, start_timeout, worker_output: as for `Pool`.
+        options: start_method, preload, start_timeout and worker_output of it count.
 
     Returns:
         None when it raised or died on the way: the vector's own slots will say so where it matters.
@@ -58,7 +59,15 @@ def measure(factory: Callable[[], Program], n: int, **options: Any) -> Measured 
     Raises:
         StartupFailed: it cannot be built.
     """
-    pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, step_timeout=LIMIT, close_timeout=2.0, **options)
+    options = replace(
+        options or PoolOptions(),
+        backend="process",
+        on_failure="raise",
+        step_timeout=LIMIT,
+        close_timeout=2.0,
+        max_restarts=3,
+    )
+    pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, options=options)
     patience = None
     try:
         pid = pool.members[0].pid

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Unpack
 
+from treadle.pool.options import CommonKeywords
 from treadle.task.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
 from treadle.task.sensors import Sensor, SensorSuite
 from treadle.vector import sampled_arguments as arguments
@@ -40,7 +41,7 @@ class VectorSampledTasks(SampledTasks):
             of its slots are cut (done, truncated, info["aborted"]), fresh samplers are made, those with a finite
             length are brought to where the old ones were, and info["restarted"] is on the first observation. "drop":
             they are cut, and have no task any more (info["dropped"], observation None).
-        max_restarts, close_timeout, worker_output, preload: see `treadle.pool.pool.Pool`.
+        **options: max_restarts, close_timeout, worker_output, preload: see `treadle.pool.options.PoolOptions`.
 
     Raises:
         StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too); nothing is
@@ -64,11 +65,8 @@ class VectorSampledTasks(SampledTasks):
         read_timeout: float | None = 60,
         backend: str = "process",
         start_timeout: float = 120.0,
-        close_timeout: float = 5.0,
         on_failure: str = "raise",
-        max_restarts: int = 3,
-        worker_output: str = "prefix",
-        preload: Sequence[str] | None = None,
+        **options: Unpack[CommonKeywords],
     ) -> None:
         if positional:
             given = {
@@ -101,11 +99,8 @@ class VectorSampledTasks(SampledTasks):
             backend=backend,
             start_method=start.method if backend == "process" else None,
             start_timeout=arguments.start_limit(start_timeout, read_timeout),
-            close_timeout=close_timeout,
             on_failure=on_failure,
-            max_restarts=max_restarts,
-            worker_output=worker_output,
-            preload=preload,
+            **options,
         )
 
 

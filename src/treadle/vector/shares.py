@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from treadle.errors import UsageError
-from treadle.pool.pool import BACKENDS
 
 MOST_WORKERS = 128  # for environments that wait; each worker has a process's memory
 
@@ -121,8 +120,6 @@ def choose_shares(
 
     Raises UsageError for anything that is neither "auto" nor a number in range.
     """
-    if backend not in BACKENDS:
-        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if isinstance(workers, str) and workers != "auto":
         raise UsageError(f"workers must be a positive integer, None or 'auto', got {workers!r}")
     if isinstance(inline, str) and inline != "auto":
