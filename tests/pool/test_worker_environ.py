@@ -97,3 +97,13 @@ def test_a_policy_in_the_caller_and_workers_without_its_device() -> None:
 
     played = treadle.collect(Sees, policy, episodes=3, inference="caller", worker_environ={NAME: ""})
     assert {text for episode in played for text in episode.observations} == {"-callers"}
+
+
+def test_vectors_take_them() -> None:
+    envs = treadle.make_vec(
+        Sees, 2, workers=2, inline=0, imports=["treadle_test_seeing"], worker_environ={NAME: "mine"}
+    )
+    try:
+        assert list(envs.reset()[0]) == ["mine-callers"] * 2
+    finally:
+        envs.close()
