@@ -69,24 +69,24 @@ _HOME = {
     "compare": "sample.evaluate",
     "Comparison": "sample.evaluate",
     "Evaluation": "sample.evaluate",
-    "GymEnv": "sample.adapt",
-    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "sample.steps"),
-    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "sample.updates"),
-    "StepType": "sample.step_type",
-    "TimeStepBatch": "sample.time_step_batch",
-    "EpisodeBatch": "sample.episode_batch",
-    "InProgressEpisode": "sample.in_progress",
-    "Worker": "sample.worker",
-    "DefaultWorker": "sample.default_worker",
-    "VecWorker": "sample.vec_worker",
-    "FragmentWorker": "sample.fragment_worker",
-    "WorkerFactory": "sample.worker_factory",
-    "Sampler": "sample.sampler",
-    "LocalSampler": "sample.local_sampler",
-    "MultiprocessingSampler": "sample.multiprocessing_sampler",
-    "run_worker": "sample.multiprocessing_sampler",
-    "WorkersLost": "sample.workers_lost",
-    "rollout": "sample.rollout",
+    "GymEnv": "sample.samplers.adapt",
+    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "sample.samplers.steps"),
+    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "sample.samplers.updates"),
+    "StepType": "sample.samplers.steps",
+    "TimeStepBatch": "sample.samplers.time_step_batch",
+    "EpisodeBatch": "sample.samplers.episode_batch",
+    "InProgressEpisode": "sample.samplers.in_progress",
+    "Worker": "sample.samplers.worker",
+    "DefaultWorker": "sample.samplers.default_worker",
+    "VecWorker": "sample.samplers.vec_worker",
+    "FragmentWorker": "sample.samplers.fragment_worker",
+    "WorkerFactory": "sample.samplers.worker_factory",
+    "Sampler": "sample.samplers.sampler",
+    "LocalSampler": "sample.samplers.local_sampler",
+    "MultiprocessingSampler": "sample.samplers.multiprocessing_sampler",
+    "run_worker": "sample.samplers.multiprocessing_sampler",
+    "WorkersLost": "sample.samplers.workers_lost",
+    "rollout": "sample.samplers.rollout",
     "PlanEnv": "plan.env",
     "GymPlanEnv": "plan.gym_plan_env",
     "ExternalProcess": "plan.workers",
@@ -150,26 +150,25 @@ if TYPE_CHECKING:
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
-    from treadle.sample.adapt import GymEnv
     from treadle.sample.collect import CollectionFailed, collect
-    from treadle.sample.default_worker import DefaultWorker
     from treadle.sample.episode import Episode
-    from treadle.sample.episode_batch import EpisodeBatch
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
-    from treadle.sample.fragment_worker import FragmentWorker
-    from treadle.sample.in_progress import InProgressEpisode
-    from treadle.sample.local_sampler import LocalSampler
-    from treadle.sample.multiprocessing_sampler import MultiprocessingSampler, run_worker
-    from treadle.sample.rollout import rollout
-    from treadle.sample.sampler import Sampler
-    from treadle.sample.step_type import StepType
-    from treadle.sample.steps import EnvSpec, EnvStep, InOutSpec, TimeStep
-    from treadle.sample.time_step_batch import TimeStepBatch
-    from treadle.sample.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
-    from treadle.sample.vec_worker import VecWorker
-    from treadle.sample.worker import Worker
-    from treadle.sample.worker_factory import WorkerFactory
-    from treadle.sample.workers_lost import WorkersLost
+    from treadle.sample.samplers.adapt import GymEnv
+    from treadle.sample.samplers.default_worker import DefaultWorker
+    from treadle.sample.samplers.episode_batch import EpisodeBatch
+    from treadle.sample.samplers.fragment_worker import FragmentWorker
+    from treadle.sample.samplers.in_progress import InProgressEpisode
+    from treadle.sample.samplers.local_sampler import LocalSampler
+    from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.sample.samplers.rollout import rollout
+    from treadle.sample.samplers.sampler import Sampler
+    from treadle.sample.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
+    from treadle.sample.samplers.time_step_batch import TimeStepBatch
+    from treadle.sample.samplers.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
+    from treadle.sample.samplers.vec_worker import VecWorker
+    from treadle.sample.samplers.worker import Worker
+    from treadle.sample.samplers.worker_factory import WorkerFactory
+    from treadle.sample.samplers.workers_lost import WorkersLost
     from treadle.states.keeper import Keeper
     from treadle.states.replay import Replayed
     from treadle.states.state import EnvState

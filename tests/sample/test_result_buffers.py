@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.sample import result_buffers
-from treadle.sample.padding import joined
-from treadle.sample.result_buffers import ResultBuffers
+from treadle.sample.samplers import result_buffers
+from treadle.sample.samplers.columns import joined
+from treadle.sample.samplers.result_buffers import ResultBuffers
 
 
 def address(array: np.ndarray) -> int:

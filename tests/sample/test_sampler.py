@@ -35,7 +35,7 @@ from treadle import (
     seeding,
     trees,
 )
-from treadle.sample.default_worker import DefaultWorker as OrdinaryWorker
+from treadle.sample.samplers.default_worker import DefaultWorker as OrdinaryWorker
 
 LIMIT = 16
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])

@@ -31,8 +31,8 @@ from treadle import (
     WorkersLost,
 )
 from treadle.pool.life import State
-from treadle.sample import pool_sampler
 from treadle.sample.contract import BadStep
+from treadle.sample.samplers import pool_sampler
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 from typing import Any
 
@@ -17,16 +16,6 @@ def check_seed(seed: int) -> None:
         seeding.derive(seed)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def check_count(name: str, count: Any) -> int:
-    """`count` as a whole number, rounded up. Raise UsageError for what is no finite number of at least 1."""
-    try:
-        if count >= 1:
-            return math.ceil(count)
-    except (TypeError, OverflowError):
-        raise UsageError(f"{name} must be a finite number, got {count!r}") from None
-    raise UsageError(f"{name} must be at least 1, got {count!r}")
 
 
 def check_options(options: dict[str, Any]) -> None:

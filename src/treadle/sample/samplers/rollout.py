@@ -9,9 +9,9 @@ import numpy as np
 
 from treadle.errors import BadObservation, Where
 from treadle.pool.original import attributes_of
-from treadle.sample.adapt import as_environment
-from treadle.sample.agents import action_of, as_agent, reset_agent
-from treadle.sample.in_progress import InProgressEpisode
+from treadle.sample.samplers.adapt import as_environment
+from treadle.sample.samplers.agents import action_of, as_agent, reset_agent
+from treadle.sample.samplers.in_progress import InProgressEpisode
 from treadle.spaces import Mismatch
 
 
@@ -28,7 +28,7 @@ def rollout(
 
     Args:
         env: with the sampler's interface, or a `gymnasium.Env`. It is not closed.
-        agent: an agent or a callable, see `treadle.sample.agents`.
+        agent: an agent or a callable, see `treadle.sample.samplers.agents`.
         max_episode_length: steps after which the episode is cut.
         animated: call the environment's `visualize` (or, if it has none, `render`) at each step.
         pause_per_frame: seconds to wait after each step of an animation; None: a 20th.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from treadle.sample.agents import reset_agent
-from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.in_progress import InProgressEpisode
-from treadle.sample.vec_worker import ManyEnvs
+from treadle.sample.samplers.agents import reset_agent
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.in_progress import InProgressEpisode
+from treadle.sample.samplers.vec_worker import ManyEnvs
 
 
 class FragmentWorker(ManyEnvs):

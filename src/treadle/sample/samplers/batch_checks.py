@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from treadle import trees
-from treadle.sample.step_type import StepType
+from treadle.sample.samplers.steps import StepType
 
 
 def soft_contains(space: Any, element: Any) -> bool:

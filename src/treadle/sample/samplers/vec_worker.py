@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from treadle.sample.agents import actions_of, reset_agent
 from treadle.sample.contract import in_step
-from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.in_progress import InProgressEpisode
+from treadle.sample.samplers.agents import actions_of, reset_agent
+from treadle.sample.samplers.default_worker import DefaultWorker
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.in_progress import InProgressEpisode
 from treadle.spaces import Mismatch
 
 

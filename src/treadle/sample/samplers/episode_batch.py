@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.sample.batch_checks import check_episodes, check_steps
 from treadle.sample.episode import Episode
-from treadle.sample.info_columns import columns_of, join_columns
-from treadle.sample.padding import joined, pad_batch_array, row_of, rows_of
-from treadle.sample.step_type import StepType, codes_of, types_of
-from treadle.sample.steps import EnvSpec
-from treadle.sample.time_step_batch import Infos, TimeStepBatch
+from treadle.sample.samplers.batch_checks import check_episodes, check_steps
+from treadle.sample.samplers.columns import columns_of, join_columns, joined, pad_batch_array, row_of, rows_of
+from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of, types_of
+from treadle.sample.samplers.time_step_batch import Infos, TimeStepBatch
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

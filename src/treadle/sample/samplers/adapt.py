@@ -17,9 +17,8 @@ from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.contract import first_observation, flag, in_step, stepped
 from treadle.sample.named import env_of
-from treadle.sample.observations import Fit
-from treadle.sample.step_type import StepType
-from treadle.sample.steps import EnvSpec, EnvStep
+from treadle.sample.samplers.observations import Fit
+from treadle.sample.samplers.steps import EnvSpec, EnvStep, StepType
 from treadle.spaces import Mismatch
 
 log = logging.getLogger("treadle")

@@ -23,13 +23,13 @@ from treadle.pool.failure import Policy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
-from treadle.sample import workers_lost
 from treadle.sample.failed import reason_of
-from treadle.sample.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
-from treadle.sample.stop_rules import AtLeast, StopRule
-from treadle.sample.trajectories import Trajectories
+from treadle.sample.samplers import workers_lost
+from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
+from treadle.sample.samplers.stop_rules import AtLeast, StopRule
+from treadle.sample.samplers.trajectories import Trajectories
+from treadle.sample.samplers.workers_lost import why
 from treadle.sample.watch import Watch
-from treadle.sample.workers_lost import why
 
 log = logging.getLogger("treadle")
 

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import as_environment, fit_of, fitted, spec_of
-from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.info_columns import columns_of, kept
-from treadle.sample.observations import Fit
-from treadle.sample.padding import array_of, stacked
-from treadle.sample.step_type import StepType
+from treadle.sample.samplers.adapt import as_environment, fit_of, fitted, spec_of
+from treadle.sample.samplers.columns import array_of, columns_of, kept, stacked
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.observations import Fit
+from treadle.sample.samplers.steps import StepType
 
 
 class InProgressEpisode:

@@ -23,10 +23,10 @@ from treadle.program.base import Program, StreamControl
 from treadle.program.registered import register_missing
 from treadle.sample import cores
 from treadle.sample.contract import BadStep, in_step
-from treadle.sample.direct_rollouts import DirectRollouts, direct_rollouts
-from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.trajectories import Trajectories, trajectories_of
-from treadle.sample.worker import GLOBALS
+from treadle.sample.samplers.direct_rollouts import DirectRollouts, direct_rollouts
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.trajectories import Trajectories, trajectories_of
+from treadle.sample.samplers.worker import GLOBALS
 
 log = logging.getLogger("treadle")
 
@@ -93,7 +93,7 @@ class Rollouts:
     """Makes one worker's rollouts, and keeps them until they are sent.
 
     Args:
-        worker: it has `rollout`; see `treadle.sample.worker.Worker` for the rest.
+        worker: it has `rollout`; see `treadle.sample.samplers.worker.Worker` for the rest.
         lender: None, or whose files observations are to lie in; see `treadle.pool.file_buffers`.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import secrets
 from collections.abc import Callable, Sequence
@@ -17,21 +18,21 @@ from treadle.pool.options import NAMES
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
-from treadle.sample.agents import is_parameters
-from treadle.sample.arguments import check_count, check_seed
-from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.episode_batch import EpisodeBatch
+from treadle.sample.arguments import check_seed
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of
-from treadle.sample.gathering import Broadcasts, Gathering, Versions, WorkerGroup
-from treadle.sample.result_buffers import ResultBuffers
-from treadle.sample.sampler import Sampler
-from treadle.sample.sampler_slot import Order, SlotRecipe
+from treadle.sample.samplers.agents import is_parameters
+from treadle.sample.samplers.default_worker import DefaultWorker
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.gathering import Broadcasts, Gathering, Versions, WorkerGroup
+from treadle.sample.samplers.result_buffers import ResultBuffers
+from treadle.sample.samplers.sampler import Sampler
+from treadle.sample.samplers.sampler_slot import Order, SlotRecipe
+from treadle.sample.samplers.steps import StepType
+from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.sample.samplers.trajectories import Trajectories, batch_of
+from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.sample.schedule import Schedule
-from treadle.sample.step_type import StepType
-from treadle.sample.stop_rules import AtLeast, ByIndex, Exactly, StopRule
-from treadle.sample.trajectories import Trajectories, batch_of
 from treadle.sample.watch import Watch
-from treadle.sample.worker_factory import WorkerFactory
 
 SCHEDULES = ("arrival", "deterministic")
 POOL_OPTIONS = NAMES - {"backend", "on_failure", "max_restarts"}
@@ -144,7 +145,7 @@ class PoolSampler(Sampler):
             TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
             WorkersLost: nobody is left to sample.
         """
-        wanted = check_count("num_samples", num_samples)
+        wanted = _count("num_samples", num_samples)
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(steps=wanted), self._group.count, self._base)
@@ -166,7 +167,7 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
-        each = check_count("n_eps_per_worker", n_eps_per_worker)
+        each = _count("n_eps_per_worker", n_eps_per_worker)
         wanted = each * self._group.count
         rule: StopRule = Exactly(each, self._group.count)
         if self._schedule == "deterministic":
@@ -191,7 +192,7 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker, FragmentWorker).
         """
-        episodes = check_count("episodes", episodes)
+        episodes = _count("episodes", episodes)
         check_seed(seed)
         rule = ByIndex(Schedule(episodes=episodes), self._group.count)
         with Progress(self._progress) as shown:
@@ -333,3 +334,13 @@ def _evaluation(policy: str, batches: Sequence[Trajectories], seed: int) -> Eval
             )
         )
     return evaluation_of(policy, scores, seed)
+
+
+def _count(name: str, count: Any) -> int:
+    """`count` as a whole number, rounded up. Raise UsageError for what is no finite number of at least 1."""
+    try:
+        if count >= 1:
+            return math.ceil(count)
+    except (TypeError, OverflowError):
+        raise UsageError(f"{name} must be a finite number, got {count!r}") from None
+    raise UsageError(f"{name} must be at least 1, got {count!r}")

@@ -7,10 +7,10 @@ from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool import bell
-from treadle.sample.agents import as_agent, is_parameters, set_parameters
-from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.updates import as_update
-from treadle.sample.worker import Worker
+from treadle.sample.samplers.agents import as_agent, is_parameters, set_parameters
+from treadle.sample.samplers.default_worker import DefaultWorker
+from treadle.sample.samplers.updates import as_update
+from treadle.sample.samplers.worker import Worker
 
 
 def identity_function(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.sample.padding import row_of, stacked
+from treadle.sample.samplers.columns import row_of, stacked
 
 
 class FunctionAgent:

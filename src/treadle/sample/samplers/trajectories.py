@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.sample.episode_batch import EpisodeBatch
-from treadle.sample.info_columns import join_columns
-from treadle.sample.padding import joined, rows_of
-from treadle.sample.step_type import codes_of, types_of
+from treadle.sample.samplers.columns import join_columns, joined, rows_of
+from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.sample.samplers.steps import codes_of, types_of
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Trajectories:
     Attributes:
         env_spec: None: the same as in the worker's batch before.
         columns: what `EpisodeBatch` takes, but for env_spec and step_types.
-        codes: uint8[T], see `step_type`.
+        codes: uint8[T], see `steps.StepType`.
         rollouts: int64[R], episodes of each.
         indices: of the rollouts, where they have any, else empty.
         kind: the class of batches that the worker made.
@@ -119,7 +118,7 @@ def trajectories_of(batches: Sequence[EpisodeBatch]) -> Trajectories:
 def batch_of(pieces: Sequence[Trajectories], there: Callable[..., Any] | None = None) -> Any:
     """All of them as one batch, in one pass over the arrays. Raises what building the batch raises.
 
-    `there`: see `padding.joined`.
+    `there`: see `columns.joined`.
     """
     tables, first = list(map(attrgetter("columns"), pieces)), pieces[0]
     columns = {name: joined(list(map(itemgetter(name), tables)), there) for name in PLAIN}

@@ -14,15 +14,14 @@ import numpy as np
 
 from treadle.pool.file_buffers import Lender
 from treadle.pool.serve import snapshot
-from treadle.sample.adapt import GymEnv, type_of
-from treadle.sample.agents import action_of, reset_agent
 from treadle.sample.buffer import Recorder, dense
 from treadle.sample.contract import BadStep, in_step, numbers
-from treadle.sample.default_worker import DefaultWorker
-from treadle.sample.info_columns import columns_of, kept
-from treadle.sample.padding import array_of, stacked
-from treadle.sample.step_type import StepType
-from treadle.sample.trajectories import Trajectories
+from treadle.sample.samplers.adapt import GymEnv, type_of
+from treadle.sample.samplers.agents import action_of, reset_agent
+from treadle.sample.samplers.columns import array_of, columns_of, kept, stacked
+from treadle.sample.samplers.default_worker import DefaultWorker
+from treadle.sample.samplers.steps import StepType
+from treadle.sample.samplers.trajectories import Trajectories
 from treadle.spaces import Layout
 
 ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from treadle.sample.batch_checks import check_steps
-from treadle.sample.info_columns import join_columns
-from treadle.sample.padding import joined, rows_of
-from treadle.sample.step_type import StepType, codes_of
-from treadle.sample.steps import EnvSpec
+from treadle.sample.samplers.batch_checks import check_steps
+from treadle.sample.samplers.columns import join_columns, joined, rows_of
+from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of
 
 Infos = dict[str, Any]
 
