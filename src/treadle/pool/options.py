@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
@@ -11,6 +12,7 @@ from treadle.errors import UsageError
 from treadle.pool.failure import Policy
 from treadle.pool.worker import BACKENDS
 
+WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 
@@ -22,6 +24,7 @@ class CommonKeywords(TypedDict, total=False):
     close_timeout: float
     max_restarts: int | None
     worker_output: str
+    worker_environ: WorkerEnviron
 
 
 class StartKeywords(CommonKeywords, total=False):
@@ -59,6 +62,9 @@ class PoolOptions:
         worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
             "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
             errors; "raw": as is.
+        worker_environ: environment variables of worker processes beside the caller's, such as
+            {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
+            index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -73,6 +79,7 @@ class PoolOptions:
     on_failure: str = "raise"
     max_restarts: int | None = 3
     worker_output: str = "prefix"
+    worker_environ: WorkerEnviron = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -81,6 +88,14 @@ class PoolOptions:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
             raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
+        if self.worker_environ is not None:
+            if self.backend in ("thread", "serial") or self.start_method == "fork":
+                here = self.backend if self.backend != "process" else "start_method='fork'"
+                raise UsageError(f"worker_environ is for processes that begin anew, not for {here}")
+            if self.preload:
+                raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
+            if not callable(self.worker_environ):
+                check_environ(self.worker_environ)
         check_seconds("step_timeout", self.step_timeout, none=True)
         check_seconds("start_timeout", self.start_timeout)
         check_seconds("close_timeout", self.close_timeout, zero=True)
@@ -88,6 +103,23 @@ class PoolOptions:
     @property
     def policy(self) -> Policy:
         return Policy(self.on_failure)
+
+
+def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
+    """The environment variables of a worker. Raises UsageError."""
+    mine = given(index) if callable(given) else given
+    check_environ(mine or {})
+    found = {**os.environ, **(mine or {})}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def check_environ(given: Any) -> None:
+    """Raises UsageError for what are no environment variables."""
+    texts = isinstance(given, Mapping) and all(
+        isinstance(name, str) and isinstance(value, str | None) for name, value in given.items()
+    )
+    if not texts:
+        raise UsageError(f"worker_environ is a dict of texts (or None), or a function that returns one, got {given!r}")
 
 
 NAMES = frozenset(field.name for field in fields(PoolOptions))
@@ -119,6 +151,8 @@ __all__ = [
     "PoolKeywords",
     "PoolOptions",
     "StartKeywords",
+    "WorkerEnviron",
     "check_seconds",
+    "environ_of",
     "split",
 ]

@@ -33,7 +33,7 @@ from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
 from treadle.pool.modules import Modules
-from treadle.pool.options import PoolOptions
+from treadle.pool.options import PoolOptions, environ_of
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 from treadle.pool.worker import Common, Worker
 
@@ -80,7 +80,7 @@ class ProcessCommon(Common):
         return WorkerSpec(index, slots, programs, len(carrier.files))
 
     def prepare(self) -> None:
-        if self.start_method != "forkserver":
+        if self.start_method != "forkserver" or self.options.worker_environ is not None:
             return
         preload = self.options.preload
         found = modules.worth_preloading(self._needed)
@@ -137,7 +137,8 @@ class ProcessWorker(Worker):
 
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
-        start = child.Start(self.spec, dict(os.environ), os.getcwd(), list(sys.path), bytes(current_process().authkey))
+        environ = environ_of(self.common.options.worker_environ, self.index)
+        start = child.Start(self.spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
         theirs: list[int] = []
         try:
             if self._reader is not None:

@@ -1,0 +1,109 @@
+"""Environment variables of worker processes, set before anything of users' is imported."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import treadle
+from treadle.errors import UsageError
+
+NAME, OTHER = "TREADLE_TEST_FIRST", "TREADLE_TEST_SECOND"
+MODULE = f"import os\nSEEN = os.environ.get({NAME!r}), os.environ.get({OTHER!r})\n"
+
+
+class Sees(gym.Env[Any, Any]):
+    """Its observation says what a module of its own saw when it was imported."""
+
+    observation_space = gym.spaces.Text(40)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        from treadle_test_seeing import SEEN  # type: ignore[import-not-found]
+
+        return "-".join(map(str, SEEN)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 0.0, True, False, {}
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "treadle_test_seeing.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(OTHER, "callers")
+    monkeypatch.delenv(NAME, raising=False)
+
+
+def seen(**options: Any) -> list[str]:
+    played = treadle.collect(Sees, None, episodes=4, imports=["treadle_test_seeing"], **options)
+    return sorted({text for episode in played for text in episode.observations})
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_they_are_there_before_the_first_import(start_method: str) -> None:
+    options: dict[str, Any] = {"start_method": start_method, "workers": 2}
+    assert seen(**options) == ["None-callers"]
+    assert seen(worker_environ={NAME: "mine"}, **options) == ["mine-callers"]
+    assert seen(worker_environ={NAME: "mine", OTHER: None}, **options) == ["mine-None"]
+    assert seen(**options) == ["None-callers"]
+    assert NAME not in os.environ
+
+
+def test_each_worker_may_have_its_own() -> None:
+    own = {"worker_environ": lambda index: {NAME: f"worker {index}"}, "workers": 2}
+    assert seen(**own) == [
+        "worker 0-callers",
+        "worker 1-callers",
+    ]
+
+
+def test_a_replacement_has_them_too(tmp_path: Any) -> None:
+    class Dies(Sees):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            if not (tmp_path / "died").exists():
+                (tmp_path / "died").touch()
+                os._exit(3)
+            return super().step(action)
+
+    played = treadle.collect(Dies, None, episodes=3, workers=1, worker_environ={NAME: "mine"})
+    assert {text for episode in played for text in episode.observations} == {"mine-callers"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"worker_environ": {"A": 1}}, "a dict of texts"),
+        ({"worker_environ": "A=1"}, "a dict of texts"),
+        ({"worker_environ": {"A": "1"}, "backend": "thread"}, "not for thread"),
+        ({"worker_environ": {"A": "1"}, "start_method": "fork"}, "start_method='fork'"),
+        ({"worker_environ": {"A": "1"}, "preload": ["json"]}, "cannot go with preload"),
+        ({"worker_environ": lambda index: 7}, "a dict of texts"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        list(treadle.collect("CartPole-v1", None, episodes=2, **options))
+
+
+def test_a_policy_in_the_caller_and_workers_without_its_device() -> None:
+    def policy(observations: list[str]) -> np.ndarray:
+        assert NAME not in os.environ
+        return np.zeros(len(observations), np.int64)
+
+    played = treadle.collect(Sees, policy, episodes=3, inference="caller", worker_environ={NAME: ""})
+    assert {text for episode in played for text in episode.observations} == {"-callers"}
+
+
+def test_vectors_take_them() -> None:
+    envs = treadle.make_vec(
+        Sees, 2, workers=2, inline=0, imports=["treadle_test_seeing"], worker_environ={NAME: "mine"}
+    )
+    try:
+        assert list(envs.reset()[0]) == ["mine-callers"] * 2
+    finally:
+        envs.close()
