@@ -1,4 +1,4 @@
-"""`VectorSampledTasks` and `SingleProcessVectorSampledTasks`: constructors of what is in `vector.py`, `commands.py` and `snapshots.py`."""
+"""The vectors of tasks that users make: `VectorSampledTasks` and `SingleProcessVectorSampledTasks`."""
 
 from __future__ import annotations
 
