@@ -86,7 +86,7 @@ class AllenAct(Library):
 
     def setup(self, row: Row, workers: int) -> VectorSession:
         from benchmarks.allenact import allenact_vectors
-        from treadle.task.gym import GymTaskSampler
+        from treadle.tasks.gym import GymTaskSampler
 
         envs = allenact_vectors().VectorSampledTasks(
             GymTaskSampler,

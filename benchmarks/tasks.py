@@ -30,8 +30,8 @@ import numpy as np
 
 from benchmarks.measure import Measure, measure
 from benchmarks.report import machine, markdown, progress, summarise
-from treadle.task.core import RLStepResult, Task, TaskSampler
-from treadle.task.sensors import Sensor
+from treadle.tasks.core import RLStepResult, Task, TaskSampler
+from treadle.tasks.sensors import Sensor
 
 LENGTH = 100  # steps of a task
 ROWS = ("picture-8", "picture-64", "dict-8", "dict-64")
@@ -194,7 +194,7 @@ def stepping(vec: Any, tasks: int) -> Callable[[float], tuple[int, float]]:
 
 
 def treadle(kind: str, tasks: int, workers: int) -> tuple[Any, Any, Any]:
-    from treadle.vector.sampled import VectorSampledTasks
+    from treadle.tasks.vectors import VectorSampledTasks
 
     vec = VectorSampledTasks(IdleSampler, [{"kind": kind}] * tasks, max_processes=workers, should_log=False)
     return stepping(vec, tasks), vec.close, [m.pid for m in vec._pool.members]
@@ -239,7 +239,7 @@ def turn(setup: Callable[[str], Any], kind: str, seconds: float, warmup: float) 
 def where_processes_pay(costs: Sequence[float], waits: bool, workers: int, rounds: int, seconds: float) -> str:
     """A table: steps of 8 and 64 small dicts a second, in the caller and with workers, for each cost of a step. The
     two take turns, and the best turn counts: other work on the machine only ever makes one slower."""
-    from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+    from treadle.tasks.vectors import SingleProcessVectorSampledTasks, VectorSampledTasks
 
     lines = ["| a step | tasks | in the caller | workers | workers / caller |", "|---|---:|---:|---:|---:|"]
     for cost in costs:

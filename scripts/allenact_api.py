@@ -163,10 +163,10 @@ def extract(named: dict[str, str]) -> dict[str, Any]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 HOMES = {
-    "Task": "treadle.task.core.Task",
-    "TaskSampler": "treadle.task.core.TaskSampler",
-    "VectorSampledTasks": "treadle.vector.sampled.VectorSampledTasks",
-    "SingleProcessVectorSampledTasks": "treadle.vector.sampled.SingleProcessVectorSampledTasks",
+    "Task": "treadle.tasks.core.Task",
+    "TaskSampler": "treadle.tasks.core.TaskSampler",
+    "VectorSampledTasks": "treadle.tasks.vectors.VectorSampledTasks",
+    "SingleProcessVectorSampledTasks": "treadle.tasks.vectors.SingleProcessVectorSampledTasks",
 }
 
 

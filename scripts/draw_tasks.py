@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.task.gym import GymTaskSampler
-from treadle.vector.sampled import VectorSampledTasks
+from treadle.tasks.gym import GymTaskSampler
+from treadle.tasks.vectors import VectorSampledTasks
 
 ENVS = (
     "MiniGrid-Empty-8x8-v0",
@@ -56,7 +56,7 @@ def make(env: str, seed: int) -> Framed:
 
 def only_image(env: Any) -> list[Any]:
     """All these environments show their tasks the same picture, but not the same mission."""
-    from treadle.task.gym import GymObservation
+    from treadle.tasks.gym import GymObservation
 
     return [GymObservation(env.observation_space["image"], "image", "image")]
 

@@ -15,7 +15,7 @@ if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed packa
 
 from benchmarks.tasks import LENGTH, IdleSampler, main, stepping, turn  # noqa: E402
 
-from treadle.vector.sampled import SingleProcessVectorSampledTasks  # noqa: E402
+from treadle.tasks.vectors import SingleProcessVectorSampledTasks  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", ["picture", "dict"])

@@ -28,6 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
     frozenset({"record", "testing"}),
+    frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
     frozenset({"program"}),
@@ -39,7 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
-FACES = LAYERS[3]
+FACES = LAYERS[3] | LAYERS[4]
 BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
 MAX_LINES = 600
@@ -338,7 +339,7 @@ def test_planning_is_there_after_import_treadle() -> None:
 
 def test_public_names_are_in_their_rooms_too() -> None:
     homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
-    for room in ("plan", "sample", "task", "vector"):
+    for room in ("plan", "sample", "tasks", "vector"):
         package = importlib.import_module(f"treadle.{room}")
         wanted = {n for n, (home, _, module) in homes.items() if home == package.__name__ and n != module}
         assert wanted <= set(package.__all__) == set(dir(package))
@@ -350,7 +351,7 @@ def test_public_names_are_in_their_rooms_too() -> None:
 
 
 def test_importing_a_room_loads_no_library() -> None:
-    assert loaded_by("import treadle.vector, treadle.task, treadle.sample, treadle.plan") == set()
+    assert loaded_by("import treadle.vector, treadle.tasks, treadle.sample, treadle.plan") == set()
 
 
 def test_a_loaded_library_is_seen() -> None:

@@ -54,13 +54,13 @@ _HOME = {
     "VectorStats": "vector.stats",
     "Rollout": "vector.rollout",
     "OwnedVectors": "vector.owned",
-    "VectorSampledTasks": "vector.sampled",
-    "SingleProcessVectorSampledTasks": "vector.sampled",
-    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "vector.sampled"),
-    "TaskVectorStats": "vector.sampled_tasks",
-    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "task.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "task.sensors"),
-    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "task.gym"),
+    "VectorSampledTasks": "tasks.vectors",
+    "SingleProcessVectorSampledTasks": "tasks.vectors",
+    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "tasks.vectors"),
+    "TaskVectorStats": "tasks.vector",
+    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "tasks.core"),
+    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "tasks.sensors"),
+    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "tasks.gym"),
     "Episode": "sample.episode",
     "collect": "sample.collect",
     "torch_policy": "program.torch_policy",
@@ -172,9 +172,16 @@ if TYPE_CHECKING:
     from treadle.states.keeper import Keeper
     from treadle.states.replay import Replayed
     from treadle.states.state import EnvState
-    from treadle.task.core import RLStepResult, Task, TaskSampler
-    from treadle.task.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
-    from treadle.task.sensors import EnvType, Sensor, SensorSuite, SubTaskType
+    from treadle.tasks.core import RLStepResult, Task, TaskSampler
+    from treadle.tasks.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
+    from treadle.tasks.sensors import EnvType, Sensor, SensorSuite, SubTaskType
+    from treadle.tasks.vector import TaskVectorStats
+    from treadle.tasks.vectors import (
+        COMPLETE_TASK_CALLBACK_KEY,
+        COMPLETE_TASK_METRICS_KEY,
+        SingleProcessVectorSampledTasks,
+        VectorSampledTasks,
+    )
     from treadle.vector.async_vector import AsyncVectorEnv
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
@@ -182,11 +189,4 @@ if TYPE_CHECKING:
     from treadle.vector.owned import OwnedVectors
     from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout
-    from treadle.vector.sampled import (
-        COMPLETE_TASK_CALLBACK_KEY,
-        COMPLETE_TASK_METRICS_KEY,
-        SingleProcessVectorSampledTasks,
-        VectorSampledTasks,
-    )
-    from treadle.vector.sampled_tasks import TaskVectorStats
     from treadle.vector.stats import VectorStats

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
-from treadle.task.gym import GymTaskSampler
+from treadle.tasks.gym import GymTaskSampler
 
 
 @dataclass

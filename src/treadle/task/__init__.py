@@ -1,22 +1,11 @@
-"""Tasks: goals in environments, streams of them, and what an agent sees.
-
-The names below are loaded when they are first used.
-"""
+"""What is in `treadle.tasks`, under the name that it had before."""
 
 from treadle.lazy import lazily
 
 _HOME = {
-    "Task": "core",
-    "TaskSampler": "core",
-    "RLStepResult": "core",
-    "Sensor": "sensors",
-    "SensorSuite": "sensors",
-    "EnvType": "sensors",
-    "SubTaskType": "sensors",
-    "GymTask": "gym",
-    "GymTaskSampler": "gym",
-    "GymObservation": "gym",
-    "TaskEnv": "gym",
+    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), ".tasks.core"),
+    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), ".tasks.sensors"),
+    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), ".tasks.gym"),
 }
 
 __all__ = list(_HOME)

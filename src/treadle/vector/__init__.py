@@ -18,11 +18,11 @@ _HOME = {
     "VectorStats": "stats",
     "Rollout": "rollout",
     "OwnedVectors": "owned",
-    "VectorSampledTasks": "sampled",
-    "SingleProcessVectorSampledTasks": "sampled",
-    "COMPLETE_TASK_METRICS_KEY": "sampled",
-    "COMPLETE_TASK_CALLBACK_KEY": "sampled",
-    "TaskVectorStats": "sampled_tasks",
+    "VectorSampledTasks": ".tasks.vectors",
+    "SingleProcessVectorSampledTasks": ".tasks.vectors",
+    "COMPLETE_TASK_METRICS_KEY": ".tasks.vectors",
+    "COMPLETE_TASK_CALLBACK_KEY": ".tasks.vectors",
+    "TaskVectorStats": ".tasks.vector",
 }
 
 __all__ = list(_HOME)

@@ -1,165 +1,17 @@
-"""`VectorSampledTasks` and `SingleProcessVectorSampledTasks`: constructors of what is in `sampled_tasks.py`."""
+"""The vectors of `treadle.tasks`, under the name that AllenAct's scripts know."""
 
-from __future__ import annotations
+from treadle.lazy import lazily
 
-from collections.abc import Callable, Sequence
-from multiprocessing.context import BaseContext
-from typing import Any, Unpack
+_HOME = dict.fromkeys(
+    (
+        "VectorSampledTasks",
+        "SingleProcessVectorSampledTasks",
+        "COMPLETE_TASK_METRICS_KEY",
+        "COMPLETE_TASK_CALLBACK_KEY",
+    ),
+    "..tasks.vectors",
+)
 
-from treadle.pool.options import CommonKeywords
-from treadle.task.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
-from treadle.task.sensors import Sensor, SensorSuite
-from treadle.vector import sampled_arguments as arguments
-from treadle.vector.sampled_tasks import SampledTasks
+__all__ = list(_HOME)
 
-COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
-
-
-class VectorSampledTasks(SampledTasks):
-    """Streams of tasks in processes of their own, stepped together. See `SampledTasks` for what it does.
-
-    Args:
-        make_sampler_fn: makes one sampler; called in its worker with a dict of `sampler_fn_args`, and with `mp_ctx` as
-            well if it takes that. It travels by cloudpickle: lambdas and closures are fine.
-        sampler_fn_args: one dict a sampler, none of which is changed.
-        positional: older scripts give more by position, in either of AllenAct's two orders.
-        callback_sensors: asked when a task is done; see `SampledTasks`.
-        auto_resample_when_done: does a slot move on when its task is done? False: it waits until those of all unpaused
-            slots are, and is given None as action meanwhile.
-        multiprocessing_start_method: "forkserver", "spawn" or "fork".
-        mp_ctx: a multiprocessing context instead, of which the start method counts. Both at once are refused.
-        metrics_out_queue: anything with `put_nowait`, which metrics are put into as well. A full one is left alone.
-            None: a `queue.Queue` of this process, which keeps the latest 10,000.
-        should_log: tell the "treadle" logger of each sampler's arguments (level INFO).
-        max_processes: how many workers at most; None: one a sampler. They have contiguous shares, the first ones one
-            sampler more where it does not come out even.
-        read_timeout: seconds for one call, after which it raises WorkerTimeout (a TimeoutError); late answers are
-            dropped. None: no limit.
-        backend: "process", "thread", or "serial" (in the caller). The time limit is only measured in the latter two.
-        start_timeout: seconds until all samplers are made; five times `read_timeout` where that is more.
-        on_failure: what a worker's death, or a missed `read_timeout`, leads to. "raise". "restart": the present tasks
-            of its slots are cut (done, truncated, info["aborted"]), fresh samplers are made, those with a finite
-            length are brought to where the old ones were, and info["restarted"] is on the first observation. "drop":
-            they are cut, and have no task any more (info["dropped"], observation None).
-        **options: max_restarts, close_timeout, worker_output, preload: see `treadle.pool.options.PoolOptions`.
-
-    Raises:
-        StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too); nothing is
-            left running.
-        NotSupported (a NotImplementedError): the samplers' observation spaces are not equal.
-        UsageError.
-    """
-
-    def __init__(
-        self,
-        make_sampler_fn: Callable[..., TaskSampler],
-        sampler_fn_args: Sequence[dict[str, Any]] | None = None,
-        *positional: Any,
-        callback_sensors: Sequence[Sensor[Any]] | SensorSuite[Any] | None = None,
-        auto_resample_when_done: bool = True,
-        multiprocessing_start_method: str | None = arguments.DEFAULT_METHOD,
-        mp_ctx: BaseContext | None = None,
-        metrics_out_queue: Any = None,
-        should_log: bool = True,
-        max_processes: int | None = None,
-        read_timeout: float | None = 60,
-        backend: str = "process",
-        start_timeout: float = 120.0,
-        on_failure: str = "raise",
-        **options: Unpack[CommonKeywords],
-    ) -> None:
-        if positional:
-            given = {
-                "callback_sensors": callback_sensors,
-                "auto_resample_when_done": auto_resample_when_done,
-                "multiprocessing_start_method": multiprocessing_start_method,
-                "mp_ctx": mp_ctx,
-                "metrics_out_queue": metrics_out_queue,
-                "should_log": should_log,
-                "max_processes": max_processes,
-                "read_timeout": read_timeout,
-            }
-            older, newer = arguments.OLDER, arguments.NEWER
-            given = arguments.by_position(positional, older, newer, given)
-            callback_sensors, auto_resample_when_done = given["callback_sensors"], given["auto_resample_when_done"]
-            multiprocessing_start_method, mp_ctx = given["multiprocessing_start_method"], given["mp_ctx"]
-            metrics_out_queue, should_log = given["metrics_out_queue"], given["should_log"]
-            max_processes, read_timeout = given["max_processes"], given["read_timeout"]
-        start = arguments.starting(multiprocessing_start_method, mp_ctx)
-        super().__init__(
-            make_sampler_fn,
-            arguments.sampler_args(sampler_fn_args),
-            callbacks=arguments.callback_suite(callback_sensors),
-            resample=bool(auto_resample_when_done),
-            start=start,
-            metrics_out_queue=metrics_out_queue,
-            should_log=should_log,
-            max_processes=max_processes,
-            read_timeout=read_timeout,
-            backend=backend,
-            start_method=start.method if backend == "process" else None,
-            start_timeout=arguments.start_limit(start_timeout, read_timeout),
-            on_failure=on_failure,
-            **options,
-        )
-
-
-class SingleProcessVectorSampledTasks(SampledTasks):
-    """The same with everything in the caller: no workers, no limits of time. See `VectorSampledTasks`.
-
-    Args:
-        sampler_fn_args_list: as `sampler_fn_args` there. `mp_ctx` is None for samplers whose dict does not have it.
-        callback_sensor_suite: as `callback_sensors` there.
-    """
-
-    def __init__(
-        self,
-        make_sampler_fn: Callable[..., TaskSampler],
-        sampler_fn_args_list: Sequence[dict[str, Any]] | None = None,
-        *positional: Any,
-        callback_sensor_suite: SensorSuite[Any] | Sequence[Sensor[Any]] | None = None,
-        auto_resample_when_done: bool = True,
-        should_log: bool = True,
-        metrics_out_queue: Any = None,
-    ) -> None:
-        if positional:
-            given = {
-                "callback_sensor_suite": callback_sensor_suite,
-                "auto_resample_when_done": auto_resample_when_done,
-                "should_log": should_log,
-                "metrics_out_queue": metrics_out_queue,
-            }
-            older, newer = arguments.OLDER_SINGLE, arguments.NEWER_SINGLE
-            given = arguments.by_position(positional, older, newer, given)
-            callback_sensor_suite, should_log = given["callback_sensor_suite"], given["should_log"]
-            auto_resample_when_done, metrics_out_queue = given["auto_resample_when_done"], given["metrics_out_queue"]
-        super().__init__(
-            make_sampler_fn,
-            arguments.sampler_args(sampler_fn_args_list),
-            callbacks=arguments.callback_suite(callback_sensor_suite),
-            resample=bool(auto_resample_when_done),
-            start=None,
-            metrics_out_queue=metrics_out_queue,
-            should_log=should_log,
-            max_processes=None,
-            read_timeout=None,
-            backend="serial",
-        )
-
-    # AllenAct's two classes name this argument differently
-
-    def step_at(self, index_process: int, action: Any) -> list[RLStepResult]:
-        """See `VectorSampledTasks.step_at`."""
-        return super().step_at(index_process, action)
-
-    def next_task_at(self, index_process: int) -> list[Any]:
-        """See `VectorSampledTasks.next_task_at`."""
-        return super().next_task_at(index_process)
-
-
-__all__ = [
-    "COMPLETE_TASK_CALLBACK_KEY",
-    "COMPLETE_TASK_METRICS_KEY",
-    "SingleProcessVectorSampledTasks",
-    "VectorSampledTasks",
-]
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -14,10 +14,9 @@ from small_tasks import DIE, CountSampler, samplers
 import conftest
 from treadle.errors import StateError, UsageError
 from treadle.states.differences import difference
-from treadle.task.gym import GymTaskSampler
+from treadle.tasks.gym import GymTaskSampler
+from treadle.tasks.vectors import SampledTasks, SingleProcessVectorSampledTasks, VectorSampledTasks
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
-from treadle.vector.sampled_tasks import SampledTasks
 
 HERE = Path(__file__).parent
 

@@ -25,11 +25,11 @@ from treadle.program.base import Description, Program
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import StepResult
 from treadle.spaces import Layout
-from treadle.task.core import ends_of
-from treadle.task.sensors import SensorSuite
-from treadle.vector.task_orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
-from treadle.vector.task_rows import Code, action_rows, blank, fitting, observation_rows
-from treadle.vector.task_state import TaskKeeper, TaskState
+from treadle.tasks.core import ends_of
+from treadle.tasks.orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
+from treadle.tasks.rows import Code, action_rows, blank, fitting, observation_rows
+from treadle.tasks.sensors import SensorSuite
+from treadle.tasks.state import TaskKeeper, TaskState
 
 NO_FIRST_TASK = (
     "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "
@@ -242,7 +242,7 @@ class TaskSlot(Program):
     # -- new tasks ---------------------------------------------------------------------------------------------------
 
     def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Follow an order (`task_orders`); returns the first observation of the task that it leads to."""
+        """Follow an order (`orders.py`); returns the first observation of the task that it leads to."""
         if isinstance(options, Stay):
             return self._blank, {}
         note = Note()

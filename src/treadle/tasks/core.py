@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError
-from treadle.task.sensors import EnvType, Sensor, SensorSuite
+from treadle.tasks.sensors import EnvType, Sensor, SensorSuite
 
 METRICS_KEY = "__AFTER_TASK_METRICS__"  # in the info of the step that ends a task: its metrics
 CALLBACK_KEY = "__AFTER_TASK_CALLBACK__"  # in the same info: what callback sensors showed then

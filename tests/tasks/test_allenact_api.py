@@ -69,7 +69,8 @@ def compare(script: ModuleType, member: dict[str, Any]) -> None:
     if name_of(member) in BEYOND:
         assert set(wanted) <= set(shown)
         assert all(
-            shown[key].default is not inspect.Parameter.empty for key in set(shown) - set(wanted) - {"*positional"}
+            shown[key].default is not inspect.Parameter.empty
+            for key in set(shown) - set(wanted) - {"*positional", "**options"}
         )
         assert list(wanted)[:2] == list(shown)[:2]
     else:

@@ -13,10 +13,10 @@ from gymnasium import spaces as gs
 
 from treadle.errors import UsageError
 from treadle.spaces import Layout
-from treadle.vector import sampled_arguments as arguments
-from treadle.vector.metrics_queue import LATEST, MetricsQueue
-from treadle.vector.task_orders import NOTHING, History, Note
-from treadle.vector.task_rows import (
+from treadle.tasks import arguments
+from treadle.tasks.metrics_queue import LATEST, MetricsQueue
+from treadle.tasks.orders import NOTHING, History, Note
+from treadle.tasks.rows import (
     WIDEST,
     Anything,
     Code,
@@ -27,7 +27,7 @@ from treadle.vector.task_rows import (
     row_mender,
     row_splitter,
 )
-from treadle.vector.tiling import tile
+from treadle.tasks.tiling import tile
 
 
 def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool.options import check_seconds
-from treadle.task.sensors import SensorSuite
+from treadle.tasks.sensors import SensorSuite
 
 START_METHODS = ("forkserver", "spawn", "fork")
 

@@ -16,10 +16,10 @@ import numpy as np
 from treadle.pool.batch import Batch, News
 from treadle.program.own_names import own_names
 from treadle.spaces import Layout
-from treadle.task.core import CALLBACK_KEY, METRICS_KEY, RLStepResult
+from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult
+from treadle.tasks.orders import NOTE, NOTHING, History, Note, Status
+from treadle.tasks.rows import row_mender, row_splitter
 from treadle.vector.infos import NEWS
-from treadle.vector.task_orders import NOTE, NOTHING, History, Note, Status
-from treadle.vector.task_rows import row_mender, row_splitter
 
 log = logging.getLogger("treadle")
 

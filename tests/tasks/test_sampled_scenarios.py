@@ -11,8 +11,8 @@ import pytest
 from small_tasks import OWN_WORDS, Lengths, every_way, samplers, vector, where
 
 from treadle.errors import UsageError
-from treadle.task.core import CALLBACK_KEY, METRICS_KEY
-from treadle.vector.sampled_tasks import SampledTasks
+from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY
+from treadle.tasks.vectors import SampledTasks
 
 
 def numbers(vec: SampledTasks) -> list[int]:

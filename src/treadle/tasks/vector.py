@@ -1,6 +1,6 @@
 """Many streams of tasks, stepped at once: AllenAct's interface on the pool.
 
-There is one implementation, `SampledTasks`, and two constructors (`sampled.py`): workers in processes (or threads), or
+There is one implementation, `SampledTasks`, and two constructors (`vectors.py`): workers in processes (or threads), or
 everything in the caller. Pausing is a view: `_live` lists the slots that are shown, in order; the others are told to
 stand still.
 
@@ -28,19 +28,15 @@ from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.seeding import restart_seed
-from treadle.task.core import TaskSampler
-from treadle.task.sensors import SensorSuite
-from treadle.vector import sampled_arguments as arguments
-from treadle.vector.metrics_queue import MetricsQueue
-from treadle.vector.sampled_commands import SampledCommands
-from treadle.vector.sampled_refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
-from treadle.vector.sampled_results import Results, Slot
-from treadle.vector.sampled_snapshots import SampledSnapshots
-from treadle.vector.sampled_steps import SampledSteps
-from treadle.vector.task_orders import Ask, Fresh, NextTask, ResetSampler, Status
-from treadle.vector.task_rows import action_writer
-from treadle.vector.task_slot import SamplerRecipe, TaskSlot
-from treadle.vector.tiling import show, tile
+from treadle.tasks import arguments
+from treadle.tasks.core import RLStepResult, TaskSampler
+from treadle.tasks.metrics_queue import MetricsQueue
+from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Stay
+from treadle.tasks.refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
+from treadle.tasks.results import Results, Slot
+from treadle.tasks.rows import Code, action_writer
+from treadle.tasks.sensors import SensorSuite
+from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.turns import Claim, one_at_a_time
 
 log = logging.getLogger("treadle")
@@ -64,30 +60,8 @@ class TaskVectorStats:
     elapsed: float
 
 
-class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
-    """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
-
-    Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
-    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
-    that overlap are refused.
-
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
-    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
-    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
-    there is more:
-
-    - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
-    - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
-
-    Attributes:
-        observation_space: that all tasks have in common.
-        action_spaces: one a slot.
-        metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
-        should_log, max_processes, read_timeout: as given.
-    """
-
-    observation_space: Any
-    action_spaces: list[Any]
+class TaskVector:
+    """What `SampledTasks` is made of, but for commands and states."""
 
     def __init__(
         self,
@@ -137,10 +111,141 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
             self._pool.close(0.0)
             raise
         self._n, self._live = n, list(range(n))
-        self._posted = None
-        self._arrived = deque()
+        self._posted: list[int] | None = None  # the slots of a step that was begun and not yet waited for
+        self._arrived: deque[list[Any] | TreadleError] = deque()  # of steps that other calls had to finish first
         self._unsure = False  # was a request interrupted, so that the slots know more than the books?
         self._began = monotonic()
+
+    # -- stepping ----------------------------------------------------------------------------------------------------
+
+    @one_at_a_time
+    def step(self, actions: Sequence[Any]) -> list[RLStepResult]:
+        """Step every unpaused slot.
+
+        Args:
+            actions: one for each, passed on as it is. With auto_resample_when_done=False, None for a slot whose task
+                is done.
+
+        Returns:
+            one result a slot; see the class. Observations are the caller's to keep. A slot that waits for the others
+            shows its terminal observation again, with reward 0.0, done and info["held"]; on the step where the last
+            one is done all move on, and their results show the next tasks' first observations.
+
+        Raises:
+            UsageError: the number is wrong, or a slot cannot be stepped: its sampler is exhausted, its task done, or
+                it moved on in a step that failed. Nothing was sent.
+            TaskRaised (of the original's type as well), WorkerDied (an EOFError), WorkerTimeout (a TimeoutError): the
+                others' results are in `partial`, None for those without. A slot that raised, or was late, takes
+                `next_task_at` or `reset_all`; after a death there is nothing but close, unless on_failure says so.
+        """
+        self._begin("step")
+        return self._advance(self._live, self._one_each(actions))
+
+    @one_at_a_time
+    def step_at(self, sampler_index: int, action: Any) -> list[RLStepResult]:
+        """Step one slot; returns a list of its result."""
+        self._begin("step_at")
+        slot = self._slot(sampler_index)
+        if action is None and self._results.states[slot] is Slot.HELD:
+            raise UsageError(f"slot {slot}: its task is done and waits for the others. Nothing was sent")
+        return self._advance([slot], [action])
+
+    @one_at_a_time
+    def async_step(self, actions: Sequence[Any]) -> None:
+        """Begin a `step`; `wait_step` returns its results. What can be checked is checked now."""
+        self._begin("async_step")
+        self._run(self._lockstep.post_step, self._row_of(self._live, self._one_each(actions)))
+        self._posted = list(self._live)
+
+    @one_at_a_time
+    def wait_step(self) -> list[RLStepResult]:
+        """The results of the earliest `async_step` that was not waited for. Raises UsageError when there is none."""
+        self._check_open("wait_step")
+        if not self._arrived and self._posted is None:
+            raise UsageError("wait_step() without an async_step() before it")
+        if not self._arrived:
+            return self._wait()
+        result = self._arrived.popleft()
+        if isinstance(result, TreadleError):
+            raise result
+        return result
+
+    def _wait(self) -> list[RLStepResult]:
+        assert self._posted is not None
+        slots = self._posted
+        try:
+            batch = self._lockstep.wait()
+        except WorkerError as error:
+            self._posted = None
+            self._keep_partial(error, slots)
+            raise
+        except TreadleError:
+            self._posted = None
+            raise
+        self._posted = None
+        return self._stepped(batch, slots)
+
+    def _one_each(self, actions: Sequence[Any]) -> list[Any]:
+        actions = listed("step", actions, "actions")
+        if len(actions) != len(self._live):
+            raise UsageError(f"{len(actions)} actions for {len(self._live)} unpaused slots. Nothing was sent")
+        return actions
+
+    def _advance(self, slots: list[int], actions: list[Any]) -> list[RLStepResult]:
+        """Step these slots, each with its action."""
+        row = self._row_of(slots, actions)
+        try:
+            batch = self._run(self._lockstep.step, row)
+        except WorkerError as error:
+            self._keep_partial(error, slots)
+            raise
+        return self._stepped(batch, slots)
+
+    def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
+        """What every slot is sent. Raises UsageError, with nothing sent, for slots that cannot be stepped."""
+        books, stale = self._results, self._lockstep.stale
+        books.lost |= stale
+        if len(actions) == self._n and not books.special and not books.lost:
+            return actions
+        row: list[Any] = [Code.IDLE] * self._n
+        for slot, action in zip(slots, actions):
+            if slot in books.lost:
+                raise UsageError(
+                    f"slot {slot} moved on in a step that failed, or came too late, and nobody saw its result: "
+                    "next_task_at or reset_all brings it back. Nothing was sent"
+                )
+            state = books.states[slot]
+            if state is Slot.EMPTY:
+                raise UsageError(f"{books.why_empty(slot)}. Nothing was sent")
+            if state is Slot.HELD and action is not None:
+                raise UsageError(f"slot {slot}: its task is done: give None for it. Nothing was sent")
+            row[slot] = Code.HELD if state is Slot.HELD else action
+        if stale:  # of slots that are not stepped: the pool steps all or none
+            others = sorted(stale)
+            books.of_stay(self._run(self._lockstep.reset, None, [Stay()] * len(others), others), others)
+        return row
+
+    def _stepped(self, batch: Batch, slots: list[int]) -> list[RLStepResult]:
+        results: list[Any] = self._results.of_step(batch, slots)
+        states = self._results.states
+        if self._resample or any(states[slot] is not Slot.HELD for slot in self._live):
+            return results
+        return self._all_move_on(dict(zip(slots, results)))
+
+    def _all_move_on(self, results: dict[int, RLStepResult]) -> list[RLStepResult]:
+        """The last task that the others waited for is done: all slots that are not paused take their next one."""
+        terminal = dict(self._results.terminal)
+        try:
+            firsts = self._observe(dict.fromkeys(self._live, NextTask()))
+        except WorkerError as error:
+            firsts = error.partial if error.partial is not None else [None] * len(self._live)
+            error.partial = list(_moved(results, dict(zip(self._live, firsts)), terminal).values())
+            raise
+        return list(_moved(results, dict(zip(self._live, firsts)), terminal).values())
+
+    def _keep_partial(self, error: WorkerError, slots: list[int]) -> None:
+        if isinstance(error.partial, Batch):
+            error.partial = self._results.of_step(error.partial, slots, self._lockstep.stale)
 
     # -- about it ----------------------------------------------------------------------------------------------------
 
@@ -239,31 +344,6 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 
-    @one_at_a_time
-    def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
-        """Pictures of all unpaused slots' tasks.
-
-        Args:
-            mode: "rgb_array": one tiled image, see `treadle.vector.tiling.tile`; "raw_rgb_list": a list of images;
-                "human": the tiled image in a window (None is returned; needs OpenCV).
-            args, kwargs: for every task's `render`, whose `mode` is "rgb" unless `kwargs` say otherwise.
-
-        Raises:
-            NotSupported (a NotImplementedError): any other mode.
-        """
-        if mode not in ("human", "rgb_array", "raw_rgb_list"):
-            raise NotSupported(f"render mode must be 'human', 'rgb_array' or 'raw_rgb_list', got {mode!r}")
-        pictures = self.command("render", [(args, kwargs)] * len(self._live))
-        if mode == "raw_rgb_list":
-            return pictures
-        image = tile(pictures)
-        if mode == "rgb_array":
-            return image
-        show(image)
-        return None
-
-    # -- the end -----------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Close all samplers and end all workers, within `close_timeout` + 1 s. Twice is once."""
         self._posted = None
@@ -296,6 +376,16 @@ class SampledTasks(SampledSteps, SampledCommands, SampledSnapshots):
                 if isinstance(status, Status):
                     self._results.correct(slot, status)
             self._unsure = False
+
+    def _each(self, name: str, given: Any, what: str) -> Sequence[Any]:
+        """One value for every unpaused slot; a string, or None, is for all."""
+        n = len(self._live)
+        if given is None or isinstance(given, str):
+            return [given] * n
+        values = listed(name, given, what)
+        if len(values) != n:
+            raise UsageError(f"{name}: {len(values)} {what} for {n} unpaused slots. Nothing was sent")
+        return values
 
     def _slot(self, index: int) -> int:
         try:
@@ -342,6 +432,20 @@ def _unequal(slot: int, space: Any, first: Any) -> str:
     )
 
 
+def _moved(
+    results: dict[int, RLStepResult], firsts: dict[int, Any], terminal: dict[int, Any]
+) -> dict[int, RLStepResult]:
+    """Results of the step where all moved on: the next tasks' first observations in place of the terminal ones."""
+    out = {}
+    for slot, result in results.items():
+        if slot not in firsts:
+            out[slot] = result
+            continue
+        info = {**(result.info or {}), "final_observation": terminal.get(slot)}
+        out[slot] = result._replace(observation=firsts[slot], info=info)
+    return out
+
+
 def _start(factories: list[Callable[[], TaskSlot]], **options: Any) -> Pool:
     try:
         return Pool(factories, **options)
@@ -353,4 +457,4 @@ def _start(factories: list[Callable[[], TaskSlot]], **options: Any) -> Pool:
         raise start_error(error) from error.__cause__
 
 
-__all__ = ["SampledTasks", "TaskVectorStats"]
+__all__ = ["TaskVector", "TaskVectorStats"]

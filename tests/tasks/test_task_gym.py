@@ -10,8 +10,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from treadle.errors import UsageError
-from treadle.task.core import METRICS_KEY
-from treadle.task.gym import GymObservation, GymTaskSampler, TaskEnv
+from treadle.tasks.core import METRICS_KEY
+from treadle.tasks.gym import GymObservation, GymTaskSampler, TaskEnv
 
 
 def test_episodes_as_tasks_are_the_same_episodes() -> None:

@@ -5,12 +5,16 @@ The strings are known here and nowhere else: `command` and `command_at` turn the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from treadle.errors import UsageError
-from treadle.vector.sampled_refusals import NotSupported, listed
-from treadle.vector.task_orders import Ask, NextTask, ResetSampler
+from treadle.tasks.orders import Ask, NextTask, ResetSampler
+from treadle.tasks.refusals import NotSupported
+from treadle.tasks.tiling import show, tile
+from treadle.tasks.vector import TaskVector
 from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
@@ -58,25 +62,9 @@ def checked(command: str) -> str:
     return command
 
 
-class SampledCommands:
+class SampledCommands(TaskVector):
     """The part of `SampledTasks` that the module tells of. Every method raises TaskRaised (of the original's type as
     well) for what a task raises, with the other slots' results in `.partial`; nothing dies of it."""
-
-    _live: list[int]
-
-    if TYPE_CHECKING:  # what `SampledTasks` brings
-
-        def _slot(self, index: int) -> int: ...
-        def _begin(self, name: str) -> None: ...
-        def _ask(self, orders: dict[int, Order], *, task: bool = True) -> list[Any]: ...
-        def _observe(self, orders: dict[int, Any]) -> list[Any]: ...
-        def _advance(self, slots: list[int], actions: list[Any]) -> list[Any]: ...
-        def _seed(self, seeds: dict[int, Any]) -> None: ...
-
-        @property
-        def num_unpaused_tasks(self) -> int: ...
-
-    # -- calls and attributes ----------------------------------------------------------------------------------------
 
     @one_at_a_time
     def call(self, function_names: str | list[str], function_args_list: list[Any] | None = None) -> list[Any]:
@@ -168,15 +156,30 @@ class SampledCommands:
             return self._ask({slot: CALLS[command](given) for slot, given in data.items()}, task=on_task)
         return [DONE] * len(data)
 
-    def _each(self, name: str, given: Any, what: str) -> Sequence[Any]:
-        """One value for every unpaused slot; a string, or None, is for all."""
-        n = len(self._live)
-        if given is None or isinstance(given, str):
-            return [given] * n
-        values = listed(name, given, what)
-        if len(values) != n:
-            raise UsageError(f"{name}: {len(values)} {what} for {n} unpaused slots. Nothing was sent")
-        return values
+    @one_at_a_time
+    def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
+        """Pictures of all unpaused slots' tasks.
+
+        Args:
+            mode: "rgb_array": one tiled image, see `treadle.tasks.tiling.tile`; "raw_rgb_list": a list of images;
+                "human": the tiled image in a window (None is returned; needs OpenCV).
+            args, kwargs: for every task's `render`, whose `mode` is "rgb" unless `kwargs` say otherwise.
+
+        Raises:
+            NotSupported (a NotImplementedError): any other mode.
+        """
+        if mode not in ("human", "rgb_array", "raw_rgb_list"):
+            raise NotSupported(f"render mode must be 'human', 'rgb_array' or 'raw_rgb_list', got {mode!r}")
+        pictures = self.command("render", [(args, kwargs)] * len(self._live))
+        if mode == "raw_rgb_list":
+            return pictures
+        image = tile(pictures)
+        if mode == "rgb_array":
+            return image
+        show(image)
+        return None
+
+    # -- the end -----------------------------------------------------------------------------------------------------
 
 
 __all__ = ["COMMANDS", "SampledCommands"]

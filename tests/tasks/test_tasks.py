@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from treadle.errors import UsageError
-from treadle.task.core import RLStepResult, Task, ends_of
-from treadle.task.sensors import Sensor, SensorSuite
+from treadle.tasks.core import RLStepResult, Task, ends_of
+from treadle.tasks.sensors import Sensor, SensorSuite
 
 
 class Position(Sensor[list[int]]):

@@ -18,7 +18,7 @@ import pytest
 from small_tasks import CountSampler, CountTask, Lengths, samplers, vector
 
 from conftest import require
-from treadle.task.core import METRICS_KEY, RLStepResult
+from treadle.tasks.core import METRICS_KEY, RLStepResult
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package

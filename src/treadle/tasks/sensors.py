@@ -14,7 +14,7 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
-    from treadle.task.core import Task
+    from treadle.tasks.core import Task
 
     SubTaskType = WithDefault("SubTaskType", default=Any)
 else:

@@ -26,8 +26,8 @@ from small_tasks import (
 
 from treadle.errors import BrokenPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.pool import failure
-from treadle.task.core import METRICS_KEY
-from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
+from treadle.tasks.core import METRICS_KEY
+from treadle.tasks.vectors import SingleProcessVectorSampledTasks, VectorSampledTasks
 
 # -- bad input -------------------------------------------------------------------------------------------------------
 
@@ -527,7 +527,7 @@ def test_samplers_are_closed(tmp_path: Path) -> None:
 def test_gymnasium_ids_of_the_caller_are_known_in_workers() -> None:
     gym.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv")
     try:
-        from treadle.task.gym import GymTaskSampler
+        from treadle.tasks.gym import GymTaskSampler
 
         with VectorSampledTasks(GymTaskSampler, [{"env": "Mine-v0"}] * 2, should_log=False, max_processes=1) as vec:
             assert vec.step([0, 1])[0].observation["observation"].shape == (4,)

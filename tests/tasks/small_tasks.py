@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from treadle.task.core import RLStepResult, Task, TaskSampler
-from treadle.task.sensors import Sensor
-from treadle.vector.sampled import SingleProcessVectorSampledTasks, VectorSampledTasks
-from treadle.vector.sampled_tasks import SampledTasks
+from treadle.tasks.core import RLStepResult, Task, TaskSampler
+from treadle.tasks.sensors import Sensor
+from treadle.tasks.vectors import SampledTasks, SingleProcessVectorSampledTasks, VectorSampledTasks
 
 RAISE, DIE, SLOW, LOCK, EXIT = 90, 91, 92, 93, 94  # actions that do harm
 OWN_WORDS = {"aborted": 1, "dropped": 2, "restarted": 3, "terminated": 4, "truncated": True, "held": 5} | {

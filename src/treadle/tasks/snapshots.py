@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import StateError, UsageError, WorkerError
 from treadle.pool import standing
 from treadle.states import snapshot_file
+from treadle.tasks.orders import Ask
+from treadle.tasks.results import SlotBooks
+from treadle.tasks.state import TaskState
+from treadle.tasks.vector import TaskVector
 from treadle.vector.orders import states_by_slot
-from treadle.vector.sampled_results import Results, SlotBooks
-from treadle.vector.task_orders import Ask
-from treadle.vector.task_state import TaskState
 from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
-    from treadle.pool.slotwise import Order, SlotwiseLockstep
+    pass
 
 FORMAT = "treadle task vector snapshot 1"
 
@@ -35,21 +36,8 @@ class SampledState:
     books: SlotBooks
 
 
-class SampledSnapshots:
+class SampledSnapshots(TaskVector):
     """The part of `SampledTasks` that keeps states."""
-
-    _n: int
-    _live: list[int]
-    _results: Results
-    _lockstep: SlotwiseLockstep
-    _arrived: Any
-    observation_space: Any
-
-    if TYPE_CHECKING:  # what `SampledTasks` brings
-
-        def _begin(self, name: str) -> None: ...
-        def _run(self, request: Callable[..., Any], *args: Any) -> Any: ...
-        def _ask(self, orders: dict[int, Order], *, task: bool = True) -> list[Any]: ...
 
     @one_at_a_time
     def get_states(self) -> tuple[SampledState, ...]:
