@@ -1,7 +1,7 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
 `step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
-hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
+hands out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
 which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
@@ -54,7 +54,7 @@ class Lockstep:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
         self.pool, self.calls, self.slots = pool, pool.calls, range(pool.n)
         self.parts: Parts | None = None
-        self.memory, self._leases = memory, memory.buffers
+        self.memory, self._buffers = memory, memory.buffers
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
@@ -103,7 +103,7 @@ class Lockstep:
         members = pool.in_slot_order()
         lanes: list[Any] = [m for m in members if not m.inline]  # each has a line
         own = next((m.server for m in members if m.inline), None)
-        take_block, batches = self._leases.take, self._batches
+        take_block, batches = self._buffers.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self._recovery is None else self._recovery.finals
         ring = pool.memory.pool_bell.acquire
@@ -289,7 +289,7 @@ class Lockstep:
             for i, slot in enumerate(chosen)
             if slot in sent
         }
-        block = self._leases.take()
+        block = self._buffers.take()
         self._batches.carry_over(block, set(orders))
         flight = self._new_flight(Op.RESET, block, chosen)
         if self._recovery is not None:
@@ -316,7 +316,7 @@ class Lockstep:
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> Flight:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
-        flight = self._new_flight(Op.STEP, self._leases.take(), self.slots)
+        flight = self._new_flight(Op.STEP, self._buffers.take(), self.slots)
         orders = self._step_orders(mailed)
         if self._recovery is not None:
             orders = self._recovery.step_orders(flight, orders)

@@ -37,7 +37,7 @@ class Part(Lockstep):
 
     Attributes:
         rows: its slots, as an index.
-        leases: of its rows.
+        buffers: of its rows.
     """
 
     def __init__(self, whole: Lockstep, parts: Parts, slots: range) -> None:
@@ -47,9 +47,9 @@ class Part(Lockstep):
         self._whole, self._parts = whole, parts
         self.observations, self.actions = whole.observations, whole.actions
         self.memory = memory
-        self.leases = PartBuffers(memory.buffers, self.rows)
-        self._leases = self.leases  # type: ignore[assignment]  # the same methods
-        self._batches = whole._batches.part(slots, self.leases)
+        self.buffers = PartBuffers(memory.buffers, self.rows)
+        self._buffers = self.buffers  # type: ignore[assignment]  # the same methods
+        self._batches = whole._batches.part(slots, self.buffers)
         self._recovery, self._stale = whole._recovery, whole._stale
         arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
@@ -154,9 +154,9 @@ class Parts:
         lockstep = self._lockstep
         array, blocks = lockstep.memory.array, lockstep.memory.fields.blocks
         for part in self.parts:
-            part.leases.give_back()
+            part.buffers.give_back()
         numbers = {part._batches.block for part in self.parts}
-        number = numbers.pop() if len(numbers) == 1 else lockstep._leases.take()
+        number = numbers.pop() if len(numbers) == 1 else lockstep._buffers.take()
         target = blocks[number]
         for part in self.parts:
             if part._batches.block == number:

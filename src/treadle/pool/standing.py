@@ -72,7 +72,7 @@ def put(lockstep: Lockstep, standing: Standing) -> None:
         began[slot] = _now(lockstep, member, slot) - standing.steps[slot]
     batches._last_loose = dict(standing.loose)
     if standing.observations is not None:
-        number = lockstep._leases.take()
+        number = lockstep._buffers.take()
         block = fields.blocks[number]
         for field, array in zip(block.observations, standing.observations, strict=True):
             if field is not None and array is not None:
