@@ -31,8 +31,9 @@ from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.collect import Collection
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.sample.rollout_slot import SKIPPED, Globals, RolloutRecipe, Shares
+from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
+from treadle.sample.slot import Globals
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
