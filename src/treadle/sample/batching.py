@@ -225,8 +225,8 @@ def best(
     """The size and patience with which most steps are made, of those given or of a few.
 
     Of those that do as well (`LEVEL`) the one that asks least often, as each batch costs more than the model knows (who
-    waits is woken, and takes a core from the workers); but one that waits for the slowest of the slots, or for ever, only
-    where no other does as well.
+    waits is woken, and takes a core from the workers); but one that waits for the slowest of the slots, or for ever,
+    only where no other does as well.
     """
     most = slots if most is None else min(most, slots)
     rates: dict[Choice, float] = {}
