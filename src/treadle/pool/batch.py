@@ -67,18 +67,18 @@ class Batches:
         self,
         arena: Arena,
         fields: RowFields,
-        leases: BatchBuffers | PartBuffers,
+        buffers: BatchBuffers | PartBuffers,
         observations: Layout,
         slots: range,
         *,
         remember: bool = False,
     ) -> None:
-        self._arena, self._fields, self._leases, self.observations = arena, fields, leases, observations
+        self._arena, self._fields, self._buffers, self.observations = arena, fields, buffers, observations
         self.slots, self._rows = slots, slice(slots.start, slots.stop, slots.step)
         self.block = -1
         self._last: list[np.ndarray] = []  # holding it keeps its block from being written
         self._remember = remember
-        self.hand_out = self._hand_out_and_keep if remember else leases.hand_out
+        self.hand_out = self._hand_out_and_keep if remember else buffers.hand_out
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
         self._final_views: dict[int, list[np.ndarray | None]] = {}
@@ -124,7 +124,7 @@ class Batches:
         for slot in self.slots if self.observations.loose else ():
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         if copy or self._lost:
-            arrays = self._leases.peek(block)
+            arrays = self._buffers.peek(block)
             if copy:
                 arrays = [array.copy() for array in arrays]
             for slot in self._lost:
@@ -154,9 +154,9 @@ class Batches:
             self._last_loose.update(part._last_loose)
         self.hand_out(block)
 
-    def part(self, slots: range, leases: PartBuffers) -> Batches:
+    def part(self, slots: range, buffers: PartBuffers) -> Batches:
         """Batches of some of the slots, that go on from the last one."""
-        part = Batches(self._arena, self._fields, leases, self.observations, slots, remember=self._remember)
+        part = Batches(self._arena, self._fields, buffers, self.observations, slots, remember=self._remember)
         part.block, part._lost = self.block, self._lost.intersection(slots)
         part._last_loose = {slot: values for slot, values in self._last_loose.items() if slot in slots}
         part._last = [array[part._rows] for array in self._last]
@@ -222,8 +222,8 @@ class Batches:
             self._arena.array(field)[slot] = self._last[i][row] if self._last else 0
 
     def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
-        self._last = arrays = self._leases.hand_out(block)
-        self._leases.spared = block
+        self._last = arrays = self._buffers.hand_out(block)
+        self._buffers.spared = block
         return arrays
 
     def carry_over(self, block: int, chosen: set[int]) -> None:

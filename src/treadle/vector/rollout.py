@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import UsageError
 from treadle.pool.batch import Batch
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import joined
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.parts import Part, parts_of
@@ -195,7 +195,7 @@ class Filling:
         lockstep, last = self._lockstep, rollouts.last_actions()
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
-        by_the_books = self._vector._pool.policy is not Policy.RAISE
+        by_the_books = self._vector._pool.policy is not RestartPolicy.RAISE
         seen, aim, first = self._noted(self._seen), rollouts.aim, strip.first
         for t in range(steps):
             actions = act(seen)
@@ -312,7 +312,7 @@ class GroupFilling(Filling):
                         seen[k] = self._arrived(group, said[-1], t - 1, steps)
                     if t < steps:
                         actions = policy(seen[k])
-                        part.leases.aimed, part.mailed = aim + t, None
+                        part.buffers.aimed, part.mailed = aim + t, None
                         group.post(actions)
                         self._keep_actions(t, part.rows, last, part.mailed or {})
                 if t:
@@ -320,7 +320,7 @@ class GroupFilling(Filling):
                     said.clear()
         finally:
             for part in parts:
-                part.leases.aimed = None
+                part.buffers.aimed = None
         self._terminal = dict(sorted(self._terminal.items()))
 
     def _arrived(self, group: GroupSteps, batch: Batch, t: int, steps: int) -> Any:
@@ -329,14 +329,14 @@ class GroupFilling(Filling):
         seen, _, terminated, truncated, _ = group.five(batch._replace(infos={}, finals={}, news={}))
         for slot, (observation, _) in batch.finals.items():
             self._terminal[t, slot] = observation
-        if vector._pool.policy is not Policy.RAISE:
+        if vector._pool.policy is not RestartPolicy.RAISE:
             self._strip.valid[t, part.rows] = part.valid
         if self._held and t + 1 < steps and (over := terminated | truncated).any():
             rows = np.flatnonzero(over).tolist()
             slots = [part.slots[row] for row in rows]
             for row, slot in zip(rows, slots, strict=True):
                 self._terminal[t, slot] = self._row_of(seen, row)
-            part.leases.aimed = None
+            part.buffers.aimed = None
             vector._resets[slots] += 1
             fresh = group.five(part.reset(slots=slots))[0]
             for array, leaf in zip(self._strip.observations, self._lockstep.observations.flatten(fresh)):
