@@ -1,4 +1,4 @@
-"""Treadle's entries: what users hold, `treadle.make_vec`, with everything on (checks, infos, leases)."""
+"""Treadle's entries: what users hold, `treadle.make_vec`, with everything on (checks, infos, lent batches)."""
 
 from collections.abc import Callable
 from dataclasses import replace

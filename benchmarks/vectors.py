@@ -4,7 +4,7 @@ Four kinds of tables, each with the limit and its peers in the same run, contest
 
 - partial: whichever envs are ready first, under exponential step times, envs that compute and envs that wait;
 - rollouts: images stored in blocks of 64 steps;
-- safe: batches that are the caller's to keep, as leases, against views and against copies;
+- safe: batches that are the caller's to keep, lent, against views and against copies;
 - owned: workers that own Gymnasium's NumPy CartPole, against that env alone in each of as many processes.
 
 Treadle's vectors are made with their defaults but for what a contestant's name says; like their peers they reset in the
@@ -152,8 +152,8 @@ def tables() -> list[Table]:
     safe = (
         Limit(),
         Treadle("views (copy=False)", copy=False),
-        Treadle("leases (copy=True)"),
-        Treadle("leases, four held", keep=held),
+        Treadle("lent (copy=True)"),
+        Treadle("lent, four held", keep=held),
         Treadle("fresh copies", copy=False, keep=copied),
     )
     found.append(Table("safe images-32", images, safe))

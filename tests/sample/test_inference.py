@@ -286,7 +286,7 @@ def test_a_death_costs_time_and_nothing_else(tmp_path: Path, caplog: pytest.LogC
     path.write_text(str(seed_of(17)))
     assert made(Fatal, Remembering(), env_kwargs=env_kwargs, num_envs=8, workers=2) == whole
     assert not path.exists()
-    assert "episode 17" in caplog.text
+    assert "in step 2 of episode 17" in caplog.text
 
 
 def test_an_episode_that_kills_its_workers_ends_the_run_and_is_named(tmp_path: Path) -> None:
@@ -414,3 +414,36 @@ def test_a_dataset_is_the_same_and_goes_on_after_it_was_stopped(tmp_path: Path, 
         treadle.collect_dataset(
             Walk, Plain(), out=tmp_path / "some", episodes=30, resume=True, seed=2, inference="worker"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "batching",
+    [{}, {"batch_size": 16}, {"batch_size": 1, "patience": 0.0}, {"batch_size": 16, "patience": 0.0}, {"pad_to": 16}],
+    ids=str,
+)
+def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any]) -> None:
+    from treadle.program.gym_env import EnvRecipe
+    from treadle.sample.asking import Asking
+    from treadle.sample.caller import collection
+    from treadle.sample.rollout_slot import RolloutRecipe
+    from treadle.sample.schedule import Schedule
+    from treadle.sample.skipping import Skipping
+
+    whole = made(Walk, Remembering(), episodes=400, num_envs=1, workers=1)
+    asking = Asking(Remembering(), 16, **batching)
+    recipe = RolloutRecipe(EnvRecipe(Walk), asking=asking)
+    found, killed = [], 0
+    numbers = np.random.default_rng(0)
+    patient = Skipping.of("stop", None, 100)
+    with collection(recipe, Schedule(400), root=5, workers=2, skipping=patient) as run:
+        for count, (_, _, episode) in enumerate(run):
+            found.append(key(episode))
+            if count % 20 == 7:
+                member = run.pool.members[int(numbers.integers(2))]
+                if member.pid:
+                    os.kill(member.pid, [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT][killed % 3])
+                    killed += 1
+        restarts = run.tally.restarts
+    assert sorted(found) == whole
+    assert restarts > 5

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.summary import time_shares
 from treadle.sample import rollout_slot
-from treadle.sample.rollout_slot import Globals, RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+from treadle.sample.rollout_slot import RolloutOrder, RolloutRecipe, RolloutSlot, Shares
+from treadle.sample.slot import Globals
 
 
 class Clock:

@@ -129,10 +129,12 @@ class EvalOptions(PlayOptions):
 
     against: str | None
     episodes: int
+    success_key: str | None
 
     def arguments(self) -> dict[str, Any]:
         """See `PlayOptions.arguments`. Without the policies."""
-        return super().arguments() | {"episodes": _at_least_one("--episodes", self.episodes)}
+        own = {"episodes": _at_least_one("--episodes", self.episodes), "success_key": self.success_key}
+        return super().arguments() | own
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Batches:
         and not valid.
 
         `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
-        Where a slot raised they are copies, too: rewards and flags of a rollout's step are not leased on their own.
+        Where a slot raised they are copies, too: rewards and flags of a rollout's step are not lent on their own.
         """
         self.block = block
         self._lost = {slot for slot in lost if slot in self.slots}

@@ -1,7 +1,7 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
 `step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
-hands out a lease. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
+hands out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
 which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 

@@ -25,7 +25,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -216,6 +216,33 @@ def _parameters(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
 
 
+class Asker(NamedTuple):
+    """How a policy is asked with a batch.
+
+    Attributes:
+        ask: called with the batch and what the policy may draw from (a generator, or one a row); returns its answer.
+        draws: does it draw from that?
+        pairs: may the answer be (actions, infos)?
+    """
+
+    ask: Callable[[Any, Any], Any]
+    draws: bool = False
+    pairs: bool = False
+
+
+def asker_of(policy: Any) -> Asker | None:
+    """How a policy is asked with batches, whoever asks it; None: it cannot be."""
+    if callable(getattr(policy, "predict", None)):
+        return Asker(lambda batch, rng: policy.predict(batch, deterministic=False)[0])
+    if callable(getattr(policy, "get_actions", None)):
+        return Asker(lambda batch, rng: policy.get_actions(batch), pairs=True)
+    if not callable(policy):
+        return None
+    if "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or []):
+        return Asker(lambda batch, rng: policy(batch, rng=rng), draws=True)
+    return Asker(lambda batch, rng: policy(batch))
+
+
 class RandomActor(Actor):
     """Uniform over the action space (as the space's own `sample` defines it), drawn in blocks from the row's stream."""
 
@@ -297,31 +324,25 @@ class PolicyActor(Actor):
         ]
         self._write = actions.batch_writer(self._arrays, rows, cast=True)
         self._read = actions.batch_reader(self._arrays, 0, rows)
-        self._ask = self._asker(policy)
+        has = {name for name in ("predict", "get_actions", "get_action") if callable(getattr(policy, name, None))}
+        self._asker = None if has == {"get_action"} else asker_of(policy)
+        if self._asker is None and not has:
+            raise UsageError(
+                f"a policy is callable or has predict, get_actions or get_action; got {type(policy).__name__}"
+            )
         # a row that has no episode yet has one as well: a policy may draw from all of its rows
         self._rngs = [np.random.Generator(np.random.PCG64(0)) for _ in range(rows)]
         self._reset = getattr(policy, "reset", None)
         self._takes = _parameters(self._reset) if callable(self._reset) else []
         self._last: list[Any] = [None] * rows
 
-    def _asker(self, policy: Any) -> Callable[[Any, int], tuple[Any, Any]]:
-        if callable(getattr(policy, "predict", None)):
-            return lambda batch, count: (policy.predict(batch, deterministic=False)[0], None)
-        if callable(getattr(policy, "get_actions", None)):
-            return lambda batch, count: _pair(policy.get_actions(batch))
-        if callable(getattr(policy, "get_action", None)):
-            return self._ask_each
-        if not callable(policy):
-            raise UsageError(
-                f"a policy is callable or has predict, get_actions or get_action; got {type(policy).__name__}"
-            )
-        if "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or []):
-            if self._rows == 1:
-                return lambda batch, count: (policy(batch, rng=self._rngs[0]), None)
-            return lambda batch, count: (policy(batch, rng=self._rngs), None)
-        return lambda batch, count: (policy(batch), None)
+    def _ask(self, batch: Any) -> tuple[Any, Any]:
+        if self._asker is None:
+            return self._ask_each()
+        answer = self._asker.ask(batch, self._rngs[0] if self._rows == 1 else self._rngs)
+        return _pair(answer) if self._asker.pairs else (answer, None)
 
-    def _ask_each(self, batch: Any, count: int) -> tuple[Any, Any]:
+    def _ask_each(self) -> tuple[Any, Any]:
         answers = [self._policy.get_action(observation) for observation in self._last]
         pairs = [answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {}) for answer in answers]
         return [action for action, _ in pairs], [info for _, info in pairs]
@@ -336,7 +357,7 @@ class PolicyActor(Actor):
         some = next(o for o in observations if o is not None)
         self._last = [some if o is None else o for o in observations]
         batch = self._stack(self._last)
-        actions, infos = self._ask(batch, self._rows)
+        actions, infos = self._ask(batch)
         try:
             mailed = self._write(actions)
         except Mismatch as error:

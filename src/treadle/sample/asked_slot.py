@@ -17,7 +17,8 @@ from treadle.errors import UsageError
 from treadle.program.base import Description
 from treadle.program.gym_env import close_env
 from treadle.program.step import StepResult
-from treadle.sample.rollout_slot import Globals, RolloutRecipe, RolloutSlot
+from treadle.sample.rollout_slot import RolloutRecipe, RolloutSlot
+from treadle.sample.slot import Globals
 
 RESULTS = "results"  # the key of an info under which results travel
 LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators

@@ -27,7 +27,7 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadAction, UsageError
-from treadle.program.policies import _parameters
+from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
 
 MULTIPLE = (
@@ -262,23 +262,18 @@ def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any
     stateful = callable(getattr(policy, "initial_state", None))
     if not stateful and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):
         return partial(_drawn, policy), True  # of Stable-Baselines3
-    if not stateful and callable(getattr(policy, "predict", None)):
-        return lambda batch, rngs, state: policy.predict(batch, deterministic=False)[0], False
-    if not stateful and callable(getattr(policy, "get_actions", None)):
-        return lambda batch, rngs, state: policy.get_actions(batch), False
+    asker = asker_of(policy)
+    if asker is not None and not stateful:
+        return lambda batch, rngs, state: asker.ask(batch, rngs), asker.draws
     if not callable(policy):
         raise UsageError(
             f"a policy that is asked in the caller is callable on batches, or has get_actions or predict; {name} is a "
             f"{type(policy).__name__}"
         )
     draws = "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or [])
-    if stateful and draws:
-        return lambda batch, rngs, state: policy(batch, state, rng=rngs), True
-    if stateful:
-        return lambda batch, rngs, state: policy(batch, state), False
     if draws:
-        return lambda batch, rngs, state: policy(batch, rng=rngs), True
-    return lambda batch, rngs, state: policy(batch), False
+        return lambda batch, rngs, state: policy(batch, state, rng=rngs), True
+    return lambda batch, rngs, state: policy(batch, state), False
 
 
 def _drawn(policy: Any, batch: Any, rngs: list[Any], state: Any) -> Any:

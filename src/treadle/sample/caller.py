@@ -31,8 +31,9 @@ from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.collect import Collection
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.sample.rollout_slot import SKIPPED, Globals, RolloutRecipe, Shares
+from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
+from treadle.sample.slot import Globals
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
@@ -302,6 +303,10 @@ class CallerCollection(Collection):
     def _blame(self, member: Worker, error: WorkerError) -> bool:
         slot = error.where.slot
         index = self._playing.get(slot) if slot is not None else None
+        # the pool counts a slot's episodes; ours have the run's indices
+        seed = None if index is None else seeding.episode_env_seed(self._root, index)
+        step = int(self._steps[slot]) + 1 if index is not None and error.where.phase == "step" else None
+        error.where = dataclasses.replace(error.where, episode=index, seed=seed, step=step)
         mine = self._dealt[member.index]
         playing = [index] if index is not None else list(mine)
         first = member.index in self._fresh and len(playing) == 1 and len(mine) == 1

@@ -37,7 +37,6 @@ from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
-    Globals,
     Remark,
     ResetOptions,
     RolloutOrder,
@@ -47,6 +46,7 @@ from treadle.sample.rollout_slot import (
 )
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
+from treadle.sample.slot import Globals
 from treadle.sample.watch import Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]

@@ -13,9 +13,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from enum import Enum
 from time import perf_counter
 from typing import Any
 
@@ -27,29 +25,20 @@ from treadle.pool.arena import closed_by_others
 from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
 from treadle.pool.original import attributes_of
-from treadle.program.base import Description, Program
+from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
-from treadle.sample import cores
 from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
-from treadle.seeding import SeedStream
+from treadle.sample.slot import EpisodeSlot, Globals
 from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
-
-
-class Globals(Enum):
-    """What to do with the process's global random generators (random, numpy, torch) at an episode's start."""
-
-    SEED = "seed"  # the worker's own process: seed them, for envs and policies that use them
-    SWAP = "swap"  # the caller's own thread: the same, but the caller gets its own back
-    LEAVE = "leave"  # threads share them with everybody: hands off
 
 
 ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
@@ -152,21 +141,19 @@ class Shares:
         return self.step + self.policy + self.encode + self.reset
 
 
-class RolloutSlot(Program):
+class RolloutSlot(EpisodeSlot):
     def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED) -> None:
-        self._recipe, self._globals = recipe, globals
-        with seeding.keep_globals() if globals is Globals.SWAP else nullcontext():  # building may seed them, too
-            self._build(recipe, slot)
+        self._recipe, self._slot = recipe, slot
+        super().__init__(globals)
         self.shares = Shares()
-        self._root: int | None = None
         self._latest = 0  # the row whose episode was begun last
         self._playing: list[Any] = [None] * recipe.rows  # each row's episode, a coroutine
         self._now: list[Any] = [None] * recipe.rows  # the observation each row acts on; None: no episode
-        self._own = seeding.OwnGlobals() if globals is Globals.SWAP else None
         self._beat = 0  # how often all rows together were given their actions
         self._said: set[str] = set()  # kinds of remarks made
 
-    def _build(self, recipe: RolloutRecipe, slot: int) -> None:
+    def _build(self) -> None:
+        recipe = self._recipe
         _without_banner(recipe.env)
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         self._begun = [0] * recipe.rows  # episodes of each row's present environment
@@ -174,12 +161,10 @@ class RolloutSlot(Program):
         check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
-        self._sink = recipe.sink(slot, env.observation_space, env.action_space) if recipe.sink else None
+        self._sink = recipe.sink(self._slot, env.observation_space, env.action_space) if recipe.sink else None
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
-        if self._globals is Globals.SEED:
-            cores.take_one()
 
     def lend(self, lender: Lender) -> None:
         if self._sink is None:  # else episodes are not sent
@@ -190,16 +175,8 @@ class RolloutSlot(Program):
         env = self._envs[0]
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
-    def stream(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
-        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost)."""
-        playing = self._play(order, control)
-        try:
-            yield from playing if self._own is None else self._own.run(playing)
-        except BaseException:
-            self._clear()
-            raise
-
     def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost)."""
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         playing, now, todo = self._playing, self._now, deque(order.indices)
         rows = range(self._recipe.rows)
@@ -294,7 +271,6 @@ class RolloutSlot(Program):
             yield ready
 
     def _clear(self) -> None:
-        """What is being played is given up."""
         self._playing[:] = self._now[:] = [None] * self._recipe.rows
 
     def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
@@ -331,9 +307,7 @@ class RolloutSlot(Program):
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
         start = perf_counter()
-        if root != self._root:
-            self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
-        seed, policy_seed = self._env_seeds(index), self._policy_seeds(index)
+        seed, policy_seed = self._seeds(root, index)
         buffer = self._buffers[row]
         buffer.index, buffer.seed, buffer.length = index, seed, 0
         self._latest = row

@@ -16,7 +16,7 @@ from treadle.progress import Standing
 WINDOW = 8192  # how far a run may be ahead of its first unfinished episode
 STEPS_IN_ORDER, MOST_IN_ORDER = 1600, 64
 AHEAD = 32  # episodes that a worker may have besides those that it plays, so that it goes on while the caller is busy
-SHARES_LEFT = 8  # that what is left is worth to each worker at any time
+SHARES_LEFT = 4  # that what is left is worth to each worker at any time
 
 
 class Schedule:

@@ -173,30 +173,30 @@ class RolloutFace:
 class Filling:
     """One rollout in the making."""
 
-    def __init__(self, vector: Any, strip: RolloutBuffer, rollouts: Rollouts, groups: int) -> None:
-        self._vector, self._strip, self._rollouts, self._groups = vector, strip, rollouts, groups
+    def __init__(self, vector: Any, buffer: RolloutBuffer, rollouts: Rollouts, groups: int) -> None:
+        self._vector, self._buffer, self._rollouts, self._groups = vector, buffer, rollouts, groups
         self._lockstep: Lockstep = vector._lockstep
         self._infos: list[Any] = []
-        self._actions: list[np.ndarray | None] = list(strip.actions)
+        self._actions: list[np.ndarray | None] = list(buffer.actions)
         self._loose_actions: list[Any] = []  # as given, where some of them have no fixed shape
         self._terminal: dict[tuple[int, int], Any] = {}
         self._loose = bool(self._lockstep.observations.loose)
         self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
         self._held = vector.autoreset_mode is AutoresetMode.DISABLED
-        self._seen = strip.seen
+        self._seen = buffer.seen
         if self._held and (over := np.array(self._lockstep.call(Ask.OVER))).any():
-            self._seen = self._reset(over, 0, strip.seen)
+            self._seen = self._reset(over, 0, buffer.seen)
         self._first_ids = self._lockstep.episodes - 1
 
     def fill(self, policy: Act | None, steps: int) -> None:
         """Take the steps."""
-        strip, rollouts, step = self._strip, self._rollouts, self._vector._step
+        buffer, rollouts, step = self._buffer, self._rollouts, self._vector._step
         act = policy or (lambda _: self._vector.action_space.sample())
         lockstep, last = self._lockstep, rollouts.last_actions()
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
         by_the_books = self._vector._pool.policy is not RestartPolicy.RAISE
-        seen, aim, first = self._noted(self._seen), rollouts.aim, strip.first
+        seen, aim, first = self._noted(self._seen), rollouts.aim, buffer.first
         for t in range(steps):
             actions = act(seen)
             aim(first + t)
@@ -210,7 +210,7 @@ class Filling:
                 for slot, observation in finals_of(infos).items():
                     self._terminal[t, slot] = observation
             if by_the_books:  # a slot whose worker died has no transition, whatever its row says
-                strip.valid[t] = self._lockstep.valid
+                buffer.valid[t] = self._lockstep.valid
             if self._held and t + 1 < steps and (over := terminated | truncated).any():
                 for slot in np.flatnonzero(over).tolist():
                     self._terminal[t, slot] = self._row_of(seen, slot)
@@ -220,16 +220,16 @@ class Filling:
 
     def rollout(self) -> Rollout:
         """What has come of it."""
-        strip, layout = self._strip, self._lockstep.observations
-        whole = [self._loose_leaves(i) if each is None else each for i, each in enumerate(strip.observations)]
+        buffer, layout = self._buffer, self._lockstep.observations
+        whole = [self._loose_leaves(i) if each is None else each for i, each in enumerate(buffer.observations)]
         actions = self._loose_actions or self._lockstep.actions.unflatten(self._actions)
         return Rollout(
             layout.unflatten([leaf[:-1] for leaf in whole]),
             actions,
-            strip.rewards,
-            strip.terminated,
-            strip.truncated,
-            strip.valid,
+            buffer.rewards,
+            buffer.terminated,
+            buffer.truncated,
+            buffer.valid,
             self._episode_ids(),
             self._infos,
             layout.unflatten([leaf[-1] for leaf in whole]),
@@ -251,7 +251,7 @@ class Filling:
                 kept[t, rows] = mailed[i] if i in mailed else last[i][rows]  # type: ignore[index]  # fixed, too
 
     def _noted(self, seen: Any) -> Any:
-        """Keep the leaves without a fixed shape, which have no place in the strip; they are tuples of n values."""
+        """Keep the leaves without a fixed shape, which have no place in the buffer; they are tuples of n values."""
         if not self._loose:
             return seen
         layout = self._lockstep.observations
@@ -276,17 +276,17 @@ class Filling:
         self._rollouts.aim(None)
         observations, _ = self._vector.reset(options={"reset_mask": over})
         layout = self._lockstep.observations
-        for array, fresh in zip(self._strip.observations, layout.flatten(observations)):
+        for array, fresh in zip(self._buffer.observations, layout.flatten(observations)):
             if array is not None:  # `seen` is over the same memory
                 array[t][over] = fresh[over]
         return observations if self._loose else seen
 
     def _episode_ids(self) -> np.ndarray:
         """See `Rollout`."""
-        strip = self._strip
-        ends = strip.terminated | strip.truncated
+        buffer = self._buffer
+        ends = buffer.terminated | buffer.truncated
         if self._vector.autoreset_mode is AutoresetMode.NEXT_STEP:
-            begun = ~strip.valid & ~ends
+            begun = ~buffer.valid & ~ends
         else:
             begun = np.zeros_like(ends)
             begun[1:] = ends[:-1]
@@ -300,7 +300,7 @@ class GroupFilling(Filling):
         assert policy is not None
         parts = parts_of(self._lockstep, self._groups).parts
         groups = [GroupSteps(self._vector, part) for part in parts]
-        last, aim = self._rollouts.last_actions(), self._strip.first
+        last, aim = self._rollouts.last_actions(), self._buffer.first
         first = self._lockstep.observations.flatten(self._noted(self._seen))
         seen = [self._lockstep.observations.unflatten([leaf[part.rows] for leaf in first]) for part in parts]
         said: list[Batch] = []
@@ -330,7 +330,7 @@ class GroupFilling(Filling):
         for slot, (observation, _) in batch.finals.items():
             self._terminal[t, slot] = observation
         if vector._pool.policy is not RestartPolicy.RAISE:
-            self._strip.valid[t, part.rows] = part.valid
+            self._buffer.valid[t, part.rows] = part.valid
         if self._held and t + 1 < steps and (over := terminated | truncated).any():
             rows = np.flatnonzero(over).tolist()
             slots = [part.slots[row] for row in rows]
@@ -339,7 +339,7 @@ class GroupFilling(Filling):
             part.buffers.aimed = None
             vector._resets[slots] += 1
             fresh = group.five(part.reset(slots=slots))[0]
-            for array, leaf in zip(self._strip.observations, self._lockstep.observations.flatten(fresh)):
+            for array, leaf in zip(self._buffer.observations, self._lockstep.observations.flatten(fresh)):
                 if array is not None:  # `seen` is over the same memory
                     array[t + 1][slots] = leaf[rows]
             seen = fresh if self._loose else seen

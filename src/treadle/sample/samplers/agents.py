@@ -6,13 +6,13 @@ observations in, a batch of actions out, and its episode's own generator if it t
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from treadle.program.policies import asker_of
 from treadle.sample.samplers.columns import row_of, stacked
 
 
@@ -24,17 +24,15 @@ class FunctionAgent:
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
-        predict = getattr(policy, "predict", None)
-        self._function: Callable[..., Any] = policy
-        if callable(predict):
-            self._function = lambda observations: predict(observations, deterministic=False)[0]
-        self._takes_rng = not callable(predict) and _takes(policy, "rng")
+        asker = asker_of(policy)
+        assert asker is not None
+        self._asker = asker
         self._rngs: list[np.random.Generator] = []
 
     def reset(self, do_resets: Sequence[bool] | None = None) -> None:
         """Begin new episodes in the rows that say so; None: there is one row."""
         rows = [True] if do_resets is None else list(do_resets)
-        if self._takes_rng:
+        if self._asker.draws:
             fresh = len(self._rngs) != len(rows)
             old = [None] * len(rows) if fresh else self._rngs
             self._rngs = [
@@ -52,11 +50,9 @@ class FunctionAgent:
         return self._ask(observations, _rows(observations)), {}
 
     def _ask(self, observations: Any, rows: int) -> Any:
-        if not self._takes_rng:
-            return self._function(observations)
-        if len(self._rngs) != rows:
+        if self._asker.draws and len(self._rngs) != rows:
             self.reset([True] * rows)
-        return self._function(observations, rng=self._rngs[0] if rows == 1 else self._rngs)
+        return self._asker.ask(observations, self._rngs[0] if len(self._rngs) == 1 else self._rngs)
 
     def get_param_values(self) -> Any:
         return self.policy.get_param_values()
@@ -67,13 +63,6 @@ class FunctionAgent:
 
 def _generator() -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(random.getrandbits(63)))
-
-
-def _takes(function: Any, name: str) -> bool:
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # builtins have none
-        return False
 
 
 def _rows(observations: Any) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -19,14 +18,14 @@ from treadle.errors import UsageError
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.file_buffers import Lender
 from treadle.pool.original import attributes_of
-from treadle.program.base import Program, StreamControl
+from treadle.program.base import StreamControl
 from treadle.program.registered import register_missing
-from treadle.sample import cores
 from treadle.sample.contract import BadStep, in_step
 from treadle.sample.samplers.direct_rollouts import DirectRollouts, direct_rollouts
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.trajectories import Trajectories, trajectories_of
 from treadle.sample.samplers.worker import GLOBALS
+from treadle.sample.slot import EpisodeSlot, Globals
 
 log = logging.getLogger("treadle")
 
@@ -198,7 +197,7 @@ class Rollouts:
             self._direct.clear()
 
 
-class SamplerSlot(Program):
+class SamplerSlot(EpisodeSlot):
     """Args:
     recipe: how to set the worker up.
     number: the worker's.
@@ -212,12 +211,7 @@ class SamplerSlot(Program):
         self._env: tuple[Broadcast, ...] = ()
         self._lender: Lender | None = None
         self._rollouts: Rollouts | None = None
-        self._root: int | None = None  # of the seeds by index
-        with seeding.keep_globals() if shared else nullcontext():
-            self._build()
-            self._own = seeding.OwnGlobals(seeding.GlobalState()) if shared else None
-        if not shared:
-            cores.take_one()
+        super().__init__(Globals.SWAP if shared else Globals.SEED)
 
     def lend(self, lender: Lender) -> None:
         self._lender, self._rollouts = lender, Rollouts(self._worker, lender)
@@ -253,12 +247,8 @@ class SamplerSlot(Program):
         assert self._rollouts is not None
         return self._rollouts
 
-    def stream(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
-        """Yield batches until the order is done or stopped."""
-        playing = self._play(order, control)
-        yield from playing if self._own is None else self._own.run(playing)
-
     def _play(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
+        """Yield batches until the order is done or stopped."""
         self._prepare(order)
         rollouts = self._at_work()
         rollouts.guard(control.stopped)
@@ -349,12 +339,9 @@ class SamplerSlot(Program):
 
     def _begin(self, root: int, index: int) -> None:
         """Make the next rollout depend on nothing but the root and its index."""
-        if self._root != root:
-            self._root, self._env_seeds = root, seeding.SeedStream(root, 0)
-            self._policy_seeds = seeding.SeedStream(root, 1)
-        worker, policy_seed = self._worker, self._policy_seeds(index)
+        worker, (env_seed, policy_seed) = self._worker, self._seeds(root, index)
         seeding.seed_globals(policy_seed)
-        worker.seed_episode(self._env_seeds(index))
+        worker.seed_episode(env_seed)
         seed = getattr(worker.agent, "seed", None)
         if callable(seed):
             seed(policy_seed)
