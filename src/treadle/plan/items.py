@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from treadle.pool.messages import Raised
 
 ALIGN = 64
+AT_ONCE = 1 << 16  # bytes of states up to which one copy more is quicker than a piece at a time
 HANDLE = "handle"
 
 
@@ -188,16 +189,21 @@ class LaidRows(NamedTuple):
 
 def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
     """Put states into memory."""
-    joined = b"".join(states.data)
-    memory[at : at + len(joined)] = joined
-    return LaidStates(states.kind, list(map(len, states.data)), at)
+    sizes, end = list(map(len, states.data)), at
+    for data in [b"".join(states.data)] if sum(sizes) < AT_ONCE else states.data:
+        memory[end : end + len(data)] = data
+        end += len(data)
+    return LaidStates(states.kind, sizes, at)
 
 
 def lift(memory: Any, laid: LaidStates) -> StateBatch:
     """Copy states out of memory."""
     kind, sizes, at = laid
-    data = memory[at : at + sum(sizes)].tobytes()
-    return StateBatch(kind, list(map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))))
+    data = memory[at : at + sum(sizes)]
+    if len(data) < AT_ONCE:
+        data = bytes(data)
+    parts = map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))
+    return StateBatch(kind, list(map(bytes, parts)))  # of bytes that makes no copy
 
 
 @dataclass

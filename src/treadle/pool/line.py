@@ -170,20 +170,21 @@ class Line:
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
         """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
         if type(packed) is Chosen:
-            self._post(id, op + packed.which * CHOSEN, block)
+            self.post_bare(id, op + packed.which * CHOSEN, block)
         elif packed is None:
-            self._post(id, op, block)
+            self.post_bare(id, op, block)
         elif packed.size <= BOX:
             start, size = self.posted % self.depth * BOX, len(packed.body)
             with Later():
                 self.orders[start : start + size] = packed.body
-                self._post(id, op + size * IN_BOX, block)
+                self.post_bare(id, op + size * IN_BOX, block)
         else:
             with Later():  # a payload without its request would be taken for that of the next one
                 self.channel.send_packed(packed)
-                self._post(id, op + WITH_PAYLOAD, block)
+                self.post_bare(id, op + WITH_PAYLOAD, block)
 
-    def _post(self, id: int, op: int, block: int) -> None:
+    def post_bare(self, id: int, op: int, block: int) -> None:
+        """`post` of a request without a payload."""
         at = self.posted % self.depth * 4
         self.posted += 1
         words = self.requests

@@ -128,7 +128,7 @@ class Lockstep:
             calls.last_id = id = calls.last_id + 1
             self._pending = id, block
             for member in lanes:
-                member.line.post(id, STEP, block)
+                member.line.post_bare(id, STEP, block)
             extras = None
             ended = 0
             if own is not None:

@@ -1,0 +1,52 @@
+"""What a reader has to walk through: calls and files of three paths, and files that hang on one other."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import trace_calls
+import weight
+
+PACKAGE = Path(__file__).parent.parent / "src" / "treadle"
+# path -> (calls, files) at most; a step that does not have to wait takes two calls and two files less. Python 3.12 and
+# later inline comprehensions, so fewer there.
+MOST = {"VectorEnv.step": (11, 7), "ParallelEnv.step_batch": (100, 13), "obtain_samples": (400, 22)}
+LONELY = 38  # files with one importer
+
+
+@pytest.mark.parametrize("path", MOST)
+def test_a_path_stays_short(path: str) -> None:
+    counts = trace_calls.measured(path)
+    calls, files = MOST[path]
+    assert counts.total() <= calls, counts
+    assert len(trace_calls.files(counts)) <= files, trace_calls.files(counts)
+
+
+def test_few_files_serve_one_other_alone() -> None:
+    lonely = weight.lonely(PACKAGE)
+    assert len(lonely) <= LONELY, lonely
+
+
+def test_no_module_needs_itself_to_be_loaded() -> None:
+    assert weight.circle(PACKAGE) == []
+
+
+def test_weight_counts_code_alone() -> None:
+    documented = '"""A docstring\nof two lines."""\n\n# a comment\nx = (\n    1,  # one\n\n)\n'
+    source = documented + '\n\ndef f():\n    """Another."""\n    return x\n'
+    assert weight.code_lines(source) == 5
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "p"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from p import b\n")
+    (package / "b.py").write_text("import p.c\n")
+    (package / "c.py").write_text("def f():\n    import p.a\n")
+    assert weight.circle(package) == []
+    assert weight.lonely(package) == ["p.a", "p.b", "p.c"]
+    (package / "c.py").write_text("from p.a import x\n")
+    assert weight.circle(package) == ["p.a", "p.b", "p.c", "p.a"]
