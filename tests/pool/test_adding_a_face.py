@@ -14,7 +14,7 @@ import pytest
 from treadle.errors import TreadleError, WorkerDied
 from treadle.pool import failure
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -42,7 +42,7 @@ def mapped(function: Callable[[Any], Any], items: Sequence[Any], **options: Any)
 
         def hear(event: Event) -> None:
             if isinstance(event, Lost):  # the only decision that is a face's own: what a lost tag means
-                if event.verdict is Policy.RAISE:
+                if event.verdict is RestartPolicy.RAISE:
                     raise event.error
                 todo.extendleft(event.tags)
             elif isinstance(event, Done):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import treadle
 from treadle.pool.calls import Done, InFlight
-from treadle.pool.flight import Flight
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
+from treadle.pool.joint import JointRequest
 from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
 from treadle.pool.worker import SerialWorker
 from treadle.vector.infos import columns
@@ -135,11 +135,11 @@ def test_final_infos_travel_beside_infos() -> None:
 def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
     groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1}})
     member = SerialWorker(WorkerSpec(0, (0, 1), b""), [], None)
-    flight = Flight(Op.STEP, 0, (0, 1))
-    answer = Done(InFlight(flight, member, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
+    joint = JointRequest(Op.STEP, 0, (0, 1))
+    answer = Done(InFlight(joint, member, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
     for _ in range(2):  # an interrupt after the note of it leaves the answer awaited
-        flight.answered(answer)
-    out = columns(2, joined(each.infos for each in flight.extras))
+        joint.answered(answer)
+    out = columns(2, joined(each.infos for each in joint.extras))
     assert (out["x"].tolist(), out["_x"].tolist()) == ([1, 0], [True, False])
 
 

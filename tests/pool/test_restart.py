@@ -11,7 +11,7 @@ from kit import until, within
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost, Ready
-from treadle.pool.failure import Policy, Verdict
+from treadle.pool.failure import RestartPolicy, Verdict
 from treadle.pool.life import State
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
@@ -84,7 +84,7 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
             (failed,) = events(pool, Lost)
             assert failed.member is first
             assert isinstance(failed.error, WorkerDied)
-            assert (failed.tags, failed.calls[0].op, failed.verdict) == ([10**9], Op.STREAM, Policy.RESTART)
+            assert (failed.tags, failed.calls[0].op, failed.verdict) == ([10**9], Op.STREAM, RestartPolicy.RESTART)
             assert first.state is State.DEAD
             with pytest.raises(UsageError, match="dead"):
                 asked(pool, first, 1)
@@ -136,7 +136,7 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
         os.kill(member.pid, signal.SIGKILL)
         events(pool, Lost)
         (failed,) = events(pool, Lost)
-        assert failed.verdict is Policy.RAISE, "another one would fail in the same way"
+        assert failed.verdict is RestartPolicy.RAISE, "another one would fail in the same way"
         assert isinstance(failed.error, TaskRaised)
         assert isinstance(failed.error, ValueError)
         assert failed.error.where.phase == "init"
@@ -218,14 +218,14 @@ def test_a_pool_that_cannot_step_says_so() -> None:
 
 
 def test_what_a_death_leads_to() -> None:
-    assert failure.on_death(Policy.RAISE, [], 0.0, 3) == Verdict(Policy.RAISE)
-    assert failure.on_death(Policy.DROP, [], 0.0, 3) == Verdict(Policy.DROP)
-    assert failure.on_death(Policy.RESTART, [], 5.0, 3) == Verdict(Policy.RESTART, 0.0)
-    assert failure.on_death(Policy.RESTART, [1.0], 5.0, 3) == Verdict(Policy.RESTART, 0.5)
-    assert failure.on_death(Policy.RESTART, [1.0, 2.0], 5.0, 3) == Verdict(Policy.RESTART, 1.0)
-    assert failure.on_death(Policy.RESTART, [1.0, 2.0, 3.0], 5.0, 3) == Verdict(Policy.RAISE)
-    assert failure.on_death(Policy.RESTART, [1.0, 2.0, 3.0], 603.5, 3) == Verdict(Policy.RESTART, 0.0)
-    assert failure.on_death(Policy.RESTART, [1.0], 5.0, 0) == Verdict(Policy.RAISE)
+    assert failure.on_death(RestartPolicy.RAISE, [], 0.0, 3) == Verdict(RestartPolicy.RAISE)
+    assert failure.on_death(RestartPolicy.DROP, [], 0.0, 3) == Verdict(RestartPolicy.DROP)
+    assert failure.on_death(RestartPolicy.RESTART, [], 5.0, 3) == Verdict(RestartPolicy.RESTART, 0.0)
+    assert failure.on_death(RestartPolicy.RESTART, [1.0], 5.0, 3) == Verdict(RestartPolicy.RESTART, 0.5)
+    assert failure.on_death(RestartPolicy.RESTART, [1.0, 2.0], 5.0, 3) == Verdict(RestartPolicy.RESTART, 1.0)
+    assert failure.on_death(RestartPolicy.RESTART, [1.0, 2.0, 3.0], 5.0, 3) == Verdict(RestartPolicy.RAISE)
+    assert failure.on_death(RestartPolicy.RESTART, [1.0, 2.0, 3.0], 603.5, 3) == Verdict(RestartPolicy.RESTART, 0.0)
+    assert failure.on_death(RestartPolicy.RESTART, [1.0], 5.0, 0) == Verdict(RestartPolicy.RAISE)
 
 
 def test_backoff_and_grace() -> None:

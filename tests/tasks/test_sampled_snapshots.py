@@ -138,7 +138,7 @@ def test_what_is_no_snapshot_of_this(tmp_path: Path) -> None:
         env = VectorEnv(["CartPole-v1"] * 2, backend="serial")
         env.reset(seed=1)
         env.snapshot(tmp_path / "env")
-        with pytest.raises(UsageError, match=r"no snapshot of a vector of tasks .it says 'treadle vector snapshot 1'"):
+        with pytest.raises(UsageError, match=r"no snapshot of a vector of tasks .it says 'treadle vector snapshot 2'"):
             tasks.restore(tmp_path / "env")
         tasks.snapshot(tmp_path / "snap")
         with pytest.raises(UsageError, match="no snapshot of a vector of environments"):

@@ -38,7 +38,7 @@ from treadle.plan.store import STORE_BYTES, StateHandle, Store
 from treadle.plan.work import stacked
 from treadle.plan.workers import TAKING, ExternalProcess, Future, Workers
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.life import State
 
 OBSERVATIONS = (None, "last", "all")
@@ -416,7 +416,9 @@ def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int
 def _can_go_on(error: BaseException, workers: Workers) -> bool:
     """Was it the worker that failed, and is there, or will there be, another one?"""
     pool = workers.pool
-    return isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not Policy.RAISE and pool.broken is None
+    return (
+        isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not RestartPolicy.RAISE and pool.broken is None
+    )
 
 
 def _take_out(buffer: ArenaBuffer, done: Done) -> None:

@@ -18,7 +18,7 @@ from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
 from treadle.plan.work import PlanSlot
 from treadle.pool import calls, failure
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.life import State
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
@@ -141,7 +141,7 @@ class Workers:
             else:
                 future.settle(None if extras is None else extras.infos.get(future.slot))
         elif isinstance(event, calls.Lost):
-            if event.verdict is Policy.RAISE:
+            if event.verdict is RestartPolicy.RAISE:
                 self._calls.broken = self._calls.broken or event.error
             for future in event.tags:
                 future.settle(error=event.error)

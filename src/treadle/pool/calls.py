@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.layout import MemoryLayout
@@ -84,7 +84,7 @@ class Lost(NamedTuple):
     calls: list[InFlight]
     member: Worker
     error: WorkerError
-    verdict: Policy | None
+    verdict: RestartPolicy | None
     delay: float = 0.0
 
     @property
@@ -349,7 +349,7 @@ class Calls:
         if member.in_caller:
             self._overran(member, owed, elapsed, limit)
             return None
-        if streams or self.policy is not Policy.RAISE:
+        if streams or self.policy is not RestartPolicy.RAISE:
             if member.stalled is None:
                 stack = member.stack()
                 member.stalled = failure.late(self.memory.at_work(member), elapsed, limit, stack, killed=True)
@@ -413,7 +413,7 @@ class Calls:
         member.late.clear()
         member.barren += 1
         member.see(life.Event.DIED)
-        if self.policy is Policy.RAISE:
+        if self.policy is RestartPolicy.RAISE:
             self.broken = self.broken or error
         self._died(member, error, hear)
 
@@ -431,17 +431,17 @@ class Calls:
             others=any(each is not member and each.state is not State.GONE for each in self.members),
             barren=member.barren,
         )
-        if verdict.act is Policy.RAISE and not lasting:
-            if self.policy is Policy.DROP:
+        if verdict.act is RestartPolicy.RAISE and not lasting:
+            if self.policy is RestartPolicy.DROP:
                 error.add_note("no other worker is left")
-            elif self.policy is Policy.RESTART:
+            elif self.policy is RestartPolicy.RESTART:
                 error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
         hear(Lost(self._of(member), member, error, verdict.act, verdict.delay))
         self._forget(member)
         member.undecided = False  # what is interrupted before this is decided, and told, once more
-        if verdict.act is Policy.RESTART:
+        if verdict.act is RestartPolicy.RESTART:
             self.restart(member, verdict.delay)
-        elif verdict.act is Policy.DROP:
+        elif verdict.act is RestartPolicy.DROP:
             self.drop(member)
 
     def restart(self, member: Worker, delay: float = 0.0) -> None:

@@ -31,7 +31,7 @@ BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 LEAST_GRACE = 5.0
 
 
-class Policy(Enum):
+class RestartPolicy(Enum):
     RAISE = "raise"
     RESTART = "restart"
     DROP = "drop"
@@ -39,12 +39,12 @@ class Policy(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    act: Policy
+    act: RestartPolicy
     delay: float = 0.0  # seconds before the restart
 
 
 def on_death(
-    policy: Policy,
+    policy: RestartPolicy,
     restarts: list[float],
     now: float,
     max_restarts: int | None,
@@ -62,16 +62,20 @@ def on_death(
         others: are there workers that are not dropped?
         barren: deaths in a row, this one included, without an answer between them.
     """
-    if policy is Policy.RAISE or lasting:
-        return Verdict(Policy.RAISE)
-    if policy is Policy.DROP:
-        return Verdict(Policy.DROP if others else Policy.RAISE)
+    if policy is RestartPolicy.RAISE or lasting:
+        return Verdict(RestartPolicy.RAISE)
+    if policy is RestartPolicy.DROP:
+        return Verdict(RestartPolicy.DROP if others else RestartPolicy.RAISE)
     if max_restarts is None:
-        return Verdict(Policy.RAISE) if barren > MOST_BARREN else Verdict(Policy.RESTART, backoff(max(0, barren - 1)))
+        return (
+            Verdict(RestartPolicy.RAISE)
+            if barren > MOST_BARREN
+            else Verdict(RestartPolicy.RESTART, backoff(max(0, barren - 1)))
+        )
     recent = [t for t in restarts if now - t <= WINDOW]
     if len(recent) >= max_restarts:
-        return Verdict(Policy.RAISE)
-    return Verdict(Policy.RESTART, backoff(len(recent)))
+        return Verdict(RestartPolicy.RAISE)
+    return Verdict(RestartPolicy.RESTART, backoff(len(recent)))
 
 
 def lasts(error: WorkerError, report: ExitReport) -> bool:
@@ -152,7 +156,7 @@ def bad_action(error: Mismatch, n: int, actions: Any) -> BadAction:
     return kind(message, where=where, path=error.path, expected=error.expected, got=error.got)
 
 
-def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> WorkerDied:
+def died(where: Where, report: ExitReport, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerDied:
     how = "died"
     if report.signal:
         how = f"was ended by {report.signal}"
@@ -167,7 +171,7 @@ def died(where: Where, report: ExitReport, policy: Policy = Policy.RAISE) -> Wor
             hint = " Somebody killed it (the kernel counts no out-of-memory kill since it was started)."
     tail = "\nlast lines of its stderr:\n  " + "\n  ".join(report.stderr[-10:]) if report.stderr else ""
     stack = f"\nits Python stack then:\n{report.stack}" if report.stack else ""
-    advice = " The request is lost; close, or use on_failure='restart'." if policy is Policy.RAISE else ""
+    advice = " The request is lost; close, or use on_failure='restart'." if policy is RestartPolicy.RAISE else ""
     message = f"{where}: the worker {how}.{hint}{advice}{tail}{stack}"
     return WorkerDied(
         message,
@@ -218,7 +222,7 @@ def signal_name(number: int) -> str:
 
 
 __all__ = [
-    "Policy",
+    "RestartPolicy",
     "Verdict",
     "backoff",
     "bad_action",

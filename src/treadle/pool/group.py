@@ -18,7 +18,7 @@ from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError
 from treadle.pool import failure
 from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.interrupts import Missed, undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.messages import Hello
@@ -135,7 +135,7 @@ class WorkerGroup:
         else:
             time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
 
-    def died(self, member: Worker, where: Where, policy: Policy = Policy.RAISE) -> WorkerError:
+    def died(self, member: Worker, where: Where, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerError:
         """Bury a member that has ended; the error tells how, and what can be done under the `policy`."""
         return failure.died(where, member.bury(), policy)
 
@@ -153,7 +153,7 @@ class WorkerGroup:
         hello = member.hello()
         where = _building(member)
         if hello is None and ended:
-            error = self.died(member, where, Policy.RESTART)
+            error = self.died(member, where, RestartPolicy.RESTART)
             member.failed(error)
             member.see(Event.DIED)
             return error

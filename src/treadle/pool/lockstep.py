@@ -16,11 +16,11 @@ from treadle.errors import TooManyFiles, UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
-from treadle.pool.failure import Policy, bad_action
+from treadle.pool.failure import RestartPolicy, bad_action
 from treadle.pool.fences import fence
-from treadle.pool.flight import Flight, orders_of, step_orders
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
+from treadle.pool.joint import JointRequest, orders_of, step_orders
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
@@ -58,7 +58,7 @@ class Lockstep:
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
-        goes_on = pool.policy is not Policy.RAISE
+        goes_on = pool.policy is not RestartPolicy.RAISE
         self._batches = Batches(
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
@@ -66,7 +66,7 @@ class Lockstep:
         self._write_actions = self._action_writer(memory.arrays(memory.fields.actions))
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
-        self._flight: Flight | None = None  # on its way: posted and to be waited for, or interrupted
+        self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
         self._must_reset = True
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
@@ -198,25 +198,27 @@ class Lockstep:
         with self.pool.group.lock:  # against a `close` from another thread
             self.calls.check()
             self._plain = False
-            flight = self._now_owing(lanes, id, block)
-            flight.extras = [each for each in (extras, *told.values()) if each is not None]
-            self._pending, self._flight = None, flight
-        return self._land(flight)
+            joint = self._now_owing(lanes, id, block)
+            joint.extras = [each for each in (extras, *told.values()) if each is not None]
+            self._pending, self._joint = None, joint
+        return self._land(joint)
 
-    def _now_owing(self, lanes: list[Worker], id: int, block: int) -> Flight:
-        """Put what the fast lane has posted and not yet received into the books, as a flight."""
-        flight = self._new_flight(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
+    def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
+        """Put what the fast lane has posted and not yet received into the books, as a joint request."""
+        joint = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
         for member in lanes:
             line = member.line
             if line is not None and line.taken < line.posted:
-                self.calls.adopt(member, id, Op.STEP, block, flight)
-        return flight
+                self.calls.adopt(member, id, Op.STEP, block, joint)
+        return joint
 
-    def _new_flight(self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False) -> Flight:
+    def _new_joint(
+        self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False
+    ) -> JointRequest:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self._recovery is not None:
             self._recovery.catch_up(self.calls.last_id if before < 0 else before)
-        return Flight(op, block, tuple(slots), sent, batches=self._batches, recovery=self._recovery)
+        return JointRequest(op, block, tuple(slots), sent, batches=self._batches, recovery=self._recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -263,7 +265,7 @@ class Lockstep:
     @property
     def pending(self) -> Op | None:
         """What was posted and not yet waited for."""
-        return self._flight.op if self._flight is not None and self._flight.posted else None
+        return self._joint.op if self._joint is not None and self._joint.posted else None
 
     def wait(self, timeout: float | None = None) -> Any:
         """What the posted request brings, as the fused method returns it.
@@ -271,11 +273,11 @@ class Lockstep:
         Raises TimeoutError after `timeout` seconds (None: never); the request stays pending, nothing is lost, and a
         later `wait` returns its result. Raises UsageError when nothing is pending.
         """
-        if self._flight is None:
+        if self._joint is None:
             raise UsageError("wait() without a posted request")
-        return self._land(self._flight, timeout)
+        return self._land(self._joint, timeout)
 
-    def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
+    def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> JointRequest:
         self._settle()
         chosen = list(self.slots) if slots is None else [int(s) for s in slots]
         sent = self._reachable(chosen)
@@ -291,21 +293,23 @@ class Lockstep:
         }
         block = self._buffers.take()
         self._batches.carry_over(block, set(orders))
-        flight = self._new_flight(Op.RESET, block, chosen)
+        joint = self._new_joint(Op.RESET, block, chosen)
         if self._recovery is not None:
-            orders = self._recovery.orders(flight, orders)
-        self._launch(flight, orders_of(self.pool.in_slot_order(), orders), posted)
+            orders = self._recovery.orders(joint, orders)
+        self._launch(joint, orders_of(self.pool.in_slot_order(), orders), posted)
         self._stale -= set(chosen)
         self._must_reset = self._must_reset and slots is not None
-        return flight
+        return joint
 
-    def _call(self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False) -> Flight:
+    def _call(
+        self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False
+    ) -> JointRequest:
         self._settle()
         chosen = list(self.slots) if slots is None else [int(s) for s in slots]
-        flight = self._new_flight(Op.CALL, -1, chosen)
+        joint = self._new_joint(Op.CALL, -1, chosen)
         asked = dict.fromkeys(self._reachable(chosen), (name, args, kwargs))
-        self._launch(flight, orders_of(self.pool.in_slot_order(), asked), posted)
-        return flight
+        self._launch(joint, orders_of(self.pool.in_slot_order(), asked), posted)
+        return joint
 
     def _reachable(self, chosen: list[int]) -> set[int]:
         """Those that can be asked; raises UsageError for numbers that make no sense, or of slots that were dropped."""
@@ -313,57 +317,57 @@ class Lockstep:
             raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
         return set(chosen if self._recovery is None else self._recovery.reachable(chosen))
 
-    def _step(self, mailed: Mailed | None, *, posted: bool = False) -> Flight:
+    def _step(self, mailed: Mailed | None, *, posted: bool = False) -> JointRequest:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
-        flight = self._new_flight(Op.STEP, self._buffers.take(), self.slots)
+        joint = self._new_joint(Op.STEP, self._buffers.take(), self.slots)
         orders = self._step_orders(mailed)
         if self._recovery is not None:
-            orders = self._recovery.step_orders(flight, orders)
-        self._launch(flight, orders, posted)
+            orders = self._recovery.step_orders(joint, orders)
+        self._launch(joint, orders, posted)
         if self._recovery is not None:
-            self._recovery.ask_the_fresh(flight)
-        return flight
+            self._recovery.ask_the_fresh(joint)
+        return joint
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
         """What each member is sent for a step."""
         return step_orders(self.pool.in_slot_order(), mailed)
 
-    def _launch(self, flight: Flight, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
-        """Send a flight's requests, all or none."""
+    def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
+        """Send a joint request's requests, all or none."""
         with Later():  # else Ctrl-C would leave it open and not sent, and its slots to be reset
-            self._plain, self._flight = False, flight
+            self._plain, self._joint = False, joint
             try:
-                flight.launch(self.calls, orders, op)
+                joint.launch(self.calls, orders, op)
             except (UsageError, TooManyFiles):
-                self._flight = None
+                self._joint = None
                 raise
-            flight.posted = posted
+            joint.posted = posted
 
-    def _land(self, flight: Flight, timeout: float | None = None) -> Any:
-        """Wait for a flight and make its result. An interrupted one stays open, to be settled or waited for."""
-        self._flight = flight
+    def _land(self, joint: JointRequest, timeout: float | None = None) -> Any:
+        """Wait for a joint request and make its result. An interrupted one stays open, to be settled or waited for."""
+        self._joint = joint
         try:
-            flight.collect(self.calls, timeout)
+            joint.collect(self.calls, timeout)
         except WorkerError as error:
-            self._flight, self._plain = None, False
-            self._stale.update(flight.stale())
-            if flight.op is Op.CALL:
-                error.partial = flight.results()
+            self._joint, self._plain = None, False
+            self._stale.update(joint.stale())
+            if joint.op is Op.CALL:
+                error.partial = joint.results()
             else:  # a late worker may still write here: what is handed out must be a copy
-                error.partial = self._batches.assemble(flight.block, flight.extras, self._stale, copy=True)
+                error.partial = self._batches.assemble(joint.block, joint.extras, self._stale, copy=True)
             raise
-        self._flight = None
-        self._stale |= flight.moved_unseen()
-        if flight.op is not Op.CALL:
-            return self._finish(flight.block, flight.extras, flight)
-        results = flight.results()
+        self._joint = None
+        self._stale |= joint.moved_unseen()
+        if joint.op is not Op.CALL:
+            return self._finish(joint.block, joint.extras, joint)
+        results = joint.results()
         if self._recovery is not None:
-            self._recovery.landed(flight, None)
-            flight.raise_told()
-            results.update(dict.fromkeys(self._recovery.unasked(flight)))
-        self._raise_first(flight.extras, results, moved=False)
-        return [results[slot] for slot in flight.slots]
+            self._recovery.landed(joint, None)
+            joint.raise_told()
+            results.update(dict.fromkeys(self._recovery.unasked(joint)))
+        self._raise_first(joint.extras, results, moved=False)
+        return [results[slot] for slot in joint.slots]
 
     def _settle(self) -> None:
         """Before anything new: finish what was interrupted, and drop what it brings. Raises UsageError when the
@@ -373,13 +377,13 @@ class Lockstep:
             self.parts.leave()
         if self._pending is not None:
             self._drain()
-        if self._flight is not None:
-            if self._flight.posted:
-                raise UsageError(f"a posted {self._flight.op.name.lower()} is pending: wait() for it first")
-            self._finish_flight()
+        if self._joint is not None:
+            if self._joint.posted:
+                raise UsageError(f"a posted {self._joint.op.name.lower()} is pending: wait() for it first")
+            self._finish_joint()
         if self._recovery is not None and self.calls.changing:
-            self._flight = self._new_flight(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
-            self._finish_flight()
+            self._joint = self._new_joint(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
+            self._finish_joint()
 
     def _drain(self) -> None:
         """Finish an interrupted step in every slot and drop what it brought: all slots have moved, or none.
@@ -396,40 +400,40 @@ class Lockstep:
             elif member.line is not None:
                 member.line.repost(id, STEP, block)
                 lanes.append(member)
-        flight = self._now_owing(lanes, id, block)
-        flight.extras += [
+        joint = self._now_owing(lanes, id, block)
+        joint.extras += [
             reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
         ]
-        self._flight, self._pending = flight, None
-        self._finish_flight()
+        self._joint, self._pending = joint, None
+        self._finish_joint()
 
-    def _finish_flight(self) -> None:
-        """Wait for an interrupted flight and drop what it brings."""
-        assert self._flight is not None
-        flight = self._flight
-        self.calls.ring(flight)
+    def _finish_joint(self) -> None:
+        """Wait for an interrupted joint request and drop what it brings."""
+        assert self._joint is not None
+        joint = self._joint
+        self.calls.ring(joint)
         try:
-            flight.collect(self.calls)
+            joint.collect(self.calls)
         except WorkerError:
-            self._flight = None
-            self._stale |= flight.stale()
+            self._joint = None
+            self._stale |= joint.stale()
             raise
         if self._recovery is not None:
-            self._recovery.dropped(flight)
-        self._stale |= flight.moved_unseen()
-        self._flight = None
-        if flight.op is not Op.CALL and flight.sent:
-            self._batches.take_over(flight.block, flight.extras, flight.cut - flight.begins.keys(), flight.void)
+            self._recovery.dropped(joint)
+        self._stale |= joint.moved_unseen()
+        self._joint = None
+        if joint.op is not Op.CALL and joint.sent:
+            self._batches.take_over(joint.block, joint.extras, joint.cut - joint.begins.keys(), joint.void)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, block: int, extras: Sequence[Extras | None], flight: Any = None, ended: bool = True) -> Batch:
-        """The batch of a flight, or (None) of the fast lane, which knows whether an episode has `ended`."""
+    def _finish(self, block: int, extras: Sequence[Extras | None], joint: Any = None, ended: bool = True) -> Batch:
+        """The batch of a joint request, or (None) of the fast lane, which knows whether an episode has `ended`."""
         recovery = self._recovery
-        if recovery is not None and flight is not None:
-            nothing = recovery.fill(flight)
-            batch = self._batches.assemble(block, extras, nothing, news=flight.news)
-            recovery.landed(flight, batch)
+        if recovery is not None and joint is not None:
+            nothing = recovery.fill(joint)
+            batch = self._batches.assemble(block, extras, nothing, news=joint.news)
+            recovery.landed(joint, batch)
         else:
             batch = self._batches.assemble(block, extras, ended=ended)
             if recovery is not None and ended:

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, TypedDict
 
 from treadle.errors import UsageError
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
@@ -84,7 +84,7 @@ class PoolOptions:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
-        if self.on_failure not in {p.value for p in Policy}:
+        if self.on_failure not in {p.value for p in RestartPolicy}:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
             raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
@@ -101,8 +101,8 @@ class PoolOptions:
         check_seconds("close_timeout", self.close_timeout, zero=True)
 
     @property
-    def policy(self) -> Policy:
-        return Policy(self.on_failure)
+    def policy(self) -> RestartPolicy:
+        return RestartPolicy(self.on_failure)
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:

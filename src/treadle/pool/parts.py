@@ -6,9 +6,9 @@ part: all cores work on whichever part has been asked for, the shares wait in a 
 are no more processes than without parts. Parts write to rows of the same blocks and lend them on their own
 (`buffers.PartBuffers`), so what is handed out is a view and no copy.
 
-Several flights are under way at once, one a part (`flight.py`). Everything goes by the books, in a request for each
-worker. Whatever is asked of all slots ends the parts: what is under way is finished, and their last rows are put
-together in one block.
+Several joint requests are under way at once, one a part (`joint.py`), each of which is a request to every worker.
+Whatever is asked of all slots ends the parts: what is under way is finished, and their last rows are put together in
+one block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.buffers import PartBuffers
-from treadle.pool.flight import Flight
+from treadle.pool.joint import JointRequest
 from treadle.pool.line import MOST_PARTS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
@@ -60,37 +60,39 @@ class Part(Lockstep):
             short = Chosen.every(slots.step, slots.start, member.slots) if slots.step < MOST_PARTS else (chosen, None)
             if chosen:
                 self._shares.append((member, None if len(chosen) == len(member.slots) else short, tuple(chosen)))
-        self._pending = self._flight = self.mailed = None
+        self._pending = self._joint = self.mailed = None
         self._must_reset = self._plain = False
 
     @property
     def under_way(self) -> bool:
         """Is there something to wait for?"""
-        return self._flight is not None
+        return self._joint is not None
 
     def current(self) -> Batch:
         """What it was asked for last, waited for; or, where nothing is under way, its last batch once more."""
-        if self._flight is not None and self._flight.op is not Op.CALL:
+        if self._joint is not None and self._joint.op is not Op.CALL:
             self.pool.check()
-            return self._land(self._flight)
+            return self._land(self._joint)
         self._settle()
         return self._batches.now()
 
-    def _land(self, flight: Flight, timeout: float | None = None) -> Batch:
+    def _land(self, joint: JointRequest, timeout: float | None = None) -> Batch:
         try:
-            return super()._land(flight, timeout)
+            return super()._land(joint, timeout)
         except WorkerError as error:
             self._parts.told.append(error)
             raise
 
-    def _new_flight(self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False) -> Flight:
+    def _new_joint(
+        self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False
+    ) -> JointRequest:
         # nobody catches up with ends: none of these steps is of the fast lane, so each notes its own
-        return Flight(
+        return JointRequest(
             op, block, tuple(slots), sent, others=self._others, batches=self._batches, recovery=self._recovery
         )
 
-    def _others(self) -> list[Flight]:
-        return [part._flight for part in self._parts.parts if part is not self and part._flight is not None]
+    def _others(self) -> list[JointRequest]:
+        return [part._joint for part in self._parts.parts if part is not self and part._joint is not None]
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
         if mailed is None:
@@ -103,9 +105,9 @@ class Part(Lockstep):
 
     def finish(self) -> None:
         """Wait for what is under way, for nobody: the next step tells what has to be told. Raises WorkerError."""
-        if self._flight is not None:
-            self._flight.posted = False
-            self._finish_flight()
+        if self._joint is not None:
+            self._joint.posted = False
+            self._finish_joint()
 
 
 class Parts:

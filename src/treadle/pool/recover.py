@@ -29,8 +29,8 @@ from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.batch import Batch, Batches, News
 from treadle.pool.calls import Lost, Order
-from treadle.pool.failure import Policy
-from treadle.pool.flight import Flight
+from treadle.pool.failure import RestartPolicy
+from treadle.pool.joint import JointRequest
 from treadle.pool.layout import RowMemory
 from treadle.pool.life import State
 from treadle.pool.messages import Extras, Op
@@ -108,7 +108,9 @@ class Recovery:
         if self._seen != id:
             self._over, self._seen = {}, id
 
-    def orders(self, flight: Flight, asked: dict[int, tuple[int | None, Any]]) -> dict[int, tuple[int | None, Any]]:
+    def orders(
+        self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
+    ) -> dict[int, tuple[int | None, Any]]:
         """Note what a reset asks for; returns what is to be sent."""
         seeded = [(slot, int(seed)) for slot, (seed, _) in asked.items() if isinstance(seed, int | np.integer)]
         if seeded and seeded[0][1] >= 0:
@@ -116,25 +118,25 @@ class Recovery:
             self._root = seed - slot if seed >= slot else seed
         for slot, (_, options) in asked.items():
             self._lasting[slot] = options if getattr(options, "lasting", False) else None
-        flight.void = {slot for slot in flight.slots if slot in self.due and self._is_gone(slot)}
-        flight.begins = dict(asked)
-        flight.before = {slot: int(self.episodes[slot]) for slot in asked}
+        joint.void = {slot for slot in joint.slots if slot in self.due and self._is_gone(slot)}
+        joint.begins = dict(asked)
+        joint.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, flight: Flight, orders: list[Order]) -> list[Order]:
+    def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
         """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can; what
-        stands out for the others is noted in the flight."""
+        stands out for the others is noted in the joint request."""
         if not self.due and not self.gone:
             return orders
         for slot, due in self.due.items():
-            if slot not in flight.slots:
+            if slot not in joint.slots:
                 continue
             if due is Due.ABORT:
-                flight.cut.add(slot)
+                joint.cut.add(slot)
             if self._is_gone(slot):
-                flight.void.update({slot} - flight.cut)
+                joint.void.update({slot} - joint.cut)
             elif due is Due.BEGIN or self._moves_on[slot]:
-                self._begin(flight, slot)
+                self._begin(joint, slot)
         left: list[Order] = []
         for member, payload, slots in orders:
             stepped = [slot for slot in slots if slot not in self.due and slot not in self.gone]
@@ -147,25 +149,25 @@ class Recovery:
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 
-    def ask_the_fresh(self, flight: Flight) -> None:
+    def ask_the_fresh(self, joint: JointRequest) -> None:
         """Ask workers that have taken dead ones' places for the episodes that are to begin with them."""
-        for each in (flight, *flight.others()):
+        for each in (joint, *joint.others()):
             for member in self._pool.members if each.unsent else ():
                 orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
                 if orders and member.state in life.ALIVE:
                     self._calls.submit(member, Op.RESET, orders, tuple(orders), each, each.block)
                     each.unsent -= set(orders)
 
-    def lost(self, flight: Flight, event: Lost) -> None:
-        """A worker has died, and is replaced or dropped: what that means for the flights under way."""
+    def lost(self, joint: JointRequest, event: Lost) -> None:
+        """A worker has died, and is replaced or dropped: what that means for the joint requests under way."""
         member, error = event.member, event.error
-        flights = (flight, *flight.others())
-        pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in flights}
-        dropped = event.verdict is Policy.DROP
+        joints = (joint, *joint.others())
+        pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in joints}
+        dropped = event.verdict is RestartPolicy.DROP
         for slot in member.slots:
-            its = next((each for each in flights if slot in each.slots), flight)
+            its = next((each for each in joints if slot in each.slots), joint)
             self._lost_its_worker(its, slot, slot in pending[its], dropped)
-        for each in flights:
+        for each in joints:
             if each.op is Op.CALL and pending[each]:
                 each.told.append(error)
         if not dropped:
@@ -176,39 +178,39 @@ class Recovery:
         """Nobody takes a dead worker's place: that is the end."""
         self._calls.broken = self._calls.broken or error
 
-    def _lost_its_worker(self, flight: Flight, slot: int, pending: bool, dropped: bool) -> None:
-        """What that means for a slot, and for the flight that is about it. `pending`: had it yet to be answered?"""
-        self._count(flight, slot, pending)
-        if flight.op is Op.CALL or (not pending and slot not in flight.unsent):
-            flight.lost.add(slot)
-        elif slot in flight.begins and not dropped:
-            flight.unsent.add(slot)
-        elif slot in flight.begins:
-            flight.void.add(slot)
+    def _lost_its_worker(self, joint: JointRequest, slot: int, pending: bool, dropped: bool) -> None:
+        """What that means for a slot, and for the joint request about it. `pending`: had it yet to be answered?"""
+        self._count(joint, slot, pending)
+        if joint.op is Op.CALL or (not pending and slot not in joint.unsent):
+            joint.lost.add(slot)
+        elif slot in joint.begins and not dropped:
+            joint.unsent.add(slot)
+        elif slot in joint.begins:
+            joint.void.add(slot)
         elif slot in self._over and self._begins_next[slot]:  # the step was to begin its next episode
             if dropped:
-                flight.void.add(slot)
+                joint.void.add(slot)
             else:
-                self._begin(flight, slot)
+                self._begin(joint, slot)
         else:
-            flight.cut.add(slot)
+            joint.cut.add(slot)
             if self._moves_on[slot] and not dropped:
-                self._begin(flight, slot)
+                self._begin(joint, slot)
 
     def _tell(self, member: Worker, error: WorkerError, event: Lost) -> None:
         slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
-        if event.verdict is Policy.DROP:
+        if event.verdict is RestartPolicy.DROP:
             then = f"{slots} of worker {member.index} are dropped"
         else:
             when = f", in {event.delay:g} s" if event.delay else ""
             then = f"worker {member.index} is started anew for {slots} (restart {len(member.restarts) + 1}{when})"
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
-    def _begin(self, flight: Flight, slot: int) -> None:
+    def _begin(self, joint: JointRequest, slot: int) -> None:
         """An episode is to begin in a fresh environment: asked for by `advance`."""
-        flight.begins[slot] = None, self._lasting.get(slot)
-        flight.unsent.add(slot)
-        flight.before.setdefault(slot, int(self.episodes[slot]))
+        joint.begins[slot] = None, self._lasting.get(slot)
+        joint.unsent.add(slot)
+        joint.before.setdefault(slot, int(self.episodes[slot]))
 
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
@@ -222,76 +224,75 @@ class Recovery:
     def _is_gone(self, slot: int) -> bool:
         return self._member_of[slot].state is State.GONE
 
-    def _count(self, flight: Flight, slot: int, pending: bool) -> None:
+    def _count(self, joint: JointRequest, slot: int, pending: bool) -> None:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""
-        if slot in flight.before and (pending or slot in flight.unsent):
-            count = flight.before[slot]
+        if slot in joint.before and (pending or slot in joint.unsent):
+            count = joint.before[slot]
         elif pending and slot in self._over:
             count = int(self._earlier[slot]) + self._over[slot] + 1
         else:
             count = int(self.episodes[slot])
         self._earlier[slot], self._episode[slot] = count, -1
 
-    def unasked(self, flight: Flight) -> list[int]:
-        """Slots of a flight that could not be asked, because they were dropped."""
-        return [slot for slot in flight.slots if self._is_gone(slot)]
+    def unasked(self, joint: JointRequest) -> list[int]:
+        """Slots of a joint request that could not be asked, because they were dropped."""
+        return [slot for slot in joint.slots if self._is_gone(slot)]
 
     # -- when it has come --------------------------------------------------------------------------------------------
 
-    def fill(self, flight: Flight) -> set[int]:
-        """Write the rows that no worker has written, and the flight's news. Returns the slots whose rows are to be
-        nothing."""
-        raised = {slot for each in flight.extras for slot in each.raised}
+    def fill(self, joint: JointRequest) -> set[int]:
+        """Write the rows that no worker has written, and the news. Returns the slots whose rows are to be nothing."""
+        raised = {slot for each in joint.extras for slot in each.raised}
         finals: dict[int, Any] = {}
-        news = flight.news
-        for slot in flight.cut - raised:
+        news = joint.news
+        for slot in joint.cut - raised:
             news[slot] = News.ABORTED | News.DROPPED if self._is_gone(slot) else News.ABORTED
-            batches = flight.batches or self._batches
+            batches = joint.batches or self._batches
             if self._moves_on[slot]:
-                finals[slot] = {}, batches.keep_final(flight.block, slot)
-            if slot not in flight.begins:
-                batches.keep_row(flight.block, slot)
-            batches.mark_cut(flight.block, slot)
-        for slot in flight.begins if flight.op is Op.STEP else ():
+                finals[slot] = {}, batches.keep_final(joint.block, slot)
+            if slot not in joint.begins:
+                batches.keep_row(joint.block, slot)
+            batches.mark_cut(joint.block, slot)
+        for slot in joint.begins if joint.op is Op.STEP else ():
             if slot not in raised:
                 news[slot] = news[slot] | News.RESTARTED if slot in news else News.RESTARTED
-        for slot in flight.void:
-            news[slot] = News.DROPPED if flight.op is Op.STEP else News.ABORTED | News.DROPPED
+        for slot in joint.void:
+            news[slot] = News.DROPPED if joint.op is Op.STEP else News.ABORTED | News.DROPPED
         if finals:
-            flight.extras.append(Extras({}, {}, finals, {}))
-        return self.gone | flight.void
+            joint.extras.append(Extras({}, {}, finals, {}))
+        return self.gone | joint.void
 
-    def landed(self, flight: Flight, batch: Batch | None) -> None:
-        """The flight is over, and the caller is told all about it. `batch`: None after a call."""
-        begun = set(flight.begins) - flight.void - {slot for each in flight.extras for slot in each.raised}
+    def landed(self, joint: JointRequest, batch: Batch | None) -> None:
+        """The joint request is over, and the caller is told all about it. `batch`: None after a call."""
+        begun = set(joint.begins) - joint.void - {slot for each in joint.extras for slot in each.raised}
         self._fresh -= begun
-        for slot in [*flight.begins, *flight.void]:
+        for slot in [*joint.begins, *joint.void]:
             self.due.pop(slot, None)
             self._over.pop(slot, None)
-        for slot in flight.cut:
+        for slot in joint.cut:
             self.due.pop(slot, None)
             if not self._is_gone(slot) and not self._moves_on[slot]:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
-        if flight.op is Op.STEP and batch is not None:
-            self.note_ends(batch.terminated | batch.truncated, flight.slots, flight.cut)
-            self.missed[list(flight.cut | flight.void | self.gone.intersection(flight.slots))] += 1
-        self.gone |= flight.void | {slot for slot in flight.cut if self._is_gone(slot)}
-        self._lose(flight)
+        if joint.op is Op.STEP and batch is not None:
+            self.note_ends(batch.terminated | batch.truncated, joint.slots, joint.cut)
+            self.missed[list(joint.cut | joint.void | self.gone.intersection(joint.slots))] += 1
+        self.gone |= joint.void | {slot for slot in joint.cut if self._is_gone(slot)}
+        self._lose(joint)
 
-    def dropped(self, flight: Flight) -> None:
-        """The flight is over, and nobody is told: it had been interrupted."""
-        for slot in flight.begins:
+    def dropped(self, joint: JointRequest) -> None:
+        """The joint request is over, and nobody is told: it had been interrupted."""
+        for slot in joint.begins:
             self.due.pop(slot, None)
             self._fresh.discard(slot)
             self._over.pop(slot, None)
-        if flight.op is Op.STEP:
-            ends = (flight.batches or self._batches).ends(flight.block)
-            self.note_ends(ends, flight.slots, flight.cut | self.gone | set(flight.begins))
-        self.due.update({**dict.fromkeys(flight.cut, Due.ABORT), **dict.fromkeys(flight.void, Due.BEGIN)})
-        self._lose(flight)
+        if joint.op is Op.STEP:
+            ends = (joint.batches or self._batches).ends(joint.block)
+            self.note_ends(ends, joint.slots, joint.cut | self.gone | set(joint.begins))
+        self.due.update({**dict.fromkeys(joint.cut, Due.ABORT), **dict.fromkeys(joint.void, Due.BEGIN)})
+        self._lose(joint)
 
-    def _lose(self, flight: Flight) -> None:
-        for slot in flight.lost - self.gone - set(self.due):
+    def _lose(self, joint: JointRequest) -> None:
+        for slot in joint.lost - self.gone - set(self.due):
             if slot not in self._over:
                 self.due[slot] = Due.ABORT
             else:

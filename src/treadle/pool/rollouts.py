@@ -113,20 +113,20 @@ class Rollouts:
         """A request to every worker, a call in the books. An interrupted one is finished like any other."""
         lockstep = self._lockstep
         pool = lockstep.pool
-        flight = lockstep._new_flight(Op.CALL, -1, range(pool.n))
+        joint = lockstep._new_joint(Op.CALL, -1, range(pool.n))
         # one that starts anew gets the whole memory, and a dropped one nothing
         alive = [member for member in pool.in_slot_order() if member.state in life.ALIVE]
         orders = [(member, dict.fromkeys(member.slots, order), member.slots) for member in alive]
-        lockstep._launch(flight, orders, op=Op.MAP)
+        lockstep._launch(joint, orders, op=Op.MAP)
         try:
-            flight.collect(pool.calls)
+            joint.collect(pool.calls)
         except WorkerError:
-            lockstep._flight = None
+            lockstep._joint = None
             raise
-        lockstep._flight = None
+        lockstep._joint = None
         if lockstep._recovery is not None:
-            lockstep._recovery.landed(flight, None)
-        lockstep._raise_first(flight.extras, None)
+            lockstep._recovery.landed(joint, None)
+        lockstep._raise_first(joint.extras, None)
 
 
 __all__ = ["RolloutBuffer", "Rollouts"]

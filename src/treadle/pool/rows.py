@@ -297,7 +297,7 @@ def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> lis
     return [layout.row_writer([row(array, i) for array in arrays]) for i in range(k)]
 
 
-class WholeView:
+class BatchView:
     """One block as a program writes it that makes the rows of all the worker's slots at once: arrays [k, ...]."""
 
     def __init__(self, arena: Arena, fields: BlockFields, lo: int, hi: int) -> None:
@@ -321,7 +321,7 @@ class Rows:
         self._arena, self._fields, self.layout = arena, fields, observations
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
-        self._wholes: dict[int, WholeView] = {}
+        self._wholes: dict[int, BatchView] = {}
         self._finals: dict[int, list[Write]] = {}  # of rollouts
         self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
@@ -357,11 +357,11 @@ class Rows:
             found.write_finals = self._finals[first]
         return found
 
-    def whole(self, index: int) -> WholeView:
+    def batch_view(self, index: int) -> BatchView:
         found = self._wholes.get(index)
         if found is None:
             fields = self._fields.blocks[index]
-            found = self._wholes[index] = WholeView(self._arena, fields, self._lo, self._hi)
+            found = self._wholes[index] = BatchView(self._arena, fields, self._lo, self._hi)
         return found
 
     def batch_of_actions(self, mailed: Mailed | None = None) -> Any:

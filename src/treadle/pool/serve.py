@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
+from treadle.pool.batched import Batched
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
 from treadle.pool.original import attributes_of, shown
 from treadle.pool.rows import Rows
-from treadle.pool.whole import Whole
 from treadle.spaces import Mailed
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
@@ -36,9 +36,9 @@ class Server:
         self._local = local
         k = len(slots)
         self._all = range(k)
-        whole = programs[0].batched if programs else None
-        if whole is not None:  # one program makes all rows: another way of stepping, behind the same names
-            rows_at_once = Whole(self, whole)
+        batched = programs[0].batched if programs else None
+        if batched is not None:  # one program makes all rows: another way of stepping, behind the same names
+            rows_at_once = Batched(self, batched)
             self.step, self.resume = rows_at_once.step, rows_at_once.resume  # type: ignore[method-assign]
             self._reset, self._call = rows_at_once.reset, rows_at_once.call  # type: ignore[method-assign]
         self._steps: list[Any] = [p.step for p in programs]

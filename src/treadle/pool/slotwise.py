@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.pool.flight import orders_of
+from treadle.pool.joint import orders_of
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
 from treadle.spaces import BatchWriter
@@ -59,11 +59,11 @@ class SlotwiseLockstep(Lockstep):
         Raises what `call` raises; `partial` has the others' results by slot.
         """
         self._settle()
-        flight = self._new_flight(Op.CALL, -1, orders)
+        joint = self._new_joint(Op.CALL, -1, orders)
         sent = self._reachable(list(orders))
         asked = {slot: order for slot, order in orders.items() if slot in sent}
-        self._launch(flight, orders_of(self.pool.in_slot_order(), asked))
-        return self._land(flight)
+        self._launch(joint, orders_of(self.pool.in_slot_order(), asked))
+        return self._land(joint)
 
 
 __all__ = ["Order", "SlotwiseLockstep"]

@@ -18,7 +18,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import Chosen
 from treadle.pool.messages import Op, Raised
@@ -310,7 +310,7 @@ class CallerCollection(Collection):
         mine = self._dealt[member.index]
         playing = [index] if index is not None else list(mine)
         first = member.index in self._fresh and len(playing) == 1 and len(mine) == 1
-        guilty = playing if first or self.pool.policy is Policy.DROP else []
+        guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
         for each in guilty:
             self._deaths[each] = self._deaths.get(each, 0) + 1
         self._died_in[member.index] = playing, list(guilty)
@@ -323,7 +323,7 @@ class CallerCollection(Collection):
         self._former.gone(member.slots)
         if event.verdict is None:
             self._blame(member, event.error)
-            event = event._replace(verdict=Policy.RAISE)
+            event = event._replace(verdict=RestartPolicy.RAISE)
         for slot in member.slots:
             self._playing.pop(slot, None)
             self._begun[slot] = 0

@@ -22,7 +22,7 @@ from treadle import seeding
 from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -306,7 +306,7 @@ class Collection:
         else:  # it may have made some that it has not told of
             playing = [index for index in mine if index == error.where.episode]
         first = worker in self._fresh and len(playing) == 1 and mine[0] == playing[0]
-        guilty = playing if first or self.pool.policy is Policy.DROP else []
+        guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
         for index in guilty:
             self._deaths[index] = self._deaths.get(index, 0) + 1
         self._died_in[worker] = playing, list(guilty)
@@ -321,7 +321,7 @@ class Collection:
         if self._failure is not None:  # the run is over: nothing is made again
             self._out.add(worker)
             return
-        drop = self.pool.policy is Policy.DROP
+        drop = self.pool.policy is RestartPolicy.DROP
         for index in guilty:
             if self._deaths[index] >= self._skipping.deaths:
                 error = failed.died(event.error, index, self._root, self._deaths[index], finished, fresh=not drop)
@@ -329,11 +329,11 @@ class Collection:
                     raise error if failed.in_policy(event.error) else self._hinted(error)
                 playing, mine = ([i for i in some if i != index] for some in (playing, mine))
                 self._skip(index, error)
-        if event.verdict is Policy.RAISE:
+        if event.verdict is RestartPolicy.RAISE:
             raise failed.died(event.error, None, self._root, member.barren, finished)
         told = f"; made again: episode {', '.join(map(str, playing))}" if playing else ""
         suspects = self._suspects.pop(worker, [])
-        if event.verdict is Policy.DROP:
+        if event.verdict is RestartPolicy.DROP:
             log.warning("worker %d is dropped: %s%s", worker, failed.reason_of(event.error), told)
             mine += suspects
         else:

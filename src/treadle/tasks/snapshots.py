@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import StateError, UsageError, WorkerError
-from treadle.pool import standing
+from treadle.pool import checkpoint
 from treadle.states import snapshot_file
 from treadle.tasks.orders import Ask
 from treadle.tasks.results import SlotBooks
@@ -20,7 +20,7 @@ from treadle.vector.turns import one_at_a_time
 if TYPE_CHECKING:
     pass
 
-FORMAT = "treadle task vector snapshot 1"
+FORMAT = "treadle task vector snapshot 2"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SampledSnapshots(TaskVector):
         kept = {
             "format": FORMAT,
             "states": states,
-            "standing": standing.take(self._lockstep),
+            "checkpoint": checkpoint.take(self._lockstep),
             "live": list(self._live),
             "steps": self._results.steps.copy(),
             "episodes": self._results.episodes.copy(),
@@ -132,7 +132,7 @@ class SampledSnapshots(TaskVector):
                 f"{os.fspath(path)} is of tasks that show {kept['space']}, these show {self.observation_space}"
             )
         self.set_states(kept["states"])
-        standing.put(self._lockstep, kept["standing"])
+        checkpoint.put(self._lockstep, kept["checkpoint"])
         self._live = list(kept["live"])
         self._results.steps[:] = kept["steps"]
         self._results.episodes[:] = kept["episodes"]

@@ -44,8 +44,8 @@ class GroupSteps:
 
     def current(self) -> Batch:
         """What has come of it; see `Part.current`."""
-        flight, vector = self.part._flight, self._vector
-        stepped = flight is not None and flight.op is Op.STEP
+        joint, vector = self.part._joint, self._vector
+        stepped = joint is not None and joint.op is Op.STEP
         try:
             batch = self.part.current()
         except WorkerError as error:

@@ -18,8 +18,8 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import UsageError
 from treadle.pool import bell
+from treadle.pool.batched import BatchedStep, Orders
 from treadle.pool.group import partition
-from treadle.pool.whole import Orders, WholeStep
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
@@ -151,7 +151,7 @@ class OwnedRow(Program):
 
 
 class Owned:
-    """One vectorised environment; see `treadle.pool.whole.WholeProgram`."""
+    """One vectorised environment; see `treadle.pool.batched.BatchedProgram`."""
 
     def __init__(self, env: gym.vector.VectorEnv) -> None:
         self.env, self._k = env, env.num_envs
@@ -170,7 +170,7 @@ class Owned:
         )
         self._over = NO_ROWS  # rows whose episode has ended and that have not moved on
 
-    def step(self, actions: Any) -> WholeStep:
+    def step(self, actions: Any) -> BatchedStep:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         ended = (terminated | truncated).nonzero()[0]
         begun = NO_ROWS
@@ -190,7 +190,7 @@ class Owned:
             told = rows_of_infos(told, self._k) if told else {}
             finals = {row: (_row_of(last, row), told.get(row, {})) for row in ended.tolist()}
         by_row = rows_of_infos(infos, self._k) if infos else {}
-        return WholeStep(observations, rewards, terminated, truncated, len(ended) > 0, begun, by_row, finals)
+        return BatchedStep(observations, rewards, terminated, truncated, len(ended) > 0, begun, by_row, finals)
 
     def reset(self, orders: Orders) -> tuple[Any, dict[int, dict[str, Any]]]:
         seeds = [seed for seed, _ in orders.values()]

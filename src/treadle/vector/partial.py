@@ -25,8 +25,8 @@ from treadle.pool import failure
 from treadle.pool.batch import final_observation
 from treadle.pool.calls import Done, InFlight
 from treadle.pool.failure import bad_action
-from treadle.pool.flight import tell
 from treadle.pool.info_rows import InfoRows, gathered
+from treadle.pool.joint import tell
 from treadle.pool.line import BUSY_NS, Chosen
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Extras, Op
@@ -181,11 +181,11 @@ class PartialBatches:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def answered(self, event: Done) -> None:
-        """See `pool.flight.tell`."""
+        """See `pool.joint.tell`."""
         self._arrived(event.member, event.call.slots, event.reply.extras)
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
-        """See `pool.flight.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
+        """See `pool.joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
         slots = [slot for call in lost for slot in call.slots]
         self._state[slots] = STALE
         if slots:
@@ -303,7 +303,7 @@ class PartialFace:
         """For the method `name`. Raises ClosedVector, AlreadyPending; then what is pending stays so."""
         if self._turns.state is not Partly.OPEN:
             self._turns.check_free(name)
-        if self._pool.policy is not failure.Policy.RAISE:
+        if self._pool.policy is not failure.RestartPolicy.RAISE:
             raise UsageError("send() and recv() raise on a worker's death: they work with on_failure='raise' only")
         if self._partial is None:
             self._partial = PartialBatches(self._pool, self._lockstep, max(1, self.num_envs // 2))

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import UsageError
 from treadle.pool.batch import Batch
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import joined
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.parts import Part, parts_of
@@ -195,7 +195,7 @@ class Filling:
         lockstep, last = self._lockstep, rollouts.last_actions()
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
-        by_the_books = self._vector._pool.policy is not Policy.RAISE
+        by_the_books = self._vector._pool.policy is not RestartPolicy.RAISE
         seen, aim, first = self._noted(self._seen), rollouts.aim, buffer.first
         for t in range(steps):
             actions = act(seen)
@@ -329,7 +329,7 @@ class GroupFilling(Filling):
         seen, _, terminated, truncated, _ = group.five(batch._replace(infos={}, finals={}, news={}))
         for slot, (observation, _) in batch.finals.items():
             self._terminal[t, slot] = observation
-        if vector._pool.policy is not Policy.RAISE:
+        if vector._pool.policy is not RestartPolicy.RAISE:
             self._buffer.valid[t, part.rows] = part.valid
         if self._held and t + 1 < steps and (over := terminated | truncated).any():
             rows = np.flatnonzero(over).tolist()

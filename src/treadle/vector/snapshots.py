@@ -9,14 +9,14 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError
-from treadle.pool import standing
+from treadle.pool import checkpoint
 from treadle.pool.lockstep import Lockstep
 from treadle.states import snapshot_file
 from treadle.vector.env_slot import Ask, OwnValue, SlotState
 from treadle.vector.orders import states_by_slot
 from treadle.vector.turns import Turns, one_at_a_time
 
-FORMAT = "treadle vector snapshot 1"
+FORMAT = "treadle vector snapshot 2"
 
 
 class SnapshotFace:
@@ -66,7 +66,7 @@ class SnapshotFace:
         kept = {
             "format": FORMAT,
             "states": states,
-            "standing": standing.take(self._lockstep),
+            "checkpoint": checkpoint.take(self._lockstep),
             "calls": self._calls,
             "group_steps": self._group_steps.copy(),
             "resets": self._resets.copy(),
@@ -87,7 +87,7 @@ class SnapshotFace:
         if len(kept["states"]) != self.num_envs:
             raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
         self.set_states(kept["states"])
-        standing.put(self._lockstep, kept["standing"])
+        checkpoint.put(self._lockstep, kept["checkpoint"])
         self._calls = kept["calls"]
         self._group_steps[:] = kept.get("group_steps", 0)
         self._resets[:] = kept["resets"]

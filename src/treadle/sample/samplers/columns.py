@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,35 @@ def _absent(like: Any, rows: int) -> Any:
     if like.dtype.kind in "biufc":
         return np.zeros((rows, *like.shape[1:]), like.dtype)
     return np.full((rows, *like.shape[1:]), None, object)
+
+
+BY_EPISODE = frozenset({"episode_infos", "last_observations", "lengths"})  # columns of a table with one row an episode
+INFOS = frozenset({"episode_infos", "env_infos", "agent_infos"})
+
+Table = dict[str, Any]  # what a batch consists of, by name; without `lengths` all of it has one row a step
+
+
+def join_tables(tables: Sequence[Table], there: Callable[..., Any] | None = None) -> Table:
+    """Tables one after the other, in one pass over their arrays; keys of agents' infos must not come and go.
+
+    `there`: see `joined`. Raises as `joined` and `join_columns`.
+    """
+    rows = list(map(len, map(itemgetter("rewards"), tables)))
+    episodes = list(map(len, map(itemgetter("lengths"), tables))) if "lengths" in tables[0] else rows
+    columns = {}
+    for name in tables[0]:
+        values = list(map(itemgetter(name), tables))
+        if name in INFOS:
+            strict, sizes = name if name == "agent_infos" else None, episodes if name in BY_EPISODE else rows
+            columns[name] = join_columns(values, sizes, strict=strict, there=there)
+        else:
+            columns[name] = joined(values, there)
+    return columns
+
+
+def cut_table(table: Table, first: int, last: int, begin: int, end: int) -> Table:
+    """Episodes first to last-1, whose steps are begin to end-1; arrays are views."""
+    return {
+        name: rows_of(values, first, last) if name in BY_EPISODE else rows_of(values, begin, end)
+        for name, values in table.items()
+    }

@@ -11,7 +11,15 @@ import numpy as np
 from treadle import trees
 from treadle.sample.episode import Episode
 from treadle.sample.samplers.batch_checks import check_episodes, check_steps
-from treadle.sample.samplers.columns import columns_of, join_columns, joined, pad_batch_array, row_of, rows_of
+from treadle.sample.samplers.columns import (
+    Table,
+    columns_of,
+    cut_table,
+    join_tables,
+    pad_batch_array,
+    row_of,
+    rows_of,
+)
 from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of, types_of
 from treadle.sample.samplers.time_step_batch import Infos, TimeStepBatch
 
@@ -84,10 +92,10 @@ class EpisodeBatch(TimeStepBatch):
         return batch
 
     def __reduce__(self) -> Any:
-        columns = {**self.__dict__, "episode_infos": self.episode_infos_by_episode}
-        del columns["episode_infos_by_episode"]
-        columns["step_types"] = codes_of(self.step_types)
-        return _rebuilt, (type(self), columns)
+        return _rebuilt, (
+            type(self),
+            {**self.table(), "env_spec": self.env_spec, "step_types": codes_of(self.step_types)},
+        )
 
     # -- many and one ------------------------------------------------------------------------------------------------
 
@@ -100,20 +108,7 @@ class EpisodeBatch(TimeStepBatch):
         """
         if not batches:
             raise ValueError("Please provide at least one EpisodeBatch to concatenate")
-        rows = [len(batch.rewards) for batch in batches]
-        episodes = [len(batch.lengths) for batch in batches]
-        return cls(
-            env_spec=batches[0].env_spec,
-            episode_infos=join_columns([b.episode_infos_by_episode for b in batches], episodes),
-            observations=joined([b.observations for b in batches]),
-            last_observations=joined([b.last_observations for b in batches]),
-            actions=joined([b.actions for b in batches]),
-            rewards=joined([b.rewards for b in batches]),
-            env_infos=join_columns([b.env_infos for b in batches], rows),
-            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
-            step_types=joined([b.step_types for b in batches]),
-            lengths=joined([b.lengths for b in batches]),
-        )
+        return cls(env_spec=batches[0].env_spec, **join_tables([batch.table() for batch in batches]))
 
     def split(self) -> list[Any]:
         """One batch an episode, in order: the inverse of `concatenate`. Arrays are views."""
@@ -124,39 +119,24 @@ class EpisodeBatch(TimeStepBatch):
         ranges = self._ranges()[start:stop]
         return self._piece(start, stop, ranges[0][0], ranges[-1][1])
 
+    def table(self) -> Table:
+        """What it consists of, but for its spaces, as the constructor takes it."""
+        columns = {**self.__dict__, "episode_infos": self.episode_infos_by_episode}
+        del columns["episode_infos_by_episode"], columns["env_spec"]
+        return columns
+
     def _piece(self, start: int, stop: int, first: int, last: int) -> EpisodeBatch:
-        return type(self).trusted(
-            env_spec=self.env_spec,
-            episode_infos=rows_of(self.episode_infos_by_episode, start, stop),
-            observations=rows_of(self.observations, first, last),
-            last_observations=rows_of(self.last_observations, start, stop),
-            actions=rows_of(self.actions, first, last),
-            rewards=self.rewards[first:last],
-            env_infos=rows_of(self.env_infos, first, last),
-            agent_infos=rows_of(self.agent_infos, first, last),
-            step_types=self.step_types[first:last],
-            lengths=self.lengths[start:stop],
-        )
+        return type(self).trusted(env_spec=self.env_spec, **cut_table(self.table(), start, stop, first, last))
 
     def to_list(self) -> list[dict[str, Any]]:
         """One dict an episode of T steps: observations, next_observations, actions, rewards, step_types [T, ...],
         env_infos and agent_infos (dicts of [T, ...]), and episode_infos (dict of this episode's values)."""
-        following = self.next_observations
-        episodes = []
-        for i, (start, stop) in enumerate(self._ranges()):
-            episodes.append(
-                {
-                    "episode_infos": row_of(self.episode_infos_by_episode, i),
-                    "observations": rows_of(self.observations, start, stop),
-                    "next_observations": rows_of(following, start, stop),
-                    "actions": rows_of(self.actions, start, stop),
-                    "rewards": self.rewards[start:stop],
-                    "env_infos": rows_of(self.env_infos, start, stop),
-                    "agent_infos": rows_of(self.agent_infos, start, stop),
-                    "step_types": self.step_types[start:stop],
-                }
-            )
-        return episodes
+        table = {**self.table(), "next_observations": self.next_observations}
+        del table["last_observations"], table["lengths"]
+        return [
+            {**cut_table(table, i, i + 1, *rows), "episode_infos": row_of(self.episode_infos_by_episode, i)}
+            for i, rows in enumerate(self._ranges())
+        ]
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, paths: Sequence[dict[str, Any]]) -> EpisodeBatch:
@@ -168,30 +148,22 @@ class EpisodeBatch(TimeStepBatch):
         """
         if not paths:
             raise ValueError("Please provide at least one dict")
-        lengths = np.array([len(path["rewards"]) for path in paths], np.int64)
+        lengths = [len(path["rewards"]) for path in paths]
         sizes = [len(trees.leaves(path["observations"])[0]) for path in paths]
-        if all(size == length + 1 for size, length in zip(sizes, lengths, strict=True)):
-            last = [rows_of(path["observations"], -1, None) for path in paths]
-            observations = joined([rows_of(path["observations"], 0, -1) for path in paths])
-        else:
-            name = "observations" if paths[0].get("next_observations") is None else "next_observations"
-            last = [rows_of(path[name], -1, None) for path in paths]
-            observations = joined([path["observations"] for path in paths])
-        infos = [path.get("episode_infos") or {} for path in paths]
-        return cls(
-            env_spec=env_spec,
-            episode_infos=join_columns(
-                [{k: np.asarray([v]) for k, v in info.items()} for info in infos], [1] * len(paths)
-            ),
-            observations=observations,
-            last_observations=joined(last),
-            actions=joined([path["actions"] for path in paths]),
-            rewards=joined([path["rewards"] for path in paths]),
-            env_infos=join_columns([path["env_infos"] for path in paths], lengths.tolist()),
-            agent_infos=join_columns([path["agent_infos"] for path in paths], lengths.tolist(), strict="agent_infos"),
-            step_types=joined([_types_in(path) for path in paths]),
-            lengths=lengths,
-        )
+        whole = all(size == length + 1 for size, length in zip(sizes, lengths, strict=True))
+        last = "observations" if whole or paths[0].get("next_observations") is None else "next_observations"
+        tables = [
+            {
+                "episode_infos": {k: np.asarray([v]) for k, v in (path.get("episode_infos") or {}).items()},
+                "observations": rows_of(path["observations"], 0, length if whole else None),
+                "last_observations": rows_of(path[last], -1, None),
+                **{name: path[name] for name in ("actions", "rewards", "env_infos", "agent_infos")},
+                "step_types": _types_in(path),
+                "lengths": np.array([length], np.int64),
+            }
+            for path, length in zip(paths, lengths, strict=True)
+        ]
+        return cls(env_spec=env_spec, **join_tables(tables))
 
     @classmethod
     def from_episodes(cls, env_spec: EnvSpec, episodes: Iterable[Episode]) -> EpisodeBatch:

@@ -19,7 +19,7 @@ from treadle.pool import failure, life
 from treadle.pool.broadcast import Broadcast, Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.carried import CannotTravel
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
@@ -112,7 +112,7 @@ class WorkerGroup:
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
         self.calls, self.members = self.pool.calls, self.pool.members
-        self.rebuilds = max_restarts if self.pool.policy is Policy.RESTART else 0
+        self.rebuilds = max_restarts if self.pool.policy is RestartPolicy.RESTART else 0
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
@@ -145,18 +145,18 @@ class WorkerGroup:
         Raises its error where that is what is wanted, or where it died too often.
         """
         worker = event.member.index
-        if event.verdict is Policy.RESTART:
+        if event.verdict is RestartPolicy.RESTART:
             log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
             self.strangers.add(worker)
             return True
-        if event.verdict is Policy.RAISE and self.pool.policy is not Policy.RAISE:
+        if event.verdict is RestartPolicy.RAISE and self.pool.policy is not RestartPolicy.RAISE:
             self.calls.drop(event.member)  # the others may go on in the next sampling
         self.lose(worker, event.error)
         return False
 
     def lose(self, worker: int, error: WorkerError) -> None:
         """A worker is given up. Raises its error unless workers may be dropped."""
-        drop = self.pool.policy is Policy.DROP
+        drop = self.pool.policy is RestartPolicy.DROP
         if drop or self.members[worker].state is life.State.GONE:
             self.lost[worker] = error
         if not drop:

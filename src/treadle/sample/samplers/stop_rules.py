@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from treadle.sample.samplers.trajectories import Trajectories
@@ -17,8 +17,10 @@ class StopRule:
     """
 
     needs_all, ahead = False, 1
-    steps = 0
-    episodes: int
+
+    def __init__(self) -> None:
+        self.steps = self.episodes = self._told = 0
+        self._result: list[Trajectories] = []  # what was taken and has a certain place in the result, in its order
 
     @property
     def done(self) -> bool:
@@ -36,13 +38,14 @@ class StopRule:
         """What of the batch is taken; None: nothing."""
         raise NotImplementedError
 
-    def settled(self) -> Iterator[Trajectories]:
+    def settled(self) -> list[Trajectories]:
         """Batches that were taken and whose place in the result is certain, each once, in its order."""
-        raise NotImplementedError
+        new, self._told = self._result[self._told :], len(self._result)
+        return new
 
     def batches(self) -> list[Trajectories]:
-        """All that was taken, in the order of the result."""
-        raise NotImplementedError
+        """All that was taken, in the order of the result, once there is enough."""
+        return self._result
 
 
 class AtLeast(StopRule):
@@ -53,9 +56,8 @@ class AtLeast(StopRule):
     """
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self.wanted = steps
-        self.steps = self.episodes = self._settled = 0
-        self._taken: list[Trajectories] = []
 
     @property
     def done(self) -> bool:
@@ -75,16 +77,8 @@ class AtLeast(StopRule):
                 break
         taken = batch.part(0, count)
         self.episodes += len(taken.lengths)
-        self._taken.append(taken)
+        self._result.append(taken)
         return taken
-
-    def settled(self) -> Iterator[Trajectories]:
-        while self._settled < len(self._taken):
-            self._settled += 1
-            yield self._taken[self._settled - 1]
-
-    def batches(self) -> list[Trajectories]:
-        return self._taken
 
 
 class Exactly(StopRule):
@@ -98,16 +92,11 @@ class Exactly(StopRule):
     needs_all = True
 
     def __init__(self, episodes: int, workers: int) -> None:
-        self.each = episodes
-        self.wanted = episodes * workers
+        super().__init__()
+        self.each, self.wanted = episodes, episodes * workers
         self.have = [0] * workers
-        self.steps = 0
-        self._turn = self._settled = 0  # the worker whose batches are next, and how many of them are settled
+        self._turn = 0  # the worker whose batches are next
         self._taken: list[list[Trajectories]] = [[] for _ in range(workers)]
-
-    @property
-    def episodes(self) -> int:  # type: ignore[override]
-        return sum(self.have)
 
     @property
     def done(self) -> bool:
@@ -124,21 +113,15 @@ class Exactly(StopRule):
         taken = batch if count == len(batch.lengths) else batch.first_episodes(count)
         self.have[worker] += count
         self.steps += int(taken.lengths.sum())
+        self.episodes += count
         self._taken[worker].append(taken)
-        return taken
-
-    def settled(self) -> Iterator[Trajectories]:
         while self._turn < len(self.have):
-            batches = self._taken[self._turn]
-            while self._settled < len(batches):
-                self._settled += 1
-                yield batches[self._settled - 1]
+            self._result += self._taken[self._turn]
+            self._taken[self._turn] = []
             if self.have[self._turn] < self.each:
-                return
-            self._turn, self._settled = self._turn + 1, 0
-
-    def batches(self) -> list[Trajectories]:
-        return [batch for batches in self._taken for batch in batches]
+                break
+            self._turn += 1
+        return taken
 
 
 class ByIndex(StopRule):
@@ -153,8 +136,9 @@ class ByIndex(StopRule):
     ahead = 2
 
     def __init__(self, schedule: Schedule, workers: int, base: int = 0) -> None:
+        super().__init__()
         self.schedule, self.base, self._workers = schedule, base, workers
-        self.steps = self.episodes = self._settled = 0
+        self._next = 0  # the index that is next in the result
         self._taken: dict[int, Trajectories] = {}  # index of its first rollout -> batch of consecutive ones
 
     @property
@@ -175,12 +159,10 @@ class ByIndex(StopRule):
                     self._taken[index] = batch.part(i, i + 1)
         self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
         self.episodes += int(batch.rollouts[new].sum())
+        while (following := self._taken.pop(self._next, None)) is not None:
+            self._result.append(following)
+            self._next += len(following.rollouts)
         return batch
-
-    def settled(self) -> Iterator[Trajectories]:
-        while (batch := self._taken.get(self._settled)) is not None:
-            self._settled += len(batch.rollouts)
-            yield batch
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
         count, ahead = self.schedule.share(self._workers)
@@ -194,11 +176,9 @@ class ByIndex(StopRule):
             self.schedule.lose(index - self.base)
 
     def batches(self) -> list[Trajectories]:
-        """All that belongs to the schedule, in the order of the result."""
-        end, index, found = self.schedule.end, 0, []
-        assert end is not None
-        while index < end:
-            batch = self._taken[index]
-            found.append(batch.part(0, min(len(batch.rollouts), end - index)))
-            index += len(batch.rollouts)
+        left, found = self.schedule.end or 0, list[Trajectories]()
+        for batch in self._result:
+            if left > 0:
+                found.append(batch.part(0, min(len(batch.rollouts), left)))
+                left -= len(batch.rollouts)
         return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from treadle.sample.samplers.batch_checks import check_steps
-from treadle.sample.samplers.columns import join_columns, joined, rows_of
+from treadle.sample.samplers.columns import join_tables, rows_of
 from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of
 
 Infos = dict[str, Any]
@@ -62,18 +62,8 @@ class TimeStepBatch:
         """
         if not batches:
             raise ValueError("Please provide at least one TimeStepBatch to concatenate")
-        rows = [len(batch.rewards) for batch in batches]
-        return TimeStepBatch(
-            env_spec=batches[0].env_spec,
-            episode_infos=join_columns([b.episode_infos for b in batches], rows),
-            observations=joined([b.observations for b in batches]),
-            actions=joined([b.actions for b in batches]),
-            rewards=joined([b.rewards for b in batches]),
-            next_observations=joined([b.next_observations for b in batches]),
-            env_infos=join_columns([b.env_infos for b in batches], rows),
-            agent_infos=join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
-            step_types=joined([b.step_types for b in batches]),
-        )
+        tables = [{name: getattr(batch, name) for name in COLUMNS} for batch in batches]
+        return TimeStepBatch(batches[0].env_spec, **join_tables(tables))
 
     def split(self) -> list[Any]:
         """One batch a step, in order: the inverse of `concatenate`. Arrays are views."""
@@ -81,9 +71,7 @@ class TimeStepBatch:
 
     def to_time_step_list(self) -> list[dict[str, Any]]:
         """One dict a step, whose columns have one row."""
-        names = ("observations", "actions", "rewards", "next_observations", "step_types")
-        infos = ("episode_infos", "env_infos", "agent_infos")
-        columns = {name: getattr(self, name) for name in (*infos, *names)}
+        columns = {name: getattr(self, name) for name in COLUMNS}
         return [{name: rows_of(values, i, i + 1) for name, values in columns.items()} for i in range(len(self))]
 
     @classmethod
@@ -94,28 +82,19 @@ class TimeStepBatch:
         """
         if len(ts_samples) < 1:
             raise ValueError("Please provide at least one dict")
-        names = ("observations", "actions", "rewards", "next_observations", "step_types")
-        infos = ("episode_infos", "env_infos", "agent_infos")
         return TimeStepBatch.concatenate(
-            *(TimeStepBatch(env_spec, **{name: sample[name] for name in (*infos, *names)}) for sample in ts_samples)
+            *(TimeStepBatch(env_spec, **{name: sample[name] for name in COLUMNS}) for sample in ts_samples)
         )
 
     @classmethod
     def from_episode_batch(cls, batch: Any) -> TimeStepBatch:
         """The steps of an `EpisodeBatch`, with next observations and episode infos as columns."""
-        return TimeStepBatch(
-            env_spec=batch.env_spec,
-            episode_infos=batch.episode_infos,
-            observations=batch.observations,
-            actions=batch.actions,
-            rewards=batch.rewards,
-            next_observations=batch.next_observations,
-            agent_infos=batch.agent_infos,
-            env_infos=batch.env_infos,
-            step_types=batch.step_types,
-        )
+        return TimeStepBatch(batch.env_spec, **{name: getattr(batch, name) for name in COLUMNS})
 
     @property
     def terminals(self) -> np.ndarray:
         """bool[T]: which steps are TERMINAL."""
         return codes_of(self.step_types) == StepType.TERMINAL
+
+
+COLUMNS = tuple(each.name for each in fields(TimeStepBatch) if each.name != "env_spec")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from treadle import trees
-from treadle.sample.samplers.columns import join_columns, joined, rows_of
+from treadle.sample.samplers.columns import cut_table, join_tables, joined
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.steps import codes_of, types_of
 
@@ -81,10 +81,7 @@ class Trajectories:
     def _cut(self, first: int, last: int, rollouts: np.ndarray, indices: list[int]) -> Trajectories:
         rows = np.concatenate([[0], np.cumsum(self.lengths)])
         begin, end = int(rows[first]), int(rows[last])
-        columns = {
-            name: rows_of(values, first, last) if name in BY_EPISODE else rows_of(values, begin, end)
-            for name, values in self.columns.items()
-        }
+        columns = cut_table(self.columns, first, last, begin, end)
         return Trajectories(self.env_spec, columns, self.codes[begin:end], rollouts, indices, self.kind)
 
 
@@ -92,26 +89,14 @@ def _laid(lay: Callable[[Any, np.ndarray], np.ndarray], path: Any, leaf: Any) ->
     return lay(path, leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-BY_EPISODE = frozenset({"episode_infos", "last_observations", "lengths"})
-PLAIN = ("observations", "last_observations", "actions", "rewards", "lengths")
-
-
 def trajectories_of(batches: Sequence[EpisodeBatch]) -> Trajectories:
     """What workers' rollouts returned, one batch a rollout. Raises TypeError for what is no batch."""
     for batch in batches:
         if not isinstance(batch, EpisodeBatch):
             raise TypeError(f"a worker's rollout returns an EpisodeBatch; this one returned a {type(batch).__name__}")
-    rows = [len(batch.rewards) for batch in batches]
-    episodes = [len(batch.lengths) for batch in batches]
-    columns = {
-        "episode_infos": join_columns([b.episode_infos_by_episode for b in batches], episodes),
-        "env_infos": join_columns([b.env_infos for b in batches], rows),
-        "agent_infos": join_columns([b.agent_infos for b in batches], rows, strict="agent_infos"),
-    }
-    for name in PLAIN:
-        columns[name] = joined([getattr(batch, name) for batch in batches])
-    codes = codes_of(joined([batch.step_types for batch in batches]))
-    rollouts = np.array(episodes, np.int64)
+    columns = join_tables([batch.table() for batch in batches])
+    rollouts = np.array([len(batch.lengths) for batch in batches], np.int64)
+    codes = codes_of(columns.pop("step_types"))
     return Trajectories(batches[0].env_spec, columns, codes, rollouts, kind=type(batches[0]))
 
 
@@ -120,15 +105,6 @@ def batch_of(pieces: Sequence[Trajectories], there: Callable[..., Any] | None = 
 
     `there`: see `columns.joined`.
     """
-    tables, first = list(map(attrgetter("columns"), pieces)), pieces[0]
-    columns = {name: joined(list(map(itemgetter(name), tables)), there) for name in PLAIN}
-    rows, episodes = (
-        list(map(len, map(attrgetter("codes"), pieces))),
-        list(map(len, map(itemgetter("lengths"), tables))),
-    )
-    for name in ("episode_infos", "env_infos", "agent_infos"):
-        strict = name if name == "agent_infos" else None
-        sizes = episodes if name in BY_EPISODE else rows
-        columns[name] = join_columns(list(map(itemgetter(name), tables)), sizes, strict=strict, there=there)
+    columns, first = join_tables(list(map(attrgetter("columns"), pieces)), there), pieces[0]
     codes = joined(list(map(attrgetter("codes"), pieces)))
     return first.kind(env_spec=first.env_spec, step_types=types_of(codes), **columns)

@@ -1,4 +1,4 @@
-"""Where a lockstep stands, apart from its environments: counters and the last batch, to be kept and put back."""
+"""A checkpoint: where a lockstep is, apart from its environments: counters and the last batch, to be put back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.pool.worker import Worker
 
 
 @dataclass(frozen=True)
-class Standing:
+class Checkpoint:
     """Attributes:
     episode, seed: int64[n], as the rows have them.
     steps: int64[n], of each slot's episode.
@@ -32,7 +32,7 @@ class Standing:
     recovery: dict[str, Any] | None
 
 
-def take(lockstep: Lockstep) -> Standing:
+def take(lockstep: Lockstep) -> Checkpoint:
     """Where it stands. Raises UsageError when something is pending, or slots wait for a fresh worker or a reset."""
     lockstep._settle()
     recovery = lockstep._recovery
@@ -49,7 +49,7 @@ def take(lockstep: Lockstep) -> Standing:
     notes = None
     if recovery is not None:
         notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
-    return Standing(
+    return Checkpoint(
         memory.array(fields.episode).copy(),
         memory.array(fields.seed).copy(),
         steps,
@@ -60,33 +60,33 @@ def take(lockstep: Lockstep) -> Standing:
     )
 
 
-def put(lockstep: Lockstep, standing: Standing) -> None:
+def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
     """Stand there again. The environments must have been put back already."""
     lockstep._settle()
     memory, batches = lockstep.memory, lockstep._batches
     fields = memory.fields
-    memory.array(fields.episode)[:] = standing.episode
-    memory.array(fields.seed)[:] = standing.seed
+    memory.array(fields.episode)[:] = checkpoint.episode
+    memory.array(fields.seed)[:] = checkpoint.seed
     began = memory.array(fields.began)
     for slot, member in _members(lockstep):
-        began[slot] = _now(lockstep, member, slot) - standing.steps[slot]
-    batches._last_loose = dict(standing.loose)
-    if standing.observations is not None:
+        began[slot] = _now(lockstep, member, slot) - checkpoint.steps[slot]
+    batches._last_loose = dict(checkpoint.loose)
+    if checkpoint.observations is not None:
         number = lockstep._buffers.take()
         block = fields.blocks[number]
-        for field, array in zip(block.observations, standing.observations, strict=True):
+        for field, array in zip(block.observations, checkpoint.observations, strict=True):
             if field is not None and array is not None:
                 memory.array(field)[:] = array
-        memory.array(block.valid)[:] = standing.valid
+        memory.array(block.valid)[:] = checkpoint.valid
         for field in (block.rewards, block.terminated, block.truncated):
             memory.array(field)[:] = 0
         batches.block, batches._lost = number, set()
         batches.hand_out(number)
     recovery = lockstep._recovery
-    if recovery is not None and standing.recovery is not None:
-        recovery._root = standing.recovery["root"]
-        recovery._lasting = dict(standing.recovery["lasting"])
-        recovery._earlier[:] = standing.recovery["earlier"]
+    if recovery is not None and checkpoint.recovery is not None:
+        recovery._root = checkpoint.recovery["root"]
+        recovery._lasting = dict(checkpoint.recovery["lasting"])
+        recovery._earlier[:] = checkpoint.recovery["earlier"]
         recovery.due.clear()
         recovery._fresh.clear()
     lockstep._must_reset = False

@@ -1,4 +1,4 @@
-"""A flight: one request to several members that is on its way, and what has come of it so far.
+"""A joint request: one request to several workers that is on its way, and what has come of it so far.
 
 It is the tag of its requests (`calls.py`). Several may be under way at once, about different slots (`parts.py`), and a
 member may owe answers to more than one of them. Whichever is waited for hears all events, and gives the others theirs.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost, Order
-from treadle.pool.failure import Policy
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import share_of
 from treadle.pool.life import ALIVE
 from treadle.pool.messages import Extras, Op
@@ -44,12 +44,12 @@ def step_orders(members: Sequence[Worker], mailed: Mailed | None) -> list[Order]
 
 
 def tell(waiting: Any, event: Event) -> None:
-    """Give the news of a pool that steps to whom they are for: tags are flights, or like one (they have `answered`
+    """Give the news of a pool that steps to whom they are for: tags are joint requests, or like one (with `answered`
     and `fail`). `waiting`: one of them, which is told of every death."""
     recovery: Recovery | None = waiting.recovery
     if isinstance(event, Done):
         event.tag.answered(event)
-    elif isinstance(event, Lost) and recovery is not None and event.verdict is not Policy.RAISE:
+    elif isinstance(event, Lost) and recovery is not None and event.verdict is not RestartPolicy.RAISE:
         recovery.lost(waiting, event)
     elif isinstance(event, Lost):
         if recovery is not None:
@@ -59,19 +59,19 @@ def tell(waiting: Any, event: Event) -> None:
 
 
 @dataclass(eq=False)
-class Flight:
+class JointRequest:
     """Attributes:
     op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.
     sent: to all whom it goes to; until then an interrupt leaves some of them a step behind the others.
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
-    others: the flights that are under way beside it.
+    others: the joint requests that are under way beside it.
     batches: makes its batch; None: it has none.
-    recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this flight:
+    recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this one:
     begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
     unsent: those of `begins` that a fresh worker has yet to be asked for.
-    cut: slots whose episode was cut, as this flight's batch tells.
-    lost: slots whose worker died without owing anything of this flight.
+    cut: slots whose episode was cut, as this joint request's batch tells.
+    lost: slots whose worker died without owing anything of this joint request.
     void: slots that were dropped in it and had no episode to be cut.
     told: errors of workers that died in a call.
     before: slot -> episodes it had begun when its next one was asked for.
@@ -83,7 +83,7 @@ class Flight:
     slots: tuple[int, ...]
     sent: bool = False
     posted: bool = False
-    others: Callable[[], Iterable[Flight]] = tuple
+    others: Callable[[], Iterable[JointRequest]] = tuple
     batches: Batches | None = None
     recovery: Recovery | None = None
     extras: list[Extras] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Flight:
         self.sent = True
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight] = ()) -> None:
-        """This failure, which these requests are lost to, ends the flight: the others get a last call, from when it is
+        """This failure, which these requests are lost to, ends it: the others get a last call, from when it is
         waited for."""
         self._failures.append(error)
         for call in lost:
@@ -173,7 +173,7 @@ class Flight:
         return self._spoiled.union(dropped, self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
     def moved_unseen(self) -> set[int]:
-        """Slots that must be reset when nobody sees the flight's batch, or when it has failed."""
+        """Slots that must be reset when nobody sees the joint request's batch, or when it has failed."""
         if self.op is Op.CALL:
             return set(self._cut_short)
         return {slot for each in self.extras for slot in each.raised} if self.sent else set(self.slots)

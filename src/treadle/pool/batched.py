@@ -2,7 +2,7 @@
 
 A vectorised environment steps n rows in the time that Python needs for a few, so there is no loop over slots here: one
 read of all actions, one call, one write a leaf. `Server` uses it in the place of its own ways where a program has an
-attribute `whole`; every slot of the worker then has the same one.
+attribute `batched`; every slot of the worker then has the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Orders = dict[int, tuple[int | None, Any]]
 
 
-class WholeStep(NamedTuple):
+class BatchedStep(NamedTuple):
     """One step of k rows.
 
     Attributes:
@@ -47,10 +47,10 @@ class WholeStep(NamedTuple):
     finals: dict[int, tuple[Any, dict[str, Any]]]
 
 
-class WholeProgram(Protocol):
+class BatchedProgram(Protocol):
     """What all slots of a worker share. Rows are 0..k-1."""
 
-    def step(self, actions: Any) -> WholeStep:
+    def step(self, actions: Any) -> BatchedStep:
         """`actions`: a tree of arrays [k, *shape], its own to keep."""
         ...
 
@@ -63,10 +63,10 @@ class WholeProgram(Protocol):
         ...
 
 
-class Whole:
+class Batched:
     """The part of a server that is different for such a program."""
 
-    def __init__(self, server: Server, program: WholeProgram) -> None:
+    def __init__(self, server: Server, program: BatchedProgram) -> None:
         self._server, self._program = server, program
         self._k = len(server.slots)
         self._rows: Any = None  # whose words these are:
@@ -81,7 +81,7 @@ class Whole:
         if chosen is not None and len(chosen) != self._k:
             error = UsageError(f"slots {list(server.slots)} are one vectorised environment: they step together")
             return self._all_raised(error, "step", [slot - server.slots[0] for slot in chosen])
-        view, done = rows.whole(block), self._words(rows)
+        view, done = rows.batch_view(block), self._words(rows)
         server._ticks += 1
         server._latest = id
         try:
@@ -116,7 +116,7 @@ class Whole:
         first = server.slots[0]
         local: Orders = {slot - first: order for slot, order in orders.items()}
         chosen = sorted(local)
-        view = rows.whole(block)
+        view = rows.batch_view(block)
         try:
             observations, infos = self._program.reset(local)
             kept = [row for row in range(self._k) if row not in local]
@@ -241,4 +241,4 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-__all__ = ["Whole", "WholeProgram", "WholeStep"]
+__all__ = ["Batched", "BatchedProgram", "BatchedStep"]
