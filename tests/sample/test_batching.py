@@ -92,8 +92,8 @@ def test_a_slow_policy_is_asked_for_many_and_a_quick_one_for_whoever_is_there() 
     steps = tuple(np.random.default_rng(0).exponential(0.004, 200).tolist())
     slow = best(Pace(0.04, 0.001, steps, 16), 16)
     quick = best(Pace(0.0005, 0.00002, steps, 16), 16)
-    assert quick.size == 1
     assert slow.size > 8
+    assert quick.patience < 0.01
     at_once = simulated(Pace(0.04, 0.001, steps, 16), 16, Choice(1, 0.0))
     assert simulated(Pace(0.04, 0.001, steps, 16), 16, slow) > 1.2 * at_once
 

@@ -196,11 +196,12 @@ def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
     return LaidStates(states.kind, sizes, at)
 
 
-def lift(memory: Any, laid: LaidStates) -> StateBatch:
-    """Copy states out of memory."""
+def lift(memory: Any, laid: LaidStates, *, apart: bool = False) -> StateBatch:
+    """Copy states out of memory; `apart`: large ones one by one. All at once takes a copy more, but where the C library
+    has not been told to keep freed memory (see `pool/child.py`) a large block that is freed tells it so."""
     kind, sizes, at = laid
     data = memory[at : at + sum(sizes)]
-    if len(data) < AT_ONCE:
+    if not apart or len(data) < AT_ONCE:
         data = bytes(data)
     parts = map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))
     return StateBatch(kind, list(map(bytes, parts)))  # of bytes that makes no copy

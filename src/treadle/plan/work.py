@@ -296,7 +296,7 @@ class PlanSlot(Program):
             memory = self._memory(work.region)
             room = Room(memory, work.region)
             if isinstance(work.states, LaidStates):
-                work.states = lift(memory, work.states)
+                work.states = lift(memory, work.states, apart=True)
         return do_work(self.env, work, room, self._words)
 
     def _memory(self, region: Region) -> Any:

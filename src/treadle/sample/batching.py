@@ -24,7 +24,8 @@ FIRST = 8  # batches measured before anything is chosen
 AGAIN = (8, 32, 128, 1024)  # and chosen again after so many, as what was measured grows
 KEPT = 512  # step times and batches that are remembered
 EVENTS = 4000  # steps that one simulation plays at most
-WORTH = 1.03  # a larger batch or longer patience must promise so much more than a smaller one
+# what promises so much of the most is as good: the model does not know what a batch costs besides the policy
+LEVEL = 0.98
 PATIENCES = (0.0, 0.5, 1.0, 2.0, math.inf)  # tried, in times of the policy's call
 
 
@@ -221,23 +222,25 @@ def fitted(asked: Sequence[tuple[int, float]] | deque[tuple[int, float]]) -> tup
 def best(
     pace: Pace, slots: int, most: int | None = None, size: int | None = None, patience: float | None = None
 ) -> Choice:
-    """The size and patience with which most steps are made, of those given or of a few. Where several do as well
-    (within 3 %), the smallest: a slot that waits less makes shorter episodes."""
+    """The size and patience with which most steps are made, of those given or of a few.
+
+    Of those that do as well (`LEVEL`) the one that asks least often, as each batch costs more than the model knows (who
+    waits is woken, and takes a core from the workers); but one that waits for the slowest of the slots, or for ever,
+    only where no other does as well.
+    """
     most = slots if most is None else min(most, slots)
-    sizes = [min(size, most)] if size is not None else candidates(most)
-    found: Choice | None = None
-    reached = 0.0
-    for rows in sizes:
+    rates: dict[Choice, float] = {}
+    for rows in [min(size, most)] if size is not None else candidates(most):
         call = pace.policy(rows)
         for times in (patience,) if patience is not None else PATIENCES:
             choice = Choice(rows, times if patience is not None else times * call if times else 0.0)
-            if rows == 1 and choice.patience > 0 and patience is None:
-                continue  # one row never waits
-            rate = simulated(pace, slots, choice, most)
-            if found is None or rate > reached * WORTH:
-                found, reached = choice, rate
-    assert found is not None
-    return found
+            if rows > 1 or choice.patience == 0 or patience is not None:  # one row never waits
+                rates[choice] = simulated(pace, slots, choice, most)
+    level = LEVEL * max(rates.values())
+    good = [choice for choice, rate in rates.items() if rate >= level]
+    good = [choice for choice in good if not math.isinf(choice.patience)] or good
+    good = [choice for choice in good if choice.size <= 3 * most // 4] or good
+    return max(good, key=lambda choice: (choice.size if choice.patience else 1, choice.patience))
 
 
 def candidates(most: int) -> list[int]:
