@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -195,13 +195,14 @@ class OwnGlobals:
     def __init__(self, state: GlobalState | None = None) -> None:
         self.state = state
 
-    def run(self, items: Iterator[T]) -> Iterator[T]:
-        """The items, none of them None. The caller has its own generators back whenever it has the word."""
+    def run(self, items: Iterator[T]) -> Generator[T, None, Any]:
+        """The items, and what they end with. The caller has its own generators back whenever it has the word."""
         while True:
             with self.turn():
-                item = next(items, None)
-            if item is None:
-                return
+                try:
+                    item = next(items)
+                except StopIteration as end:
+                    return end.value
             yield item
 
     @contextmanager

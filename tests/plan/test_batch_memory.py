@@ -1,5 +1,8 @@
 """Buffers and quick steps: whatever way a chunk takes, its results are those of a plain loop."""
 
+import os
+import platform
+import resource
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +12,7 @@ from gymnasium import spaces as gs
 from plan_envs import Walk, same
 
 from conftest import require
-from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.items import Work, lay, lift, packed
 from treadle.plan.stepping import blind_step, walking
@@ -199,3 +202,30 @@ def test_states_go_through_memory_and_back() -> None:
     assert list(lifted) == states
     work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
     same(list(do_work(env, work).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])
+
+
+class Churn:
+    """Takes and frees eight megabytes, again and again."""
+
+    def reset(self) -> None:
+        pass
+
+    def faults(self) -> int:
+        """First touches of pages in ten rounds, after one."""
+        counts = []
+        for _ in range(11):
+            blocks = [bytes(200_000) for _ in range(40)]
+            del blocks
+            counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        return counts[-1] - counts[0]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are not told anything")
+@pytest.mark.parametrize("told", [False, True], ids=["as it is", "told otherwise"])
+def test_workers_keep_what_they_free(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
+        monkeypatch.delenv(name)
+    if told:
+        monkeypatch.setenv("MALLOC_PERTURB_", "0")
+    with ExternalProcess(Churn) as process:
+        assert (process.faults() > 5000) == told

@@ -44,9 +44,10 @@ class ThreadWorker(Worker):
 
     def join(self, memory: MemoryLayout) -> None:
         fields, bells = memory.lines[self.index], (bell.local_bell(), memory.pool_bell)
-        self.line = Line(memory.arena, fields, *bells, self.channel, self.slots)
-        self.line.clear()
+        line = Line(memory.arena, fields, *bells, self.channel, self.slots)
+        line.clear()
         theirs = Line(memory.arena, fields, *bells, self._theirs, self.slots)
+        self.line = line
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
 
     def take(self) -> Reply | None:

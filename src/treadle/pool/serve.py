@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -66,9 +66,14 @@ class Server:
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
         if request.op is Op.STREAM:
-            for extras in self._stream(request.payload, control):
+            streams = self._stream(request.payload, control)
+            while True:
+                try:
+                    extras = next(streams)
+                except StopIteration as end:
+                    yield Reply(request.id, end.value)
+                    return
                 yield Reply(request.id, extras, last=False)
-            yield Reply(request.id)
         else:
             yield Reply(request.id, self._answer(request))
 
@@ -298,8 +303,8 @@ class Server:
         own = {self.slots[0] + i: result for i, result in handed.items()}
         return extras._replace(infos={**extras.infos, **own}) if own else extras
 
-    def _stream(self, orders: dict[int, Any], control: Any) -> Iterator[Extras]:
-        """Round robin over the slots that still have something to say."""
+    def _stream(self, orders: dict[int, Any], control: Any) -> Generator[Extras, None, Extras | None]:
+        """Round robin over the slots that still have something to say. What a stream returns is told at its end."""
         open_streams: dict[int, Iterator[Any]] = {}
         for slot, order in orders.items():
             i = slot - self.slots[0]
@@ -308,17 +313,23 @@ class Server:
             for i, results in list(open_streams.items()):
                 try:
                     value = next(results)
-                except StopIteration:
+                except StopIteration as end:
                     del open_streams[i]
+                    if end.value is not None:
+                        told = self._extras({i: end.value}, {}, {}, {})
+                        if not open_streams:
+                            return told
+                        yield told
                 except self._catch as error:
                     del open_streams[i]
                     yield self._extras({}, {}, {}, {i: self._raised(i, error, "stream")})
                 else:
                     yield self._extras({i: value}, {}, {}, {})
+        return None
 
-    def _opened(self, i: int, order: Any, control: Any) -> Iterator[Any]:
+    def _opened(self, i: int, order: Any, control: Any) -> Generator[Any, None, Any]:
         """A program's stream; what opening it raises comes with its first result."""
-        yield from self.programs[i].stream(order, control)
+        return (yield from self.programs[i].stream(order, control))
 
     def _about_to_begin(self, i: int) -> bool:
         """Will the slot's next step begin the next episode (NEXT_STEP)?"""

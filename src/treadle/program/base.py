@@ -100,7 +100,8 @@ class Program:
         return False
 
     def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
-        """Yield picklable results until the order is done or `control.stopped()`."""
+        """Yield picklable results until the order is done or `control.stopped()`; one that is returned, and is not
+        None, travels with the word that the stream is over."""
         raise TypeError(f"{type(self).__name__} cannot stream")
 
     def close(self) -> None:

@@ -180,7 +180,6 @@ class Recorder:
 
     def _begin(self, observation: Any) -> None:
         """An episode's first observation."""
-        self._give_up()
         self.length = 0
         self._write(self._observations, self._base, observation)
 
@@ -267,6 +266,8 @@ class Recorder:
 
 def dense(infos: list[tuple[int, dict[str, Any]]], rows: int) -> list[dict[str, Any]]:
     """One dict a row, empty where there is none."""
+    if len(infos) == rows:
+        return [info for _, info in infos]
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
     for row, info in infos:
         found[row] = info

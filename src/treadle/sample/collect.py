@@ -256,22 +256,29 @@ class Collection:
 
     def _results(self, ready: Sequence[tuple[int, int, Any]], member: Worker, slot: int) -> list[tuple[int, int, Any]]:
         """Note what a slot has made; returns what the run did not have."""
-        worker, found = member.index, list[tuple[int, int, Any]]()
-        for index, length, result in ready:
+        worker, tally, found = member.index, self.tally, list[tuple[int, int, Any]]()
+        mine, finish = self._dealt[worker], self.schedule.finish
+        heard = self._watch.heard if self._watch.wanted else None
+        if ready:
             self._fresh.discard(worker)
-            if isinstance(result, Remark):
+        steps = tally.steps
+        for each in ready:
+            index, length, result = each
+            if length:
+                mine.remove(index)
+                if finish(index, length):
+                    tally.steps += length
+                    found.append(each)
+                    if heard is not None:
+                        heard(member, 1, length, result.total_reward)
+            elif isinstance(result, Remark):
                 self._remark(index, result)
-                continue
-            self._dealt[worker].remove(index)
-            if not length:
+            else:
+                mine.remove(index)
                 error = failure.task_error(result.raised, slot, member.shown, member.pid)
                 self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
-            elif self.schedule.finish(index, length):
-                self.tally.steps += length
-                self.tally.episodes += 1
-                self.tally.by_worker[worker] = self.tally.by_worker.get(worker, 0) + length
-                self._watch.heard(member, 1, length, result.total_reward)
-                found.append((index, length, result))
+        tally.episodes += len(found)
+        tally.by_worker[worker] = tally.by_worker.get(worker, 0) + tally.steps - steps
         return found
 
     def _raised(self, error: CollectionFailed, member: Worker) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any
@@ -41,6 +41,7 @@ LONG = 100_000  # steps of one episode without a time limit, after which a warni
 BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
 
 
+Results = list[tuple[int, int, Any]]  # (index, length, what was made)
 ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
 
 
@@ -175,7 +176,7 @@ class RolloutSlot(EpisodeSlot):
         env = self._envs[0]
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
-    def _play(self, order: RolloutOrder, control: Any) -> Iterator[list[tuple[int, int, Any]]]:
+    def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost)."""
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         playing, now, todo = self._playing, self._now, deque(order.indices)
@@ -260,15 +261,16 @@ class RolloutSlot(EpisodeSlot):
                 ready += ended
                 mark = perf_counter()
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
-                if self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS:
+                # but for the last ones of an order, which go with the word that it is over
+                due = self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS
+                if due and (todo or not order.indices):
                     yield ready
                     ready, since = [], perf_counter()
                     mark = since
         else:
             settle()
             self._clear()
-        if ready:
-            yield ready
+        return ready or None
 
     def _clear(self) -> None:
         self._playing[:] = self._now[:] = [None] * self._recipe.rows

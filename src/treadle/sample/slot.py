@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from enum import Enum
 from typing import Any
@@ -39,11 +39,11 @@ class EpisodeSlot(Program):
     def _build(self) -> None:
         raise NotImplementedError
 
-    def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
-        """What `_play` yields; none of it is None."""
+    def stream(self, order: Any, control: StreamControl) -> Generator[Any, None, Any]:
+        """What `_play` yields and returns."""
         playing = self._play(order, control)
         try:
-            yield from playing if self._own is None else self._own.run(playing)
+            return (yield from playing if self._own is None else self._own.run(playing))
         except BaseException:
             self._clear()
             raise

@@ -73,6 +73,7 @@ class DirectRollouts(Recorder):
         """
         worker, agent = self._worker, self._worker.agent
         observation, episode_info = self.env.reset()
+        self._give_up()
         self._begin(observation)
         episode_info = kept(episode_info)
         reset_agent(agent)
