@@ -426,3 +426,18 @@ def test_a_worker_that_is_restarted(mode: AutoresetMode) -> None:
 
 def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def test_what_is_noted_of_a_rollout_does_not_grow_with_rollouts() -> None:
+    """Each look for one that nobody holds would take longer than the last."""
+    vector = VectorEnv("CartPole-v1", 3, backend="serial")
+    try:
+        vector.reset(seed=0)
+        noted = set()
+        for number in range(6):
+            vector.rollout(lambda seen: np.zeros(len(seen), np.int64), steps=8)
+            if number > 1:
+                noted.add(max(len(each.lent) for each in vector._lockstep.memory.buffers.rollouts))
+        assert len(noted) == 1
+    finally:
+        vector.close()

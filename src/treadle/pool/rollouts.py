@@ -68,6 +68,7 @@ class Rollouts:
             raise UsageError("there is nothing to go on from: reset first")
         fitting = [rollout for rollout in buffers.rollouts if rollout.fields.steps >= steps]
         rollout = next((each for each in fitting if each.free), None) or self._grown(steps, now)
+        rollout.lent.clear()  # it is free, so they are references to nothing, and would be looked through every time
         fields = rollout.fields
         observations = rollout.arrays([None if each is None else each.rows(steps + 1) for each in fields.observations])
         before = buffers.peek(now)
