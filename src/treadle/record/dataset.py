@@ -13,7 +13,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -409,7 +409,6 @@ class _Run:
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
         summary = self._summary(notes, skipped, report, command, seconds, collected, run.tally, shares, warnings)
-        summary = replace(summary, inference=run.stats())
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()
@@ -488,6 +487,7 @@ class _Run:
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
+            inference=self._collection.stats(),
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
             seconds=seconds,

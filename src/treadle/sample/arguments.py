@@ -18,6 +18,19 @@ def check_seed(seed: int) -> None:
         raise UsageError(str(error)) from None
 
 
+def check_positive(**counts: Any) -> None:
+    """Raise UsageError for what is neither None nor a whole number of at least 1, by its name."""
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise UsageError(f"{name} must be a positive integer or None, got {count!r}")
+
+
+def check_patience(patience: Any) -> None:
+    """Raise UsageError for what is neither None nor a time to wait."""
+    if patience is not None and not patience >= 0:
+        raise UsageError(f"patience must be None or at least 0 seconds, got {patience!r}")
+
+
 def check_options(options: dict[str, Any]) -> None:
     """Raise UsageError for options that no pool has."""
     known = {"workers", *(field.name for field in fields(PoolOptions))}

@@ -140,10 +140,6 @@ class AskedSlot(RolloutSlot):
     ) -> StepResult:
         return StepResult(observation, reward, terminated, truncated, info)
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = getattr(self, name)
-        return found(*args, **kwargs) if callable(found) else found
-
     def _turn(self) -> Any:
         """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
         return contextlib.nullcontext() if self._own is None else self._own.turn()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,10 +28,11 @@ from treadle import trees
 from treadle.errors import BadAction, UsageError
 from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
+from treadle.sample.arguments import check_patience, check_positive
+from treadle.seeding import GlobalState
 
-MULTIPLE = (
-    8  # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
-)
+# networks on a processor give a row the same bits in every place of a batch of so many, or of several times
+MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,9 @@ class Asking:
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that make no sense."""
-        for name in ("num_envs", "batch_size", "pad_to", "n_action_steps"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name} must be a positive integer or None, got {value!r}")
-        if self.patience is not None and not self.patience >= 0:
-            raise UsageError(f"patience must be None or at least 0 seconds, got {self.patience!r}")
+        check_positive(num_envs=self.num_envs, batch_size=self.batch_size)
+        check_positive(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
+        check_patience(self.patience)
         if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
             raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
 
@@ -90,12 +87,10 @@ class CallerPolicy:
         n_action_steps: int | None = None,
         batch_dim: int = 0,
     ) -> None:
-        for what, value in (("pad_to", pad_to), ("n_action_steps", n_action_steps)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"{what} must be a positive integer or None, got {value!r}")
+        check_positive(pad_to=pad_to, n_action_steps=n_action_steps)
         self.name, self.pad_to, self.n_action_steps = name, pad_to, n_action_steps
         self.told: list[str] = []
-        self._policy, self._dim = policy, batch_dim
+        self._dim = batch_dim
         self._rngs: dict[int, np.random.Generator] = {}
         self._seeds: dict[int, int] = {}
         self._states: dict[int, Any] = {}
@@ -103,11 +98,6 @@ class CallerPolicy:
         self._initial = initial if callable(initial) else None
         self._call, self._draws = _caller(policy, name)
         self._looked = False
-
-    @property
-    def most(self) -> int | None:
-        """Rows that it takes at a time; None: any number."""
-        return self.pad_to
 
     def start(self, slot: int, seed: int) -> None:
         """A slot begins an episode, whose policy draws from `seed`."""
@@ -226,9 +216,9 @@ class CallerPolicy:
         """Find out in the first batch whether rows depend on one another, and whether global generators are drawn
         from. The episodes' own generators and states are given back as they were."""
         rows = len(slots)
-        before = _globals()
+        before = GlobalState()
         first = self._tried(batch, slots)
-        if _globals() != before:
+        if not before.same(GlobalState()):
             self.told.append(
                 f"the policy {self.name} draws from the global generator of NumPy, torch or random: what it does "
                 "depends on who was asked before; take `rng`, one generator a row, for the same episodes every time"
@@ -310,14 +300,6 @@ def _outline(value: Any) -> str:
     if shape is not None:
         return f"{getattr(value, 'dtype', '')}{list(shape)}"
     return f"a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
-
-
-def _globals() -> tuple[Any, ...]:
-    """The states of the generators that a policy reaches without being given one, to be compared."""
-    torch: Any = sys.modules.get("torch")
-    legacy: Any = np.random.get_state()
-    cpu = bytes(torch.get_rng_state().numpy()) if torch is not None else b""
-    return random.getstate(), legacy[1].tobytes(), legacy[2:], cpu
 
 
 __all__ = ["Asking", "CallerPolicy"]

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.sample.arguments import check_patience, check_positive
 
-FIRST = 8  # batches measured before anything is chosen
-AGAIN = (8, 32, 128, 1024)  # and chosen again after so many, as what was measured grows
+AGAIN = (8, 32, 128, 1024)  # batches after which is chosen, as what was measured grows
 KEPT = 512  # step times and batches that are remembered
 EVENTS = 4000  # steps that one simulation plays at most
 # what promises so much of the most is as good: the model does not know what a batch costs besides the policy
@@ -101,12 +100,8 @@ class BatchFormer:
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        for name in ("size", "most"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name} must be a positive integer or None, got {value!r}")
-        if self.patience is not None and not self.patience >= 0:
-            raise UsageError(f"patience must be None or at least 0 seconds, got {self.patience!r}")
+        check_positive(size=self.size, most=self.most)
+        check_patience(self.patience)
         self._most = min(self.most or self.slots, self.slots)
         first = self.size or max(1, self.slots // 2)
         self.choice = Choice(min(first, self._most), math.inf if self.patience is None else self.patience)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.errors import BadAction, UsageError, Where, WorkerError
+from treadle.errors import BadAction, UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import RestartPolicy
@@ -163,8 +163,9 @@ class CallerCollection(Collection):
         now = time.monotonic()
         self._policy_seconds += now - began
         self._former.answered(len(slots), began, now)
-        for text in self._policy.told:
-            self.remarks.setdefault(f"policy: {text[:40]}", (0, text))
+        if self._policy.told:
+            self.remarks["policy"] = 0, "; ".join(self._policy.told)
+            self._policy.told.clear()
 
     def _payload(self, group: list[int], mailed: Any, rows: dict[int, int], member: Worker) -> Any:
         if mailed:
@@ -214,21 +215,13 @@ class CallerCollection(Collection):
         if row is None:
             row = min(range(len(slots)), key=lambda each: self._playing[slots[each]])
         index = self._playing[slots[row]]
-        where = Where(
-            None,
-            None,
-            None,
-            "policy",
-            int(self._steps[slots[row]]) + 1,
-            index,
-            seeding.episode_env_seed(self._root, index),
-        )
         batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {error}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
-        raised = Raised.of(error, "policy", step=where.step, episode=index, seed=where.seed)
+        seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
+        raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
         told = failure.task_error(raised, slots[row], None, None)
         found = failed.raised(told, self._root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
@@ -262,21 +255,17 @@ class CallerCollection(Collection):
             results = infos.get(slot, {}).get(RESULTS, ())
             if event.call.op is Op.STEP:
                 self._steps[slot] += self._asking.n_action_steps or 1
-            if results and any(length for _, length, _ in results):
-                self._ended(member, slot)
+            if results:
                 found += self._results(results, member, slot)
+            if any(length for _, length, _ in results):  # its episode has ended; what else there is are remarks
+                del self._playing[slot]
             else:
-                found += self._results(results, member, slot) if results else []
                 self._former.ready(slot, now)
         seconds = (now - float(self._since[slots[0]])) / len(slots)
         self._former.stepped(seconds)
         known = self._busy.get(member.index)
         self._busy[member.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
         return found
-
-    def _ended(self, member: Worker, slot: int) -> None:
-        """A slot has no episode any more."""
-        self._playing.pop(slot)
 
     def _slot_raised(self, member: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""

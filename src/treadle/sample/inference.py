@@ -12,6 +12,7 @@ from typing import Any
 
 from treadle import pickling
 from treadle.errors import UsageError
+from treadle.sample.arguments import check_positive
 from treadle.sample.asking import Asking
 
 log = logging.getLogger("treadle")
@@ -45,8 +46,7 @@ def asking_of(
     """
     if inference not in INFERENCE:
         raise UsageError(f"inference must be 'auto', 'worker' or 'caller', got {inference!r}")
-    if num_envs is not None and (isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1):
-        raise UsageError(f"num_envs must be a positive integer or None, got {num_envs!r}")
+    check_positive(num_envs=num_envs)
     own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
     for name in OPTIONS:
         options.pop(name, None)

@@ -422,7 +422,9 @@ class RolloutSlot(EpisodeSlot):
         return buffer.index, 0, Remark("endless", text + "max_episode_steps (--max-episode-steps) would cut it")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return getattr(self, name)
+        """An attribute; called when it can be."""
+        found = getattr(self, name)
+        return found(*args, **kwargs) if callable(found) else found
 
     def close(self) -> None:
         if self._sink is not None:
