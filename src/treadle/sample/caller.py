@@ -20,9 +20,9 @@ from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
-from treadle.pool.line import Chosen
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
+from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
 from treadle.program.policies import built_policy, policy_name
 from treadle.sample import failed
@@ -63,18 +63,11 @@ class CallerCollection(Collection):
         self._least = pool.n
         self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
         assert memory is not None  # such a pool has rows
-        self._observations, self._actions = memory.observations, memory.actions
-        self._block = memory.buffers.take()
-        memory.buffers.pin(self._block)  # nobody else's from now on: a row a slot
-        self._rows = memory.arrays(memory.fields.blocks[self._block].observations)
-        self._action_rows = memory.arrays(memory.fields.actions)
-        self._writers: dict[int, Any] = {}
-        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._rows = SlotRows(memory, pool.members, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
         self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
         self._since = np.zeros(pool.n)  # when its request was sent
         self._begun = np.zeros(pool.n, np.int64)  # episodes that its present environment has begun
-        self._loose: dict[int, list[Any]] = {}
         self._coming = 0  # slots whose requests are under way
         self._env_seeds, self._policy_seeds = SeedStream(self._root, 0), SeedStream(self._root, 1)
         self._policy_seconds = 0.0
@@ -130,7 +123,7 @@ class CallerCollection(Collection):
         self._submit(member, Op.RESET, order, [slot])
 
     def _submit(self, member: Worker, op: Op, payload: Any, slots: list[int]) -> None:
-        self.calls.submit(member, op, payload, slots, tuple(slots), self._block)
+        self.calls.submit(member, op, payload, slots, tuple(slots), self._rows.block)
         self._since[slots] = time.monotonic()
         self._coming += len(slots)
 
@@ -140,61 +133,25 @@ class CallerCollection(Collection):
         """Ask the policy about these slots, and send them on their ways."""
         began = time.monotonic()
         try:
-            actions, infos = self._policy.ask(self._batch(slots), slots)
-            staged, mailed = self._staged(len(slots), actions)
+            actions, infos = self._policy.ask(self._rows.read(slots), slots)
+            mailed = self._rows.write(actions, slots)
         except Exception as error:  # whatever the policy raises is placed
             self._policy_seconds += time.monotonic() - began
             raise self._blamed(error, slots) from error
-        for target, source in zip(self._action_rows, staged, strict=True):
-            if target is not None:
-                target[slots] = source
-        by_member: dict[int, list[int]] = {}
-        for slot in slots:
-            by_member.setdefault(self._member_of[slot].index, []).append(slot)
         rows = {slot: row for row, slot in enumerate(slots)}
-        for mine in by_member.values():
-            member = self._member_of[mine[0]]
+        for member, mine in self._rows.by_member(slots):
             if infos is not None:
                 said: dict[int, Any] = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
                 self.calls.submit(member, Op.CALL, said, mine, None)
             alone = self._busy.get(member.index, 1.0) >= LONG_STEP
             for group in [[slot] for slot in mine] if alone else [mine]:
-                self._submit(member, Op.STEP, self._payload(group, mailed, rows, member), group)
+                self._submit(member, Op.STEP, self._rows.step_payload(member, group, mailed), group)
         now = time.monotonic()
         self._policy_seconds += now - began
         self._former.answered(len(slots), began, now)
         if self._policy.told:
             self.remarks["policy"] = 0, "; ".join(self._policy.told)
             self._policy.told.clear()
-
-    def _payload(self, group: list[int], mailed: Any, rows: dict[int, int], member: Worker) -> Any:
-        if mailed:
-            by_leaf = {
-                leaf: [values[rows[slot]] if slot in group else None for slot in member.slots]
-                for leaf, values in mailed.items()
-            }
-            return group, by_leaf
-        return Chosen.one(group[0]) if len(group) == 1 else (group, None)
-
-    def _batch(self, slots: list[int]) -> Any:
-        values: list[Any] = []
-        loose_at = 0
-        for array in self._rows:
-            if array is None:
-                values.append([self._loose[slot][loose_at] for slot in slots])
-                loose_at += 1
-            else:
-                values.append(array[slots])
-        return self._observations.unflatten(values)
-
-    def _staged(self, count: int, actions: Any) -> Any:
-        """(actions for so many slots as arrays, what goes by message). Raises Mismatch."""
-        found = self._writers.get(count)
-        if found is None:
-            staged = [None if a is None else np.zeros((count, *a.shape[1:]), a.dtype) for a in self._action_rows]
-            found = self._writers[count] = staged, self._actions.batch_writer(staged, count, cast=True)
-        staged, write = found
-        return staged, write(actions)
 
     def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         """The policy's info of one answer by steps: it belongs to the step it was asked at, or has one for each."""
@@ -246,7 +203,7 @@ class CallerCollection(Collection):
         if extras is not None:
             infos = extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos
             raised = extras.raised
-            self._loose.update(extras.loose)
+            self._rows.heard(extras)
         found: list[tuple[int, int, Any]] = []
         for slot in slots:
             if slot in raised:

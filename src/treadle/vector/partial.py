@@ -27,10 +27,11 @@ from treadle.pool.calls import Done, InFlight
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.joint import tell
-from treadle.pool.line import BUSY_NS, Chosen
+from treadle.pool.line import BUSY_NS
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Extras, Op
 from treadle.pool.pool import Pool
+from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
 from treadle.vector.infos import FINALS, gymnasium_infos
@@ -57,22 +58,16 @@ class PartialBatches:
         memory = lockstep.memory
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size = batch_size
-        self._block = memory.buffers.take()
-        memory.buffers.pin(self._block)  # nobody else's from now on
-        block = memory.fields.blocks[self._block]
-        self._rows = memory.arrays(block.observations)
+        self._rows = SlotRows(memory, pool.members)
+        block = self._rows.fields
         self._finals = memory.arrays(block.finals)
         self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
         self._ends = memory.array(block.terminated), memory.array(block.truncated)
-        self._actions = memory.arrays(memory.fields.actions)
-        self._writers: dict[int, tuple[Any, list[np.ndarray | None]]] = {}
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
         self._ready: deque[int] = deque()
         self._infos: dict[int, Any] = {}  # as `InfoRows.rows` has them
-        self._loose: dict[int, list[Any]] = {}
         self._told: dict[int, Any] = {}
         self._errors: deque[WorkerError] = deque()
-        self._member_of = {slot: member for member in pool.members for slot in member.slots}
         self._steps: dict[int, int] = {}
         self._together = any(each.metadata.get("together") for each in pool.descriptions)  # see `owned.py`
 
@@ -96,17 +91,12 @@ class PartialBatches:
         n = self._pool.n
         chosen = list(range(n)) if slots is None else chosen_slots(np.asarray(slots).ravel().tolist(), n)
         self._check(chosen, "step", {FREE})
-        write, staged = self._writer(len(chosen))
         try:
-            mailed = write(actions)
+            mailed = self._rows.write(actions, chosen)
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        for target, source in zip(self._actions, staged, strict=True):
-            if target is not None and source is not None:
-                target[chosen] = source
-        by_slot = {leaf: dict(zip(chosen, values, strict=True)) for leaf, values in (mailed or {}).items()}
-        self._post(Op.STEP, dict.fromkeys(chosen), by_slot)
+        self._post(Op.STEP, dict.fromkeys(chosen), mailed)
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
         """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid).
@@ -145,30 +135,15 @@ class PartialBatches:
             told = ", ".join(f"slot {slot} is {reason}" for slot, reason in bad[:5])
             raise UsageError(f"cannot {what}: {told}. Nothing was sent")
 
-    def _writer(self, count: int) -> tuple[Any, list[np.ndarray | None]]:
-        """Checks and stages `count` actions."""
-        found = self._writers.get(count)
-        if found is None:
-            layout = self._lockstep.actions
-            staged = [None if a is None else np.zeros((count, *a.shape[1:]), a.dtype) for a in self._actions]
-            found = self._writers[count] = layout.batch_writer(staged, count), staged
-        return found
-
-    def _post(self, op: Op, orders: dict[int, Any], mailed: dict[int, dict[int, Any]] | None = None) -> None:
-        """`mailed`: leaf -> slot -> the part of its action that goes by message."""
-        by_member: dict[int, list[int]] = {}
-        for slot in orders:
-            by_member.setdefault(self._member_of[slot].index, []).append(slot)
-        for slots in by_member.values():
-            member = self._member_of[slots[0]]
+    def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
+        for member, slots in self._rows.by_member(orders):
             alone = not self._together and (member.inline or self._takes_long(member))
             for group in ([slot] for slot in slots) if alone else (slots,):
-                payload: Any = {slot: orders[slot] for slot in group}
-                if op is Op.STEP and mailed:
-                    payload = group, {leaf: [by.get(slot) for slot in member.slots] for leaf, by in mailed.items()}
-                elif op is Op.STEP:
-                    payload = Chosen.one(group[0]) if len(group) == 1 else (group, None)
-                self._calls.submit(member, op, payload, group, self, self._block)
+                if op is Op.STEP:
+                    payload = self._rows.step_payload(member, group, mailed or {})
+                else:
+                    payload = {slot: orders[slot] for slot in group}
+                self._calls.submit(member, op, payload, group, self, self._rows.block)
                 self._state[group] = OUT
 
     def _takes_long(self, member: Worker) -> bool:
@@ -203,28 +178,29 @@ class PartialBatches:
                 self._ready.append(slot)
         if extras is not None:
             self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
-            self._loose.update(extras.loose)
+            self._rows.heard(extras)
             self._told.update(extras.finals)
 
     def _hand_out(self, slots: list[int]) -> Any:
         index = np.array(slots, np.int64)
         self._state[index] = FREE
-        layout, loose_at = self._lockstep.observations, 0
-        values: list[Any] = []
-        for array in self._rows:
-            if array is None:
-                values.append([self._loose[slot][loose_at] for slot in slots])
-                loose_at += 1
-            else:
-                values.append(array[index])
+        layout = self._lockstep.observations
         terminated, truncated = (ends[index] for ends in self._ends)
         infos = gathered({row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos})
         finals = {}
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
             info, untold = self._told.pop(slots[row], ({}, None))
             finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
-        observations = layout.unflatten(values)
-        return index, observations, self._rewards[index], terminated, truncated, infos, finals, self._valid[index]
+        return (
+            index,
+            self._rows.read(slots),
+            self._rewards[index],
+            terminated,
+            truncated,
+            infos,
+            finals,
+            self._valid[index],
+        )
 
 
 class Partly(Enum):

@@ -1,0 +1,92 @@
+"""Rows for requests about slots one by one: whoever asks some slots at a time, and takes whichever have answered.
+
+Results lie in one block of the arena that is kept for this, a row per slot: a slot's row cannot change before its next
+request. What has no fixed shape comes with the answers and is kept here until it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from treadle.pool.layout import RowMemory
+from treadle.pool.line import Chosen
+from treadle.pool.messages import Extras
+from treadle.pool.worker import Worker
+from treadle.spaces import BatchWriter
+
+ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action that goes by message
+
+
+class SlotRows:
+    """Args:
+    memory: the pool's rows.
+    members: its workers.
+    cast: as of `Layout.batch_writer`.
+
+    Attributes:
+        block: nobody else's from now on.
+        fields: of the block.
+    """
+
+    def __init__(self, memory: RowMemory, members: Iterable[Worker], *, cast: bool = False) -> None:
+        self._observations, self._actions, self._cast = memory.observations, memory.actions, cast
+        self.block = memory.buffers.take()
+        memory.buffers.pin(self.block)
+        self.fields = memory.fields.blocks[self.block]
+        self._rows = memory.arrays(self.fields.observations)
+        self._action_rows = memory.arrays(memory.fields.actions)
+        self._writers: dict[int, tuple[BatchWriter, list[np.ndarray | None]]] = {}
+        self._loose: dict[int, list[Any]] = {}
+        self._member_of = {slot: member for member in members for slot in member.slots}
+
+    def write(self, actions: Any, slots: Sequence[int]) -> ByMessage:
+        """Check an action for each of the slots and write them; returns what goes by message. Raises Mismatch, about a
+        row of the batch, and then nothing was written."""
+        found = self._writers.get(len(slots))
+        if found is None:
+            count = len(slots)
+            staged = [None if a is None else np.zeros((count, *a.shape[1:]), a.dtype) for a in self._action_rows]
+            found = self._writers[count] = self._actions.batch_writer(staged, count, cast=self._cast), staged
+        write, staged = found
+        mailed = write(actions)
+        for target, source in zip(self._action_rows, staged, strict=True):
+            if target is not None:
+                target[slots] = source
+        return {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()}
+
+    def by_member(self, slots: Iterable[int]) -> Iterator[tuple[Worker, list[int]]]:
+        """Whose they are."""
+        found: dict[int, list[int]] = {}
+        for slot in slots:
+            found.setdefault(self._member_of[slot].index, []).append(slot)
+        return ((self._member_of[mine[0]], mine) for mine in found.values())
+
+    @staticmethod
+    def step_payload(member: Worker, group: list[int], mailed: ByMessage) -> Any:
+        """Of the request that steps these of the worker's slots."""
+        if mailed:
+            mine = {leaf: [by[s] if s in group else None for s in member.slots] for leaf, by in mailed.items()}
+            return group, mine
+        return Chosen.one(group[0]) if len(group) == 1 else (group, None)
+
+    def heard(self, extras: Extras) -> None:
+        """Keep what an answer says of observations beyond their rows."""
+        self._loose.update(extras.loose)
+
+    def read(self, slots: Sequence[int]) -> Any:
+        """The observations of these slots, a tree of [m, ...]; copies."""
+        loose_at = 0
+        values: list[Any] = []
+        for array in self._rows:
+            if array is None:
+                values.append([self._loose[slot][loose_at] for slot in slots])
+                loose_at += 1
+            else:
+                values.append(array[slots])
+        return self._observations.unflatten(values)
+
+
+__all__ = ["ByMessage", "SlotRows"]
