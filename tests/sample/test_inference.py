@@ -332,6 +332,26 @@ def test_episodes_that_raise_may_be_left_out() -> None:
     )
 
 
+class Spoilt(Raises):
+    """Once it has raised, it says something else."""
+
+    hot = 0
+
+    def look(self, action: int) -> np.ndarray:
+        return super().look(action) + self.hot
+
+    def step(self, action: Any) -> Any:
+        self.hot += self.t == 1 and self.own < 100
+        return super().step(action)
+
+
+def test_what_has_raised_plays_no_other_episode() -> None:
+    options = {"on_error": "skip", "max_skipped": 20}
+    assert made(Spoilt, Plain(), num_envs=8, workers=2, **options) == made(
+        Spoilt, Plain(), inference="worker", **options
+    )
+
+
 class Hangs(Fatal):
     def step(self, action: Any) -> Any:
         if self.t == 1 and self.path.exists() and str(self.seed) == self.path.read_text():

@@ -68,6 +68,7 @@ class CallerCollection(Collection):
         self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
         self._since = np.zeros(pool.n)  # when its request was sent
         self._begun = np.zeros(pool.n, np.int64)  # episodes that its present environment has begun
+        self._failed_envs: set[int] = set()  # slots whose environment has raised: the next episode has a new one
         self._coming = 0  # slots whose requests are under way
         self._env_seeds, self._policy_seeds = SeedStream(self._root, 0), SeedStream(self._root, 1)
         self._policy_seconds = 0.0
@@ -114,6 +115,8 @@ class CallerCollection(Collection):
         return int(len(self._dealt[member.index]) < len(member.slots))
 
     def _begin(self, member: Worker, slot: int, index: int, anew: bool = False) -> None:
+        anew = anew or slot in self._failed_envs
+        self._failed_envs.discard(slot)
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
         self._dealt[member.index].append(index)
@@ -236,7 +239,7 @@ class CallerCollection(Collection):
             if self._begun[slot] > 1:
                 self._begin(member, slot, index, anew=True)
                 return
-            self._begun[slot] = 99  # it has failed: the next episode here has a new one
+            self._failed_envs.add(slot)
             self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
             return
         self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
@@ -273,6 +276,7 @@ class CallerCollection(Collection):
         for slot in member.slots:
             self._playing.pop(slot, None)
             self._begun[slot] = 0
+            self._failed_envs.discard(slot)
         super()._died(event)
 
     def shares(self) -> dict[int, Shares]:
