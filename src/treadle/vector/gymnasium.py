@@ -111,7 +111,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         # with groups the caller has a policy to ask meanwhile
-        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1
+        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1 or pool.wears
         cores = bell.cores()
 
         def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
