@@ -77,7 +77,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
             use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
             "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
-            slot. Other slots never notice. `send` and `recv` work with "raise" only.
+            slot. Other slots never notice.
         blocks: batches that the caller may hold before they are copied.
         **options: start_method, preload, start_timeout, step_timeout, close_timeout, max_restarts, worker_output: see
             `treadle.pool.options.PoolOptions`.
