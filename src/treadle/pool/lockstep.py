@@ -191,7 +191,7 @@ class Lockstep:
     def _replace(self, slots: Set[int] | None = None) -> None:
         """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
         are about to be reset."""
-        recovery, calls = self._recovery, self.calls
+        recovery, calls = self.recovery, self.calls
         if recovery is None or not calls.wear:
             return
         calls.look_at_memory()
