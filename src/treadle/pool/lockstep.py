@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,6 +89,11 @@ class Lockstep:
     def missed(self) -> np.ndarray:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
+
+    @property
+    def gone(self) -> Set[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.recovery is None else self.recovery.gone
 
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
