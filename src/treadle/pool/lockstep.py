@@ -93,6 +93,11 @@ class Lockstep:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
 
+    @property
+    def gone(self) -> Set[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.recovery is None else self.recovery.gone
+
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
 
