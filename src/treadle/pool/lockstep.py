@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from treadle.pool.fences import fence
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
+from treadle.pool.life import State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
@@ -59,7 +60,7 @@ class Lockstep:
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
-        goes_on = pool.policy is not RestartPolicy.RAISE
+        goes_on = pool.policy is not RestartPolicy.RAISE or bool(self.calls.wear)
         self._batches = Batches(
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
@@ -72,6 +73,8 @@ class Lockstep:
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.step: Callable[[Any], Batch] = self._bind()
+        if self.calls.wear:
+            self.step = self._replacing(self.step)
 
     @property
     def valid(self) -> np.ndarray:
@@ -89,6 +92,11 @@ class Lockstep:
     def missed(self) -> np.ndarray:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
+
+    @property
+    def gone(self) -> Set[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.recovery is None else self.recovery.gone
 
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
@@ -174,6 +182,31 @@ class Lockstep:
 
         return step
 
+    def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
+        """The same step, before which workers are replaced that are worn out and between two episodes."""
+        episode = self.memory.array(self.memory.fields.episode)
+        self.calls.wear.played = lambda member: int(episode[list(member.slots)].sum()) + len(member.slots)
+
+        def replacing(actions: Any) -> Batch:
+            self._replace()
+            return step(actions)
+
+        return replacing
+
+    def _replace(self, slots: Set[int] | None = None) -> None:
+        """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
+        are about to be reset."""
+        recovery, calls = self.recovery, self.calls
+        if recovery is None or not calls.wear:
+            return
+        calls.look_at_memory()
+        for member in self.pool.members:
+            due = recovery.between(member.slots) if slots is None else slots >= set(member.slots)
+            if due and not member.in_caller and member.state is State.IDLE and (why := calls.wear.worn(member)):
+                calls.retire(member, why)
+                recovery.renewed(member)
+                self._plain = False
+
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
         self._settle()
@@ -242,6 +275,7 @@ class Lockstep:
 
     def post_step(self, actions: Any) -> None:
         """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
+        self._replace()
         self._ready_to_step()
         try:
             mailed = self._write_actions(actions)
@@ -292,6 +326,9 @@ class Lockstep:
             for i, slot in enumerate(chosen)
             if slot in sent
         }
+        self._replace(sent)
+        if self.calls.changing:
+            self._settle()
         block = self._buffers.take()
         self._batches.carry_over(block, set(orders))
         joint = self._new_joint(Op.RESET, block, chosen)

@@ -19,7 +19,7 @@ by (root, slot, incarnation), where a reset would have given them no seed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,18 @@ class Recovery:
         self._fresh -= set(slots)
         for slot in slots:
             self.due.pop(slot, None)
+
+    def renewed(self, member: Worker) -> None:
+        """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
+        for slot in member.slots:
+            self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
+            if slot in self._over:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        self._fresh.update(member.slots)
+
+    def between(self, slots: Iterable[int]) -> bool:
+        """Has the episode of each of these slots ended, and the next one not begun?"""
+        return self._seen == self._calls.last_id and all(slot in self._over for slot in slots)
 
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
@@ -226,8 +238,9 @@ class Recovery:
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
         seed, options = asked
+        member = self._member_of[slot]
         if seed is None and slot in self._fresh and self._root is not None:
-            seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+            seed = restart_seed(self._root, slot, len(member.restarts) + member.retired)
         if slot in self._fresh and self.fresh_options is not None:
             options = self.fresh_options(slot, options)
         return seed, options

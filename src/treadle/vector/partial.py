@@ -115,8 +115,7 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        gone = set() if self.recovery is None else self.recovery.gone
-        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in gone), mailed)
+        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in self._lockstep.gone), mailed)
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
         """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid, news).
@@ -325,7 +324,7 @@ class PartialFace:
     @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
-        orders = orders_of_all(self.num_envs, seed, options)
+        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()
