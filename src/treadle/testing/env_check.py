@@ -165,7 +165,7 @@ class Check:
             yield pool
         finally:
             pool.close()
-            said = pool.members[0].report.stderr
+            said = pool.workers[0].report.stderr
             if said:
                 report.facts["prints"] = f"{len(said)} lines, the last: {said[-1].strip()!r}"
             if len(said) >= MANY_LINES:
@@ -174,14 +174,14 @@ class Check:
     def _ask(self, pool: Pool, doing: str, name: str, *args: Any) -> Any:
         """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Stopped."""
         heard: list[Event] = []
-        (member,) = pool.members
-        pool.calls.submit(member, Op.CALL, {0: (name, args, {})}, (0,), name)
+        (worker,) = pool.workers
+        pool.calls.submit(worker, Op.CALL, {0: (name, args, {})}, (0,), name)
         while not heard:
             pool.calls.poll(None, heard.append)
         (event,) = heard
         if isinstance(event, Done) and event.reply.extras is not None:
             for slot, raised in event.reply.extras.raised.items():
-                raise failure.task_error(raised, slot, member.shown, member.pid)
+                raise failure.task_error(raised, slot, worker.shown, worker.pid)
             return event.reply.extras.infos[0]
         assert isinstance(event, Lost)
         error = event.error
@@ -329,11 +329,11 @@ class Check:
     def _kill_drill(self, pool: Pool) -> None:
         """Its process is killed: the pool must name that, and nothing may be left."""
         children: list[int] = self._ask(pool, "asking for its children", "living")
-        (member,) = pool.members
+        (worker,) = pool.workers
         heard: list[Event] = []
-        pool.calls.submit(member, Op.CALL, {0: ("walk", (self._seed, 10**9, 3600.0, 6), {})}, (0,), "walk")
-        assert member.pid is not None
-        os.kill(member.pid, signal.SIGKILL)
+        pool.calls.submit(worker, Op.CALL, {0: ("walk", (self._seed, 10**9, 3600.0, 6), {})}, (0,), "walk")
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
         start = time.monotonic()
         while not heard:
             pool.calls.poll(None, heard.append)
