@@ -27,6 +27,7 @@ PACKAGE = SRC / "treadle"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
+    frozenset({"replays"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),
@@ -34,13 +35,13 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress"}),
+    frozenset({"progress", "repro"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
     frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
-FACES = LAYERS[3] | LAYERS[4]
+FACES = LAYERS[4] | LAYERS[5]
 BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
 MAX_LINES = 600

@@ -359,6 +359,7 @@ class _Run:
             workers=workers,
             skipping=skipping,
             skip=self._skip,
+            keep=self._place.keep_failure,
             tell=tell,
             **pool_options,
         )

@@ -48,6 +48,7 @@ class CallerCollection(Collection):
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
+        self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
         try:
             self._policy = CallerPolicy(
