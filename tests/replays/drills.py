@@ -79,6 +79,6 @@ class Tired:
 
     def get_action(self, observation: np.ndarray) -> tuple[int, dict[str, Any]]:
         self.t += 1
-        if self.t == BAD_STEP and observation[1] > 0 and int(self.rng.bit_generator.seed_seq.entropy) == TIRED_SEED:
+        if self.tired and self.t == BAD_STEP and self.rng.bit_generator.seed_seq.entropy == TIRED_SEED:
             raise RuntimeError("tired")
         return int(self.rng.integers(2)), {}
