@@ -86,7 +86,6 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
-<<<<<<< HEAD
 REPLAY_HELP = """Play a failure again, or any episode of a run, and stop where it failed.
 
   treadle replay data --pdb
@@ -103,7 +102,8 @@ observations are compared with what was recorded on the way: the first step and 
 A run leaves what its failures are replayed from in DIR/failures. Such a file opens no pickle unless --trust says so.
 
 Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C."""
-=======
+
+
 CHECK_HELP = """Play an environment before a run is begun with it, and say what cannot be trusted.
 
   treadle check CartPole-v1
@@ -117,7 +117,6 @@ whether its state can be taken and put back; what Gymnasium's own checker says; 
 FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise somebody. Each says what to do.
 
 Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
->>>>>>> main
 
 
 POLICY = "random|module:attr|file.py:attr|model.zip"
@@ -138,11 +137,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-<<<<<<< HEAD
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "replay") else ""
-=======
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "check") else ""
->>>>>>> main
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "replay", "check") else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -338,7 +333,6 @@ def _app(given: list[str]) -> Callable[..., Any]:
             ),
         )  # fmt: skip
 
-<<<<<<< HEAD
     @app.command(name="replay", help=REPLAY_HELP)
     def replay(
         source: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A .repro file, or the directory of a run.")],
@@ -364,7 +358,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         chosen = other_policy or policy or None
         return partial(run, ReplayOptions(source, episode, env, chosen, step, pdb, render, trust, timeout, json))
-=======
+
     @app.command(name="check", help=CHECK_HELP)
     def check(
         env: Env,
@@ -383,6 +377,5 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
         return lambda: run(partial(check_env, **options.arguments()), json)
->>>>>>> main
 
     return app

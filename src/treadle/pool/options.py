@@ -27,12 +27,9 @@ class CommonKeywords(TypedDict, total=False):
     max_restarts: int | None
     worker_output: str
     worker_environ: WorkerEnviron
-<<<<<<< HEAD
     recorder: bool | str
-=======
     memory_limit: MemoryLimit
     max_episodes_per_worker: int | None
->>>>>>> main
 
 
 class StartKeywords(CommonKeywords, total=False):
@@ -73,17 +70,14 @@ class PoolOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
-<<<<<<< HEAD
         recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
             observation, where faces can. False: nothing is.
-=======
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
             "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
             nothing is lost; one that has twice as much is killed at once, which is a death. (soft, hard): both limits.
         max_episodes_per_worker: after so many episodes a worker process is replaced, for simulators that wear out. As
             above that counts as no restart. Where an episode ends, and what of this the vectors can do: see
             `docs/faults.md`.
->>>>>>> main
 
     Raises:
         UsageError: one of them makes no sense.
@@ -99,12 +93,9 @@ class PoolOptions:
     max_restarts: int | None = 3
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
-<<<<<<< HEAD
     recorder: bool | str = True
-=======
     memory_limit: MemoryLimit = None
     max_episodes_per_worker: int | None = None
->>>>>>> main
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
