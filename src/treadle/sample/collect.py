@@ -28,14 +28,14 @@ from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Progress, Standing
-from treadle.repro import Repro, note
+from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.recorded import recorded
+from treadle.sample.recorded import record
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
@@ -165,11 +165,8 @@ class Collection:
             raise
 
     def _record(self, error: CollectionFailed) -> None:
-        """Keep what a failure can be replayed from."""
-        repro = recorded(self._asked_for, self._root, error) if self.pool.options.recorder else None
-        if repro is not None:
-            self._keep(repro)
-            note(error, repro)
+        if self.pool.options.recorder:
+            record(self._asked_for, self._root, error, self._keep)
 
     def _made(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()

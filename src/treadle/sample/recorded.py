@@ -6,10 +6,11 @@ episode, which it has anyway; when a worker dies the policy is asked again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from treadle import seeding
-from treadle.repro import Repro, failure_of, recipe_of
+from treadle.repro import Repro, failure_of, note, recipe_of
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name
 from treadle.sample.rollout_slot import RolloutRecipe
@@ -42,12 +43,13 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
     return repro
 
 
-def recorded(recipe: RolloutRecipe, root: int, error: CollectionFailed) -> Repro | None:
-    """That of what ended a run, or of what it skipped; None: it was no single episode's failure."""
+def record(recipe: RolloutRecipe, root: int, error: CollectionFailed, keep: Callable[[Repro], Any]) -> None:
+    """Keep what ended a run, or what it skipped, can be replayed from; nothing where no single episode failed."""
     index = error.where.episode
-    if index is None or error.where.phase in ("init", "write"):
-        return None
-    return repro_of(recipe, root, index, error)
+    if index is not None and error.where.phase not in ("init", "write"):
+        repro = repro_of(recipe, root, index, error)
+        keep(repro)
+        note(error, repro)
 
 
-__all__ = ["recorded", "repro_of"]
+__all__ = ["record", "repro_of"]
