@@ -270,7 +270,7 @@ class Calls:
                 continue
             owed, began = member.owed[0], member.turn
             while member.owed and (reply := member.take()) is not None:
-                if owed.limit is not None and member.in_caller and monotonic() - began > owed.limit:
+                if owed.limit is not None and member.measured and monotonic() - began > owed.limit:
                     self._overran(member, owed, monotonic() - began, owed.limit)
                 if member.settle(reply):
                     heard = True
@@ -346,7 +346,7 @@ class Calls:
             return None
         if elapsed <= limit:
             return None
-        if member.in_caller:
+        if member.measured:
             self._overran(member, owed, elapsed, limit)
             return None
         if streams or self.policy is not RestartPolicy.RAISE:
@@ -388,7 +388,7 @@ class Calls:
             self.memory.rows.buffers.unpin(block)
 
     def _overran(self, member: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        """A deadline can only be measured where the caller itself does the work, or a thread that is not left."""
         if member.overran != owed.request.id:
             member.overran = owed.request.id
             self.overruns += 1

@@ -47,6 +47,8 @@ class CallerCollection(Collection):
     def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
+        if options.get("backend") == "thread" and options.get("workers") is None:
+            options["workers"] = asking.num_envs  # they share an interpreter, and are for environments that wait
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
         pool, memory = self.pool, self.pool.memory.rows
         try:
@@ -282,6 +284,11 @@ class CallerCollection(Collection):
     def shares(self) -> dict[int, Shares]:
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
         return {**super().shares(), CALLER: Shares(policy=self._policy_seconds)}
+
+    def close(self) -> None:
+        super().close()
+        if hasattr(self, "_policy"):  # else it could not be made
+            self._policy.close()
 
 
 def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
