@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo test test-all test-pythons bench format clean clean-all
+.PHONY: help setup setup-heavy demo test test-all test-foreign test-pythons bench format clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ test: setup ## lint, types and the tests that need nothing heavy; CI runs this f
 
 test-all: setup-heavy ## every test; a missing library is a failure here, not a skip
 	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-foreign: ## suites that want an environment of their own (gigabytes, kept in .venvs); ARGS='SUITE ...' for some
+	@PYTHON='$(PYTHON)' scripts/test-foreign.sh $(ARGS)
 
 test-pythons: ## the quick tests on Python 3.12 and 3.13, where they are installed
 	@scripts/test-pythons.sh $(ARGS)

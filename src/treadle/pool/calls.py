@@ -36,6 +36,7 @@ from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
+from treadle.pool.wear import Wear
 from treadle.pool.worker import Owed, Worker
 
 log = logging.getLogger("treadle")
@@ -111,6 +112,7 @@ class Calls:
         last_id: the number of the latest request.
         broken: what has ended the pool.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
+        wear: which workers are worn out; it retires none by itself, as only a schedule knows where an episode ends.
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
     """
@@ -118,6 +120,7 @@ class Calls:
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
         self.group, self.memory, self.members = group, memory, group.members
         self.policy, self.max_restarts, self.step_timeout = options.policy, options.max_restarts, options.step_timeout
+        self.wear, self.close_timeout = Wear(options), options.close_timeout
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.last_id = self.overruns = 0
@@ -238,6 +241,8 @@ class Calls:
             with self.group.lock, Later() if self._remote else nullcontext():
                 if self.group.closed:
                     self.check()
+                if self.wear:
+                    self.look_at_memory()
                 if self._take(hear) or self._watch(hear):
                     return True
             if not self.expects:
@@ -312,7 +317,9 @@ class Calls:
                 if not self._take(hear):  # it may have answered before it died
                     self._bury(member, hear)
                 return True
-            if member.owed and (late := self._overdue(member, now)) is not None:
+            if member.state is State.RETIRING:
+                self._retired(member, now)
+            elif member.owed and (late := self._overdue(member, now)) is not None:
                 hear(Lost(self._of(member), member, late, None))
                 self._forget(member)
                 heard = True
@@ -443,6 +450,36 @@ class Calls:
             self.restart(member, verdict.delay)
         elif verdict.act is RestartPolicy.DROP:
             self.drop(member)
+
+    # -- workers that are worn out ------------------------------------------------------------------------------------
+
+    def look_at_memory(self) -> None:
+        """Kill workers that are over the hard limit of their memory; nothing unless it is time for a look."""
+        for member in self.wear.look(self.members, monotonic()):
+            member.stalled = self.wear.too_large(member, self.memory.at_work(member))
+            member.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+
+    def retire(self, member: Worker, why: str) -> None:
+        """Have a worker that owes nothing end, and start another in its place: `poll` does it, and tells when that one
+        is ready. No failure: no restart is counted."""
+        most = self.wear.most  # what was asked for is no news
+        level = logging.INFO if most is not None and self.wear.played(member) >= most else logging.WARNING
+        log.log(level, "worker %d is recycled: %s", member.index, why)
+        with self.group.lock, Later():
+            member.see(life.Event.RETIRE)
+            member.retiring = monotonic() + self.close_timeout
+            member.ask()
+
+    def _retired(self, member: Worker, now: float) -> None:
+        """Start another one once a worker that retires has ended, and end it when it takes too long."""
+        if member.ended():
+            for slot, raised in member.last_words().items():
+                log.warning("%s", failure.task_error(raised, slot, member.shown, member.pid))
+            member.bury()
+            member.see(life.Event.DIED)
+            self.restart(member)
+        elif member.retiring is not None and now > member.retiring:
+            member.kill(signal.SIGKILL)
 
     def restart(self, member: Worker, delay: float = 0.0) -> None:
         """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""

@@ -35,7 +35,7 @@ class Checkpoint:
 def take(lockstep: Lockstep) -> Checkpoint:
     """Where it stands. Raises UsageError when something is pending, or slots wait for a fresh worker or a reset."""
     lockstep._settle()
-    recovery = lockstep._recovery
+    recovery = lockstep.recovery
     if lockstep._stale or (recovery is not None and (recovery.due or recovery.gone)):
         raise UsageError("slots have lost their episode and wait for a reset, or were dropped: reset them first")
     memory, batches = lockstep.memory, lockstep._batches
@@ -82,7 +82,7 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
             memory.array(field)[:] = 0
         batches.block, batches._lost = number, set()
         batches.hand_out(number)
-    recovery = lockstep._recovery
+    recovery = lockstep.recovery
     if recovery is not None and checkpoint.recovery is not None:
         recovery._root = checkpoint.recovery["root"]
         recovery._lasting = dict(checkpoint.recovery["lasting"])

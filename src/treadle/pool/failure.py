@@ -207,11 +207,16 @@ def reason(error: WorkerError) -> str:
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
         if error.out_of_memory:
-            return "the worker was ended by SIGKILL: memory ran out"
+            return f"the worker was ended by SIGKILL: {of_memory(error)}"
         if error.signal:
             return f"the worker was ended by {error.signal}"
         return "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
     return str(error).splitlines()[0].removeprefix(f"{error.where}: ")
+
+
+def of_memory(error: WorkerDied) -> str:
+    """Why a worker was killed for its memory: by us, or by the kernel."""
+    return str(error).partition("the worker was killed: ")[2] or "memory ran out"
 
 
 def signal_name(number: int) -> str:
@@ -231,6 +236,7 @@ __all__ = [
     "grace",
     "lasts",
     "late",
+    "of_memory",
     "on_death",
     "reason",
     "slow_start",

@@ -159,7 +159,7 @@ class WorkerGroup:
             member.see(Event.DIED)
             return error
         if hello is None:
-            elapsed = monotonic() - member.restarts[-1]
+            elapsed = monotonic() - member.began
             if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
                 member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
                 log.warning("%s", member.failure)

@@ -50,7 +50,7 @@ class Part(Lockstep):
         self.buffers = PartBuffers(memory.buffers, self.rows)
         self._buffers = self.buffers  # type: ignore[assignment]  # the same methods
         self._batches = whole._batches.part(slots, self.buffers)
-        self._recovery, self._stale = whole._recovery, whole._stale
+        self.recovery, self._stale = whole.recovery, whole._stale
         arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
         mine = [(member, [slot for slot in member.slots if slot in slots]) for member in pool.in_slot_order()]
@@ -88,7 +88,7 @@ class Part(Lockstep):
     ) -> JointRequest:
         # nobody catches up with ends: none of these steps is of the fast lane, so each notes its own
         return JointRequest(
-            op, block, tuple(slots), sent, others=self._others, batches=self._batches, recovery=self._recovery
+            op, block, tuple(slots), sent, others=self._others, batches=self._batches, recovery=self.recovery
         )
 
     def _others(self) -> list[JointRequest]:
@@ -124,8 +124,8 @@ class Parts:
             raise UsageError("there is nothing to go on from: reset first")
         self._lockstep, self.over = lockstep, False
         self.told: list[WorkerError] = []
-        if lockstep._recovery is not None:
-            lockstep._recovery.catch_up(lockstep.calls.last_id)
+        if lockstep.recovery is not None:
+            lockstep.recovery.catch_up(lockstep.calls.last_id)
         self.parts: list[Part] = []
         self.parts += [Part(lockstep, self, range(k, lockstep.pool.n, count)) for k in range(count)]
         lockstep._plain = False

@@ -19,7 +19,7 @@ by (root, slot, incarnation), where a reset would have given them no seed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.batch import Batch, Batches, News
+from treadle.pool.batch import Batches, News
 from treadle.pool.calls import Lost, Order
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.joint import JointRequest
@@ -83,9 +83,13 @@ class Recovery:
 
     # -- before a request --------------------------------------------------------------------------------------------
 
+    def to_be_reset(self, slots: Collection[int]) -> list[int]:
+        """Those of `slots` that wait for a reset, since their worker's death."""
+        return sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
+
     def check_step(self, slots: range) -> bool:
         """Is there a slot that cannot simply be stepped? Raises UsageError when one of `slots` waits for a reset."""
-        waiting = sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
+        waiting = self.to_be_reset(slots)
         if waiting:
             raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first")
         return bool(self.due or self.gone)
@@ -103,33 +107,47 @@ class Recovery:
         for slot in slots:
             self.due.pop(slot, None)
 
+    def renewed(self, member: Worker) -> None:
+        """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
+        for slot in member.slots:
+            self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
+            if slot in self._over:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        self._fresh.update(member.slots)
+
+    def between(self, slots: Iterable[int]) -> bool:
+        """Has the episode of each of these slots ended, and the next one not begun?"""
+        return self._seen == self._calls.last_id and all(slot in self._over for slot in slots)
+
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
         if self._seen != id:
             self._over, self._seen = {}, id
 
-    def orders(
-        self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
-    ) -> dict[int, tuple[int | None, Any]]:
-        """Note what a reset asks for; returns what is to be sent."""
+    def note_asked(self, asked: dict[int, tuple[int | None, Any]]) -> None:
+        """Note what a reset asks for: seeds and options of episodes that begin in fresh environments follow from it."""
         seeded = [(slot, int(seed)) for slot, (seed, _) in asked.items() if isinstance(seed, int | np.integer)]
         if seeded and seeded[0][1] >= 0:
             slot, seed = seeded[0]
             self._root = seed - slot if seed >= slot else seed
         for slot, (_, options) in asked.items():
             self._lasting[slot] = options if getattr(options, "lasting", False) else None
+
+    def orders(
+        self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
+    ) -> dict[int, tuple[int | None, Any]]:
+        """What is to be sent for resets that were asked for (see `note_asked`)."""
         joint.void = {slot for slot in joint.slots if slot in self.due and self._is_gone(slot)}
         joint.begins = dict(asked)
         joint.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
-        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can; what
-        stands out for the others is noted in the joint request."""
-        if not self.due and not self.gone:
-            return orders
-        for slot, due in self.due.items():
-            if slot not in joint.slots:
+    def steppable(self, joint: JointRequest, slots: Sequence[int]) -> list[int]:
+        """Of these slots of a step those that can simply be stepped; what stands out for the others is noted in the
+        joint request."""
+        for slot in slots:
+            due = self.due.get(slot)
+            if due is None:
                 continue
             if due is Due.ABORT:
                 joint.cut.add(slot)
@@ -137,14 +155,19 @@ class Recovery:
                 joint.void.update({slot} - joint.cut)
             elif due is Due.BEGIN or self._moves_on[slot]:
                 self._begin(joint, slot)
+        return [slot for slot in slots if slot not in self.due and slot not in self.gone and not self._is_gone(slot)]
+
+    def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
+        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can."""
+        if not self.due and not self.gone:
+            return orders
         left: list[Order] = []
         for member, payload, slots in orders:
-            stepped = [slot for slot in slots if slot not in self.due and slot not in self.gone]
-            if not stepped or self._is_gone(stepped[0]):
-                continue
-            if len(stepped) < len(slots):
+            stepped = self.steppable(joint, slots)
+            if stepped and len(stepped) < len(slots):
                 payload = stepped, (payload or (None, None))[1]
-            left.append((member, payload, tuple(stepped)))
+            if stepped:
+                left.append((member, payload, tuple(stepped)))
         return left
 
     # -- while it is on its way --------------------------------------------------------------------------------------
@@ -215,8 +238,9 @@ class Recovery:
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
         seed, options = asked
+        member = self._member_of[slot]
         if seed is None and slot in self._fresh and self._root is not None:
-            seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+            seed = restart_seed(self._root, slot, len(member.restarts) + member.retired)
         if slot in self._fresh and self.fresh_options is not None:
             options = self.fresh_options(slot, options)
         return seed, options
@@ -262,8 +286,9 @@ class Recovery:
             joint.extras.append(Extras({}, {}, finals, {}))
         return self.gone | joint.void
 
-    def landed(self, joint: JointRequest, batch: Batch | None) -> None:
-        """The joint request is over, and the caller is told all about it. `batch`: None after a call."""
+    def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
+        """The joint request is over, and the caller is told all about it. `ended`: bool of each of its slots' rows;
+        None after a call."""
         begun = set(joint.begins) - joint.void - {slot for each in joint.extras for slot in each.raised}
         self._fresh -= begun
         for slot in [*joint.begins, *joint.void]:
@@ -273,8 +298,8 @@ class Recovery:
             self.due.pop(slot, None)
             if not self._is_gone(slot) and not self._moves_on[slot]:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
-        if joint.op is Op.STEP and batch is not None:
-            self.note_ends(batch.terminated | batch.truncated, joint.slots, joint.cut)
+        if joint.op is Op.STEP and ended is not None:
+            self.note_ends(ended, joint.slots, joint.cut)
             self.missed[list(joint.cut | joint.void | self.gone.intersection(joint.slots))] += 1
         self.gone |= joint.void | {slot for slot in joint.cut if self._is_gone(slot)}
         self._lose(joint)

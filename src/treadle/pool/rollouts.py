@@ -125,8 +125,8 @@ class Rollouts:
             lockstep._joint = None
             raise
         lockstep._joint = None
-        if lockstep._recovery is not None:
-            lockstep._recovery.landed(joint, None)
+        if lockstep.recovery is not None:
+            lockstep.recovery.landed(joint, None)
         lockstep._raise_first(joint.extras, None)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, WorkerError
-from treadle.pool import failure, life
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
@@ -101,9 +101,7 @@ class CallerCollection(Collection):
 
     def _deal(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
-        for member in self.pool.members:
-            if member.state not in life.ALIVE or self._failure is not None:
-                continue
+        for member in self._able() if self._failure is None else ():
             for slot in member.slots:
                 if slot not in self._playing:
                     indices = self._next(member, held)
@@ -122,6 +120,7 @@ class CallerCollection(Collection):
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
         self._dealt[member.index].append(index)
+        self._given[member.index] += 1
         self._steps[slot] = 0
         self._policy.start(slot, self._policy_seeds(index))
         order = {slot: (self._env_seeds(index), Begin(index, anew))}
@@ -191,6 +190,11 @@ class CallerCollection(Collection):
         return found
 
     # -- taking ------------------------------------------------------------------------------------------------------
+
+    def _ready(self, member: Worker) -> None:
+        super()._ready(member)
+        self._begun[list(member.slots)] = 0
+        self._failed_envs.difference_update(member.slots)
 
     def _patience(self) -> float | None:
         """Seconds to wait for the next event at most."""
@@ -277,8 +281,6 @@ class CallerCollection(Collection):
             event = event._replace(verdict=RestartPolicy.RAISE)
         for slot in member.slots:
             self._playing.pop(slot, None)
-            self._begun[slot] = 0
-            self._failed_envs.discard(slot)
         super()._died(event)
 
     def shares(self) -> dict[int, Shares]:

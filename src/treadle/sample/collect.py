@@ -126,6 +126,8 @@ class Collection:
         self.calls = self.pool.calls
         self.calls.blame = self._blame
         self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
+        self._given = dict.fromkeys(self._dealt, 0)  # episodes that a worker's process was to make
+        self.calls.wear.played = lambda member: self._given[member.index] - len(self._dealt[member.index])
         self._fresh = set(self._dealt)  # workers whose process has told of no result yet
         self._suspects: dict[int, list[int]] = {}  # worker -> what it plays first, each by itself
         self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost
@@ -165,7 +167,7 @@ class Collection:
                 elif isinstance(event, Lost):
                     self._died(event)
                 else:
-                    self._fresh.add(event.member.index)
+                    self._ready(event.member)
             self._deal(len(results))  # before the results are used: that may take long
             yield from results
             if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
@@ -176,6 +178,11 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _ready(self, member: Worker) -> None:
+        """A worker was started in the place of another."""
+        self._fresh.add(member.index)
+        self._given[member.index] = 0
 
     def _patience(self) -> float | None:
         """Seconds to wait for the next event at most; None: for ever."""
@@ -192,7 +199,7 @@ class Collection:
     def _deal(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
-        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
+        able = self._able()
         most = self._recipe.rows + AHEAD
         takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < most]
         while takers:
@@ -205,6 +212,16 @@ class Collection:
             if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
                 self._send(member, [])
 
+    def _able(self) -> list[Worker]:
+        """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
+        soon as they have nothing more to do."""
+        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
+        for member in able if self.calls.wear and self._failure is None else ():
+            idle = member.state is life.State.IDLE and not self._dealt[member.index]
+            if idle and (why := self.calls.wear.worn(member)):
+                self.calls.retire(member, why)
+        return [each for each in able if each.state in life.ALIVE]
+
     def _next(self, member: Worker, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
         suspects = self._suspects.get(member.index)
@@ -214,7 +231,10 @@ class Collection:
             if suspects:
                 return [suspects.pop(0)]
             del self._suspects[member.index]
-        return self._taken(self._wants(member), held)
+        wanted = self._wants(member)
+        if self.calls.wear:
+            wanted = min(wanted, self.calls.wear.left(member, len(self._dealt[member.index])))
+        return self._taken(wanted, held)
 
     def _wants(self, member: Worker) -> int:
         """How many indices a worker has room for."""
@@ -240,6 +260,7 @@ class Collection:
     def _send(self, member: Worker, indices: list[int]) -> None:
         order = RolloutOrder(self._root, tuple(indices), 1 if member.restarts else BATCH, self._skipping.skip)
         self._dealt[member.index] += indices
+        self._given[member.index] += len(indices)
         self.calls.submit(member, Op.STREAM, dict.fromkeys(member.slots, order), member.slots, order)
 
     # -- taking ------------------------------------------------------------------------------------------------------

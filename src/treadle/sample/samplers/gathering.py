@@ -116,10 +116,19 @@ class WorkerGroup:
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
+        self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
+        self.calls.wear.played = lambda member: self.played[member.index]
 
     def ready(self) -> list[int]:
         """Workers that take orders."""
-        return [each.index for each in self.members if each.state in life.ALIVE and each.index not in self.lost]
+        able = [each for each in self.members if each.state in life.ALIVE and each.index not in self.lost]
+        for member in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear else ():
+            able.remove(member)  # and replaced once it has done what it was asked
+            if member.state is life.State.IDLE:
+                self.calls.retire(member, self.calls.wear.worn(member))
+                self.strangers.add(member.index)
+                self.played[member.index] = 0
+        return [each.index for each in able]
 
     def send(self, worker: int, order: Order, sampling: int) -> Asked:
         """Give a worker an order, and with it the updates that it has not heard of."""
@@ -129,10 +138,15 @@ class WorkerGroup:
             self.strangers.discard(worker)
             agent, env = updates.agent, updates.env
         self.updates[worker] = Updates(updates.agent, updates.env)
-        again = len(member.restarts)
+        again = len(member.restarts) + member.retired
         # one that dies again takes nothing finished with it
         order = replace(
-            order, agent=agent, env=env, incarnation=again, rebuilds=self.rebuilds, steps=1 if again else order.steps
+            order,
+            agent=agent,
+            env=env,
+            incarnation=again,
+            rebuilds=self.rebuilds,
+            steps=1 if member.restarts else order.steps,
         )
         asked = Asked(worker, sampling, order)
         payload = {worker: order} if self.shared else Payload({worker: order}, [*agent, *env])
@@ -295,6 +309,7 @@ class Gathering:
                 if isinstance(result, Mishap):
                     log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
                 elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
+                    self._group.played[asked.worker] += len(result.lengths)
                     taken = rule.take(asked.worker, self._versions.completed(asked, result))
                     if taken is not None and self._watch.wanted:
                         returns = float(taken.columns["rewards"].sum())
@@ -319,7 +334,7 @@ class Gathering:
             return
         if update:  # the caller's own mistake, not the worker's
             self.refused = asked in self._open
-            if member.restarts:
+            if member.restarts or member.retired:
                 self._group.strangers.add(worker)  # it may not have heard the rest
             raise error
         self._give_back(asked)

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# usage: scripts/test-foreign.sh [SUITE ...]
+#
+# Run what needs packages that cannot live beside the others: each suite in an environment of its own below .venvs/,
+# which is made once and kept while its requirements and pyproject.toml stay the same. Without arguments all suites run;
+# `scripts/test-foreign.sh --list` names them. Exit 1 if one failed.
+#
+# A suite is a function `suite_NAME` below. It begins with `environment NAME REQUIREMENT ...` (or, for those whose own
+# pins are wrong, a second call `alone NAME REQUIREMENT ...`, which installs without what they ask for) and goes on with
+# `$python ...`, the interpreter of that environment. Treadle is installed there in place.
+#
+#   PYTHON   the interpreter for new environments
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=
+made=
+
+pip() { "$python" -m pip --no-input --disable-pip-version-check install -qq "$@"; }
+
+# environment NAME REQUIREMENT ...: bring .venvs/NAME up to date and put its interpreter into $python
+environment() {
+  local venv=.venvs/$1 wanted
+  wanted=$(pwd; cat pyproject.toml; printf '%s\n' "${@:2}")
+  python=$PWD/$venv/bin/python
+  made=no
+  if "$python" -c pass >/dev/null 2>&1 && [ "$(cat "$venv/.treadle-stamp" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  echo "test-foreign: making $venv (minutes the first time)"
+  made=yes
+  "$(scripts/find-python.sh)" -m venv --clear "$venv"
+  pip --editable . 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' "${@:2}"
+  printf '%s\n' "$wanted" >"$venv/.treadle-stamp"
+}
+
+# alone NAME REQUIREMENT ...: more packages for a fresh environment, without what they ask for
+alone() { [ "$made" = no ] || pip --no-deps "${@:2}"; }
+
+suites() { declare -F | sed -n "s/^declare -f suite_//p"; }
+
+# --- the suites -------------------------------------------------------------------------------------------------------
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+case ${1:-} in
+  --list) suites; exit ;;
+  --one) "suite_$2"; exit ;; # in a process of its own, in which any command that fails ends the suite
+esac
+read -ra names <<<"${*:-$(suites | xargs)}"
+for name in "${names[@]}"; do
+  if ! declare -F "suite_$name" >/dev/null; then
+    echo "test-foreign: there is no suite $name; there are: $(suites | xargs)" >&2
+    exit 2
+  fi
+done
+failed=()
+for name in "${names[@]}"; do
+  echo "test-foreign: $name"
+  scripts/test-foreign.sh --one "$name" || failed+=("$name")
+done
+echo "test-foreign: ran: ${names[*]:-none}; failed: ${failed[*]:-none}"
+[ ${#failed[@]} -eq 0 ]
