@@ -134,12 +134,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             rates[name].append(measured(run, options.slots, options.seconds))
             progress(f"{turn + 1}/{options.rounds} {name}: {rates[name][-1][0]:,.0f} steps/s")
     most = options.slots / MEAN
+    versions = facts["versions"]
     text = [
         f"{datetime.date.today()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; python "
-        f"{facts['versions']['python']}, treadle {facts['versions']['treadle']}. "
-        f"{options.slots} environments, steps of {LOWEST * 1e3:g} to {HIGHEST * 1e3:g} ms, texts both ways; median of {options.rounds} rounds of "
-        f"{options.seconds:g} s, contestants interleaved. The most: {options.slots} / {MEAN:g} s = {most:,.0f} steps a "
-        "second.",
+        f"{versions['python']}, treadle {versions['treadle']}. {options.slots} environments, steps of "
+        f"{LOWEST * 1e3:g} to {HIGHEST * 1e3:g} ms, texts both ways; median of {options.rounds} rounds of "
+        f"{options.seconds:g} s, contestants interleaved. The most: {options.slots} / {MEAN:g} s = {most:,.0f}.",
         "",
         "| | steps a second | of the most | cores busy |",
         "|---|---:|---:|---:|",
