@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -49,7 +48,7 @@ from treadle.sample.rollout_slot import (
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Watch
+from treadle.sample.watch import Tally, Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
@@ -59,17 +58,6 @@ MOST_ORDERS = 12  # that one worker may have at a time
 SHARES = "shares"  # the tag of the request for `Shares`
 DEFAULT_BUFFER = 1 << 30
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
-
-
-@dataclass
-class Tally:
-    """What a run has done so far."""
-
-    steps: int = 0
-    episodes: int = 0
-    restarts: int = 0
-    speculative: int = 0
-    by_worker: dict[int, int] = field(default_factory=dict)  # worker -> steps
 
 
 class Collection:
