@@ -196,7 +196,7 @@ def test_a_vectors_worker_that_takes_far_too_much_is_killed() -> None:
 def test_workers_auto_keeps_processes_that_can_be_replaced() -> None:
     with closing(VectorEnv("CartPole-v1", 2, memory_limit="2GB")) as vector:
         vector.reset()
-        assert all(member.pid is not None for member in vector._pool.members)
+        assert all(worker.pid is not None for worker in vector._pool.workers)
 
 
 def test_samplers() -> None:

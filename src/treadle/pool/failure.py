@@ -130,13 +130,13 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
     return error
 
 
-def first_of(raised: dict[int, Raised], members: Sequence[Worker], partial: Any) -> WorkerError:
+def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any) -> WorkerError:
     """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
     first, *others = sorted(raised)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
-    member = next(m for m in members if first in m.slots)
-    error = task_error(raised[first], first, member.shown, member.pid)
+    worker = next(m for m in workers if first in m.slots)
+    error = task_error(raised[first], first, worker.shown, worker.pid)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")

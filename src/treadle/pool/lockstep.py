@@ -109,9 +109,9 @@ class Lockstep:
 
     def _bind(self) -> Callable[[Any], Batch]:
         pool, group, calls, write = self.pool, self.pool.group, self.calls, self._write_actions
-        members = pool.in_slot_order()
-        lanes: list[Any] = [m for m in members if not m.inline]  # each has a line
-        own = next((m.server for m in members if m.inline), None)
+        workers = pool.in_slot_order()
+        lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
+        own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._buffers.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
@@ -136,8 +136,8 @@ class Lockstep:
             block = take_block()
             calls.last_id = id = calls.last_id + 1
             self._pending = id, block
-            for member in lanes:
-                member.line.post_bare(id, STEP, block)
+            for worker in lanes:
+                worker.line.post_bare(id, STEP, block)
             extras = None
             ended = 0
             if own is not None:
@@ -145,8 +145,8 @@ class Lockstep:
                 if own.ended:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
-            for member in lanes:
-                line = member.line
+            for worker in lanes:
+                line = worker.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
                 if answers[at] == number:
@@ -158,12 +158,12 @@ class Lockstep:
                 flags = answers[at + 2]
                 ended |= flags
                 if flags & FLAG_ROWS:
-                    told[member.index] = line.take_rows()
+                    told[worker.index] = line.take_rows()
                 elif flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
-                    told[member.index] = reply.extras
+                    told[worker.index] = reply.extras
                 else:
                     line.taken = line.words[0] = number
             self._pending = None
@@ -185,7 +185,7 @@ class Lockstep:
     def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
         """The same step, before which workers are replaced that are worn out and between two episodes."""
         episode = self.memory.array(self.memory.fields.episode)
-        self.calls.wear.played = lambda member: int(episode[list(member.slots)].sum()) + len(member.slots)
+        self.calls.wear.played = lambda worker: int(episode[list(worker.slots)].sum()) + len(worker.slots)
 
         def replacing(actions: Any) -> Batch:
             self._replace()
@@ -200,11 +200,11 @@ class Lockstep:
         if recovery is None or not calls.wear:
             return
         calls.look_at_memory()
-        for member in self.pool.members:
-            due = recovery.between(member.slots) if slots is None else slots >= set(member.slots)
-            if due and not member.in_caller and member.state is State.IDLE and (why := calls.wear.worn(member)):
-                calls.retire(member, why)
-                recovery.renewed(member)
+        for worker in self.pool.workers:
+            due = recovery.between(worker.slots) if slots is None else slots >= set(worker.slots)
+            if due and not worker.in_caller and worker.state is State.IDLE and (why := calls.wear.worn(worker)):
+                calls.retire(worker, why)
+                recovery.renewed(worker)
                 self._plain = False
 
     def _ready_to_step(self) -> None:
@@ -219,10 +219,10 @@ class Lockstep:
                 "saw: reset them first (reset(slots=[...]))"
             )
         special = self.recovery is not None and self.recovery.check_step(self.slots)
-        members = self.pool.members
+        workers = self.pool.workers
         # in the caller's process a time limit is not enforced, but measured: by the books
-        measured = self.calls.step_timeout is not None and any(m.in_caller for m in members)
-        ready = all(not m.owed and (m.inline or m.line is not None) for m in members)
+        measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
+        ready = all(not m.owed and (m.inline or m.line is not None) for m in workers)
         self._plain = ready and not measured and not special
 
     def _leave_lane(
@@ -240,10 +240,10 @@ class Lockstep:
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
         """Put what the fast lane has posted and not yet received into the books, as a joint request."""
         joint = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
-        for member in lanes:
-            line = member.line
+        for worker in lanes:
+            line = worker.line
             if line is not None and line.taken < line.posted:
-                self.calls.adopt(member, id, Op.STEP, block, joint)
+                self.calls.adopt(worker, id, Op.STEP, block, joint)
         return joint
 
     def _new_joint(
@@ -369,7 +369,7 @@ class Lockstep:
         return joint
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
-        """What each member is sent for a step."""
+        """What each worker is sent for a step."""
         return step_orders(self.pool.in_slot_order(), mailed)
 
     def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
@@ -433,12 +433,12 @@ class Lockstep:
         self._plain = False  # until it is settled, also when this is interrupted in its turn
         id, block = self._pending
         lanes = []
-        for member in self.pool.members:
-            if member.inline:
-                self._stale |= member.server.resume(id, block)
-            elif member.line is not None:
-                member.line.repost(id, STEP, block)
-                lanes.append(member)
+        for worker in self.pool.workers:
+            if worker.inline:
+                self._stale |= worker.server.resume(id, block)
+            elif worker.line is not None:
+                worker.line.repost(id, STEP, block)
+                lanes.append(worker)
         joint = self._now_owing(lanes, id, block)
         joint.extras += [
             reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
@@ -487,7 +487,7 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise failure.first_of(raised, self.pool.members, partial)
+        raise failure.first_of(raised, self.pool.workers, partial)
 
 
 __all__ = ["Batch", "Lockstep"]

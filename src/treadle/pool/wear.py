@@ -100,7 +100,7 @@ class Wear:
         self.hard: int | None = None
         if options.memory_limit is not None:
             self.soft, self.hard = limits_of(options.memory_limit)
-        self.played: Callable[[Worker], int] = lambda member: 0
+        self.played: Callable[[Worker], int] = lambda worker: 0
         self._seen: dict[int, Seen] = {}  # by pid
         self._next = 0.0
 
@@ -108,53 +108,53 @@ class Wear:
         """Can a worker be worn out at all?"""
         return self.soft is not None or self.most is not None
 
-    def look(self, members: Sequence[Worker], now: float) -> list[Worker]:
+    def look(self, workers: Sequence[Worker], now: float) -> list[Worker]:
         """Look at the workers' memory, if it is time to; returns those that are over the hard limit."""
         if self.soft is None or now < self._next:
             return []
         self._next = now + EVERY
         assert self.hard is not None
         over, before, self._seen = [], self._seen, {}
-        for member in members:
-            if member.pid is None or member.state not in ALIVE:
+        for worker in workers:
+            if worker.pid is None or worker.state not in ALIVE:
                 continue
-            used = private_memory(member.pid)
+            used = private_memory(worker.pid)
             if used is None:
                 continue
-            seen = self._seen[member.pid] = before.get(member.pid) or Seen(used, used)
+            seen = self._seen[worker.pid] = before.get(worker.pid) or Seen(used, used)
             seen.now = used
-            if used > self.hard and member.stalled is None:
-                over.append(member)
+            if used > self.hard and worker.stalled is None:
+                over.append(worker)
         return over
 
-    def worn(self, member: Worker) -> str:
+    def worn(self, worker: Worker) -> str:
         """Why a worker is to be retired, in words; "": it is not."""
-        seen = self._seen.get(member.pid or -1)
+        seen = self._seen.get(worker.pid or -1)
         if seen is not None and self.soft is not None and seen.now > self.soft:
-            return f"it has {shown(seen.now)} of private memory (memory_limit {shown(self.soft)}){self._growth(member)}"
-        if self.most is not None and self.played(member) >= self.most:
-            return f"it has played {self.played(member):,} episodes (max_episodes_per_worker={self.most})"
+            return f"it has {shown(seen.now)} of private memory (memory_limit {shown(self.soft)}){self._growth(worker)}"
+        if self.most is not None and self.played(worker) >= self.most:
+            return f"it has played {self.played(worker):,} episodes (max_episodes_per_worker={self.most})"
         return ""
 
-    def left(self, member: Worker, ahead: int = 0) -> int:
+    def left(self, worker: Worker, ahead: int = 0) -> int:
         """How many more episodes a worker may be given that has yet to begin `ahead` of those it was given."""
-        if self.worn(member):
+        if self.worn(worker):
             return 0
-        return MANY if self.most is None else max(0, self.most - self.played(member) - ahead)
+        return MANY if self.most is None else max(0, self.most - self.played(worker) - ahead)
 
-    def _growth(self, member: Worker) -> str:
+    def _growth(self, worker: Worker) -> str:
         """How much each episode has added, where episodes are known."""
-        seen, played = self._seen[member.pid or -1], self.played(member)
+        seen, played = self._seen[worker.pid or -1], self.played(worker)
         if not played:
             return ""
         return f", {shown((seen.now - seen.first) / played)} more with each of {played:,} episodes"
 
-    def too_large(self, member: Worker, where: Where) -> WorkerDied:
+    def too_large(self, worker: Worker, where: Where) -> WorkerDied:
         """The error of a worker that is over the hard limit."""
-        used = self._seen[member.pid or -1].now
+        used = self._seen[worker.pid or -1].now
         message = (
             f"{where}: the worker was killed: {shown(used)} of private memory, the hard limit is "
-            f"{shown(self.hard or 0)}{self._growth(member)}"
+            f"{shown(self.hard or 0)}{self._growth(worker)}"
         )
         return WorkerDied(message, where=where, signal="SIGKILL", out_of_memory=True)
 
