@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -14,6 +14,8 @@ from treadle.vector.env_slot import REFUSED, Ask, OwnValue
 from treadle.vector.orders import chosen_slots
 from treadle.vector.turns import Turns, one_at_a_time
 
+Function = Callable[..., Any]  # of an environment and more arguments
+
 
 class SlotCalls:
     """The calling part of `VectorEnv`. Every method raises ClosedVector and AlreadyPending, and WorkerError for what
@@ -24,8 +26,9 @@ class SlotCalls:
     _turns: Turns
 
     @one_at_a_time
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, looked up through its wrappers, called where it can be.
+    def call(self, name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of every environment, looked up through its wrappers, called where it can be. Or, for `name`, a
+        function, which is called with the (wrapped) environment where that is.
 
         Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
         """
@@ -33,7 +36,7 @@ class SlotCalls:
         return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
 
     @one_at_a_time
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str | Function, /, *args: Any, **kwargs: Any) -> None:
         """Begin a `call`; `call_wait` returns its result."""
         self._turns.check_free("call_async")
         self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
@@ -56,11 +59,11 @@ class SlotCalls:
         self.set_attr_at(range(self.num_envs), name, values)
 
     @overload
-    def call_at(self, slots: int, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call_at(self, slots: int, name: str | Function, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
-    def call_at(self, slots: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    def call_at(self, slots: Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     @one_at_a_time
-    def call_at(self, slots: int | Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call_at(self, slots: int | Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> Any:
         """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
@@ -90,7 +93,7 @@ class SlotCalls:
         return self.call("render")
 
 
-def _callable(name: str) -> str:
+def _callable(name: str | Function) -> str | Function:
     if name in REFUSED:
         raise UsageError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
     return name
