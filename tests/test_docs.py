@@ -19,6 +19,7 @@ HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
+    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
 }
 SLOW = ("collect.md", "planning.md")
 

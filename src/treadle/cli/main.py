@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from treadle.cli import failures
-from treadle.cli.options import CollectOptions, EvalOptions, PlanOptions
+from treadle.cli.options import CheckOptions, CollectOptions, EvalOptions, PlanOptions
 
 COLLECT_HELP = """Play whole episodes in parallel and store them as a dataset.
 
@@ -86,6 +86,21 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+CHECK_HELP = """Play an environment before a run is begun with it, and say what cannot be trusted.
+
+  treadle check CartPole-v1
+
+  treadle check my_env.py:make_env --env-kwargs '{"size": 8}'
+
+It is built and played in worker processes: spaces and dtypes at reset and in random steps, to the last bit; the same
+episode under the same seed, in another process, beside another environment and after other episodes; global generators;
+observations that are written over; what it prints, leaves running and keeps in memory; how long steps and resets take;
+whether its state can be taken and put back; what Gymnasium's own checker says; and it is made to raise, and killed. A
+FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise somebody. Each says what to do.
+
+Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
+
+
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -104,7 +119,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan") else ""
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "check") else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -144,6 +159,11 @@ def _app(given: list[str]) -> Callable[..., Any]:
     StepTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Replace a worker in which no step or "
                             "reset comes to its end for so long, and make its episode again; the third time on one "
                             "episode ends the run. Without it one warning is given, after a minute.")]  # fmt: skip
+    MemoryLimit = Annotated[str | None, typer.Option(metavar="SIZE", help="Private memory of a worker, such as 2GB: "
+                            "one that has more is replaced after its episode, one that has twice as much is killed, "
+                            "and its episode made again. The episodes stay the same.")]  # fmt: skip
+    PerLife = Annotated[int | None, typer.Option("--max-episodes-per-worker", metavar="N", help="Replace a worker "
+                        "after so many episodes, for simulators that wear out.")]  # fmt: skip
     Inference = Annotated[str, typer.Option(metavar="auto|worker|caller", help="Who asks the policy: each worker for "
                           "its own environments, or this process for all that are ready; see above.")]  # fmt: skip
     NumEnvs = Annotated[int | None, typer.Option(metavar="N", help="Environments that are played at a time.")]
@@ -191,6 +211,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        memory_limit: MemoryLimit = None,
+        max_episodes_per_worker: PerLife = None,
         inference: Inference = "auto",
         num_envs: NumEnvs = None,
         pad_to: PadTo = None,
@@ -215,8 +237,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
-            fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size, patience,
-            quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
+            fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs, pad_to, n_action_steps,
+            batch_size, patience, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
             format, on_error, max_skipped, max_deaths, retry_skipped,
         )  # fmt: skip
         return partial(run, options, given)
@@ -239,6 +261,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         import_: Import = [],  # noqa: B006
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        memory_limit: MemoryLimit = None,
+        max_episodes_per_worker: PerLife = None,
         inference: Inference = "auto",
         num_envs: NumEnvs = None,
         pad_to: PadTo = None,
@@ -255,8 +279,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
             run,
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
-                tuple(import_), fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size,
-                patience, quiet, json, debug, against, episodes, success_key,
+                tuple(import_), fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs,
+                pad_to, n_action_steps, batch_size, patience, quiet, json, debug, against, episodes, success_key,
             ),
         )  # fmt: skip
 
@@ -290,5 +314,24 @@ def _app(given: list[str]) -> Callable[..., Any]:
                 tuple(import_), out, force, quiet, json, debug,
             ),
         )  # fmt: skip
+
+    @app.command(name="check", help=CHECK_HELP)
+    def check(
+        env: Env,
+        steps: Annotated[int, typer.Option(metavar="N", help="Random steps.")] = 1000,
+        seed: Seed = 0,
+        seconds: Annotated[float, typer.Option(metavar="S", help="Fewer steps where they take longer.")] = 10.0,
+        timeout: Annotated[float, typer.Option(metavar="S", help="What takes so much longer hangs.")] = 30.0,
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006
+        import_: Import = [],  # noqa: B006
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.check import run
+        from treadle.testing.env_check import check_env
+
+        options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
+        return lambda: run(partial(check_env, **options.arguments()), json)
 
     return app

@@ -28,6 +28,8 @@ class PlayOptions:
     imports: tuple[str, ...]
     fresh_env: bool
     step_timeout: float | None
+    memory_limit: str | None
+    max_episodes_per_worker: int | None
     inference: str
     num_envs: int | None
     pad_to: int | None
@@ -63,6 +65,8 @@ class PlayOptions:
             "imports": self.imports,
             "fresh_env": self.fresh_env,
             "step_timeout": self.step_timeout,
+            "memory_limit": self.memory_limit,
+            "max_episodes_per_worker": _at_least_one("--max-episodes-per-worker", self.max_episodes_per_worker),
             "inference": self.inference,
             "num_envs": _at_least_one("--num-envs", self.num_envs),
             "patience": self.patience,
@@ -182,6 +186,31 @@ class PlanOptions:
             "env_kwargs": _env_kwargs(self.env_kwargs),
             "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
             "imports": self.imports,
+        }
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Of `treadle check`."""
+
+    env: str
+    steps: int
+    seed: int
+    seconds: float
+    timeout: float
+    env_kwargs: str
+    wrap: tuple[str, ...]
+    imports: tuple[str, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `check_env`. Raises UsageError for what cannot be meant."""
+        _at_least_one("--steps", self.steps)
+        if not (self.seed >= 0 and self.seconds > 0 and self.timeout > 0):
+            raise UsageError("--seed must not be negative, --seconds and --timeout must be more than 0")
+        return {
+            **{name: value for name, value in vars(self).items() if name != "wrap"},
+            "env_kwargs": _env_kwargs(self.env_kwargs),
+            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
         }
 
 

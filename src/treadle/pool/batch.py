@@ -146,6 +146,17 @@ class Batches:
             self._copy_last(self._fields.blocks[block].observations, slot)
         self.assemble(block, extras, lost, ended=False)
 
+    def begin_from(self, last: list[np.ndarray]) -> None:
+        """The last batch is in these arrays [n, ...] of its own, which `saw` writes."""
+        self._last = last
+
+    def saw(self, slots: Sequence[int], leaves: Sequence[Any], loose: dict[int, list[Any]]) -> None:
+        """Somebody was handed these rows one by one: arrays [m, ...] of the fixed leaves are among `leaves`."""
+        fixed = (leaf for leaf, about in zip(leaves, self.observations.leaves, strict=True) if about.fixed)
+        for last, rows in zip(self._last, fixed, strict=True):
+            last[slots] = rows
+        self._last_loose.update(loose)
+
     def go_on_from(self, block: int, parts: Iterable[Batches]) -> None:
         """The last batch is the one in a block, put together from those of parts."""
         self.block, self._lost = block, set()

@@ -35,7 +35,7 @@ class Checkpoint:
 def take(lockstep: Lockstep) -> Checkpoint:
     """Where it stands. Raises UsageError when something is pending, or slots wait for a fresh worker or a reset."""
     lockstep._settle()
-    recovery = lockstep._recovery
+    recovery = lockstep.recovery
     if lockstep._stale or (recovery is not None and (recovery.due or recovery.gone)):
         raise UsageError("slots have lost their episode and wait for a reset, or were dropped: reset them first")
     memory, batches = lockstep.memory, lockstep._batches
@@ -45,7 +45,7 @@ def take(lockstep: Lockstep) -> Checkpoint:
         block = fields.blocks[batches.block]
         observations = [None if field is None else memory.array(field).copy() for field in block.observations]
     began = memory.array(fields.began)
-    steps = np.array([_now(lockstep, member, slot) for slot, member in _members(lockstep)], np.int64) - began
+    steps = np.array([_now(lockstep, worker, slot) for slot, worker in _workers(lockstep)], np.int64) - began
     notes = None
     if recovery is not None:
         notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
@@ -68,8 +68,8 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
     memory.array(fields.episode)[:] = checkpoint.episode
     memory.array(fields.seed)[:] = checkpoint.seed
     began = memory.array(fields.began)
-    for slot, member in _members(lockstep):
-        began[slot] = _now(lockstep, member, slot) - checkpoint.steps[slot]
+    for slot, worker in _workers(lockstep):
+        began[slot] = _now(lockstep, worker, slot) - checkpoint.steps[slot]
     batches._last_loose = dict(checkpoint.loose)
     if checkpoint.observations is not None:
         number = lockstep._buffers.take()
@@ -82,7 +82,7 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
             memory.array(field)[:] = 0
         batches.block, batches._lost = number, set()
         batches.hand_out(number)
-    recovery = lockstep._recovery
+    recovery = lockstep.recovery
     if recovery is not None and checkpoint.recovery is not None:
         recovery._root = checkpoint.recovery["root"]
         recovery._lasting = dict(checkpoint.recovery["lasting"])
@@ -93,12 +93,12 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
     lockstep._stale.clear()
 
 
-def _members(lockstep: Lockstep) -> list[tuple[int, Worker]]:
-    return [(slot, member) for member in lockstep.pool.in_slot_order() for slot in member.slots]
+def _workers(lockstep: Lockstep) -> list[tuple[int, Worker]]:
+    return [(slot, worker) for worker in lockstep.pool.in_slot_order() for slot in worker.slots]
 
 
-def _now(lockstep: Lockstep, member: Worker, slot: int) -> int:
+def _now(lockstep: Lockstep, worker: Worker, slot: int) -> int:
     """Steps that the slot has taken since its worker started."""
     own = int(lockstep.memory.array(lockstep.memory.fields.own)[slot])
-    together = member.server._ticks if member.line is None else member.line.posted - member.asides
+    together = worker.server._ticks if worker.line is None else worker.line.posted - worker.asides
     return int(together) + own

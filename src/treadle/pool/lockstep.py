@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from treadle.pool.fences import fence
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
+from treadle.pool.life import State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
@@ -42,6 +43,7 @@ class Lockstep:
     death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
 
     Attributes:
+        recovery: how it goes on after a worker's death; None: that is the end.
         mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
         slots: which it steps: all.
         parts: slots that are stepped on their own meanwhile (`parts.py`); None: there are none. Whatever is asked of
@@ -58,11 +60,11 @@ class Lockstep:
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
-        goes_on = pool.policy is not RestartPolicy.RAISE
+        goes_on = pool.policy is not RestartPolicy.RAISE or bool(self.calls.wear)
         self._batches = Batches(
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
-        self._recovery = Recovery(pool, memory, self._batches) if goes_on else None
+        self.recovery = Recovery(pool, memory, self._batches) if goes_on else None
         self._write_actions = self._action_writer(memory.arrays(memory.fields.actions))
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
@@ -71,6 +73,8 @@ class Lockstep:
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.step: Callable[[Any], Batch] = self._bind()
+        if self.calls.wear:
+            self.step = self._replacing(self.step)
 
     @property
     def valid(self) -> np.ndarray:
@@ -80,14 +84,19 @@ class Lockstep:
     @property
     def episodes(self) -> np.ndarray:
         """int64[n]: episodes begun in each slot."""
-        if self._recovery is not None:
-            return self._recovery.episodes
+        if self.recovery is not None:
+            return self.recovery.episodes
         return self.memory.array(self.memory.fields.episode) + 1
 
     @property
     def missed(self) -> np.ndarray:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
-        return np.zeros(self.pool.n, np.int64) if self._recovery is None else self._recovery.missed.copy()
+        return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
+
+    @property
+    def gone(self) -> Set[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.recovery is None else self.recovery.gone
 
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
@@ -100,12 +109,12 @@ class Lockstep:
 
     def _bind(self) -> Callable[[Any], Batch]:
         pool, group, calls, write = self.pool, self.pool.group, self.calls, self._write_actions
-        members = pool.in_slot_order()
-        lanes: list[Any] = [m for m in members if not m.inline]  # each has a line
-        own = next((m.server for m in members if m.inline), None)
+        workers = pool.in_slot_order()
+        lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
+        own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._buffers.take, self._batches
         hand_out = batches.hand_out
-        finals_of = batches.finals if self._recovery is None else self._recovery.finals
+        finals_of = batches.finals if self.recovery is None else self.recovery.finals
         ring = pool.memory.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
         all_fixed = not self.observations.loose
@@ -127,8 +136,8 @@ class Lockstep:
             block = take_block()
             calls.last_id = id = calls.last_id + 1
             self._pending = id, block
-            for member in lanes:
-                member.line.post_bare(id, STEP, block)
+            for worker in lanes:
+                worker.line.post_bare(id, STEP, block)
             extras = None
             ended = 0
             if own is not None:
@@ -136,8 +145,8 @@ class Lockstep:
                 if own.ended:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
-            for member in lanes:
-                line = member.line
+            for worker in lanes:
+                line = worker.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
                 if answers[at] == number:
@@ -149,12 +158,12 @@ class Lockstep:
                 flags = answers[at + 2]
                 ended |= flags
                 if flags & FLAG_ROWS:
-                    told[member.index] = line.take_rows()
+                    told[worker.index] = line.take_rows()
                 elif flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
-                    told[member.index] = reply.extras
+                    told[worker.index] = reply.extras
                 else:
                     line.taken = line.words[0] = number
             self._pending = None
@@ -173,6 +182,31 @@ class Lockstep:
 
         return step
 
+    def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
+        """The same step, before which workers are replaced that are worn out and between two episodes."""
+        episode = self.memory.array(self.memory.fields.episode)
+        self.calls.wear.played = lambda worker: int(episode[list(worker.slots)].sum()) + len(worker.slots)
+
+        def replacing(actions: Any) -> Batch:
+            self._replace()
+            return step(actions)
+
+        return replacing
+
+    def _replace(self, slots: Set[int] | None = None) -> None:
+        """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
+        are about to be reset."""
+        recovery, calls = self.recovery, self.calls
+        if recovery is None or not calls.wear:
+            return
+        calls.look_at_memory()
+        for worker in self.pool.workers:
+            due = recovery.between(worker.slots) if slots is None else slots >= set(worker.slots)
+            if due and not worker.in_caller and worker.state is State.IDLE and (why := calls.wear.worn(worker)):
+                calls.retire(worker, why)
+                recovery.renewed(worker)
+                self._plain = False
+
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
         self._settle()
@@ -184,11 +218,11 @@ class Lockstep:
                 f"slots {stale} moved on in a step that failed or timed out and whose result nobody "
                 "saw: reset them first (reset(slots=[...]))"
             )
-        special = self._recovery is not None and self._recovery.check_step(self.slots)
-        members = self.pool.members
+        special = self.recovery is not None and self.recovery.check_step(self.slots)
+        workers = self.pool.workers
         # in the caller's process a time limit is not enforced, but measured: by the books
-        measured = self.calls.step_timeout is not None and any(m.in_caller for m in members)
-        ready = all(not m.owed and (m.inline or m.line is not None) for m in members)
+        measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
+        ready = all(not m.owed and (m.inline or m.line is not None) for m in workers)
         self._plain = ready and not measured and not special
 
     def _leave_lane(
@@ -206,19 +240,19 @@ class Lockstep:
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
         """Put what the fast lane has posted and not yet received into the books, as a joint request."""
         joint = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
-        for member in lanes:
-            line = member.line
+        for worker in lanes:
+            line = worker.line
             if line is not None and line.taken < line.posted:
-                self.calls.adopt(member, id, Op.STEP, block, joint)
+                self.calls.adopt(worker, id, Op.STEP, block, joint)
         return joint
 
     def _new_joint(
         self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False
     ) -> JointRequest:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
-        if self._recovery is not None:
-            self._recovery.catch_up(self.calls.last_id if before < 0 else before)
-        return JointRequest(op, block, tuple(slots), sent, batches=self._batches, recovery=self._recovery)
+        if self.recovery is not None:
+            self.recovery.catch_up(self.calls.last_id if before < 0 else before)
+        return JointRequest(op, block, tuple(slots), sent, batches=self._batches, recovery=self.recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -241,6 +275,7 @@ class Lockstep:
 
     def post_step(self, actions: Any) -> None:
         """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
+        self._replace()
         self._ready_to_step()
         try:
             mailed = self._write_actions(actions)
@@ -291,11 +326,15 @@ class Lockstep:
             for i, slot in enumerate(chosen)
             if slot in sent
         }
+        self._replace(sent)
+        if self.calls.changing:
+            self._settle()
         block = self._buffers.take()
         self._batches.carry_over(block, set(orders))
         joint = self._new_joint(Op.RESET, block, chosen)
-        if self._recovery is not None:
-            orders = self._recovery.orders(joint, orders)
+        if self.recovery is not None:
+            self.recovery.note_asked(orders)
+            orders = self.recovery.orders(joint, orders)
         self._launch(joint, orders_of(self.pool.in_slot_order(), orders), posted)
         self._stale -= set(chosen)
         self._must_reset = self._must_reset and slots is not None
@@ -315,22 +354,22 @@ class Lockstep:
         """Those that can be asked; raises UsageError for numbers that make no sense, or of slots that were dropped."""
         if any(not 0 <= s < self.pool.n for s in chosen) or len(set(chosen)) != len(chosen):
             raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
-        return set(chosen if self._recovery is None else self._recovery.reachable(chosen))
+        return set(chosen if self.recovery is None else self.recovery.reachable(chosen))
 
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> JointRequest:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
         joint = self._new_joint(Op.STEP, self._buffers.take(), self.slots)
         orders = self._step_orders(mailed)
-        if self._recovery is not None:
-            orders = self._recovery.step_orders(joint, orders)
+        if self.recovery is not None:
+            orders = self.recovery.step_orders(joint, orders)
         self._launch(joint, orders, posted)
-        if self._recovery is not None:
-            self._recovery.ask_the_fresh(joint)
+        if self.recovery is not None:
+            self.recovery.ask_the_fresh(joint)
         return joint
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
-        """What each member is sent for a step."""
+        """What each worker is sent for a step."""
         return step_orders(self.pool.in_slot_order(), mailed)
 
     def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
@@ -362,10 +401,10 @@ class Lockstep:
         if joint.op is not Op.CALL:
             return self._finish(joint.block, joint.extras, joint)
         results = joint.results()
-        if self._recovery is not None:
-            self._recovery.landed(joint, None)
+        if self.recovery is not None:
+            self.recovery.landed(joint, None)
             joint.raise_told()
-            results.update(dict.fromkeys(self._recovery.unasked(joint)))
+            results.update(dict.fromkeys(self.recovery.unasked(joint)))
         self._raise_first(joint.extras, results, moved=False)
         return [results[slot] for slot in joint.slots]
 
@@ -381,7 +420,7 @@ class Lockstep:
             if self._joint.posted:
                 raise UsageError(f"a posted {self._joint.op.name.lower()} is pending: wait() for it first")
             self._finish_joint()
-        if self._recovery is not None and self.calls.changing:
+        if self.recovery is not None and self.calls.changing:
             self._joint = self._new_joint(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
             self._finish_joint()
 
@@ -394,12 +433,12 @@ class Lockstep:
         self._plain = False  # until it is settled, also when this is interrupted in its turn
         id, block = self._pending
         lanes = []
-        for member in self.pool.members:
-            if member.inline:
-                self._stale |= member.server.resume(id, block)
-            elif member.line is not None:
-                member.line.repost(id, STEP, block)
-                lanes.append(member)
+        for worker in self.pool.workers:
+            if worker.inline:
+                self._stale |= worker.server.resume(id, block)
+            elif worker.line is not None:
+                worker.line.repost(id, STEP, block)
+                lanes.append(worker)
         joint = self._now_owing(lanes, id, block)
         joint.extras += [
             reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
@@ -418,8 +457,8 @@ class Lockstep:
             self._joint = None
             self._stale |= joint.stale()
             raise
-        if self._recovery is not None:
-            self._recovery.dropped(joint)
+        if self.recovery is not None:
+            self.recovery.dropped(joint)
         self._stale |= joint.moved_unseen()
         self._joint = None
         if joint.op is not Op.CALL and joint.sent:
@@ -429,11 +468,11 @@ class Lockstep:
 
     def _finish(self, block: int, extras: Sequence[Extras | None], joint: Any = None, ended: bool = True) -> Batch:
         """The batch of a joint request, or (None) of the fast lane, which knows whether an episode has `ended`."""
-        recovery = self._recovery
+        recovery = self.recovery
         if recovery is not None and joint is not None:
             nothing = recovery.fill(joint)
             batch = self._batches.assemble(block, extras, nothing, news=joint.news)
-            recovery.landed(joint, batch)
+            recovery.landed(joint, batch.terminated | batch.truncated)
         else:
             batch = self._batches.assemble(block, extras, ended=ended)
             if recovery is not None and ended:
@@ -448,7 +487,7 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise failure.first_of(raised, self.pool.members, partial)
+        raise failure.first_of(raised, self.pool.workers, partial)
 
 
 __all__ = ["Batch", "Lockstep"]

@@ -19,7 +19,7 @@ by (root, slot, incarnation), where a reset would have given them no seed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.batch import Batch, Batches, News
+from treadle.pool.batch import Batches, News
 from treadle.pool.calls import Lost, Order
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.joint import JointRequest
@@ -61,7 +61,7 @@ class Recovery:
 
     def __init__(self, pool: Pool, memory: RowMemory, batches: Batches) -> None:
         self._pool, self._calls, self._batches = pool, pool.calls, batches
-        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._worker_of = {slot: worker for worker in pool.workers for slot in worker.slots}
         self._moves_on = [d.finals for d in pool.descriptions]
         self._begins_next = [d.begins_next and not d.finals for d in pool.descriptions]
         self.due: dict[int, Due] = {}
@@ -83,16 +83,20 @@ class Recovery:
 
     # -- before a request --------------------------------------------------------------------------------------------
 
+    def to_be_reset(self, slots: Collection[int]) -> list[int]:
+        """Those of `slots` that wait for a reset, since their worker's death."""
+        return sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
+
     def check_step(self, slots: range) -> bool:
         """Is there a slot that cannot simply be stepped? Raises UsageError when one of `slots` waits for a reset."""
-        waiting = sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
+        waiting = self.to_be_reset(slots)
         if waiting:
             raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first")
         return bool(self.due or self.gone)
 
     def reachable(self, chosen: list[int]) -> list[int]:
         """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
-        dropped = [slot for slot in chosen if self._member_of[slot].state is State.GONE]
+        dropped = [slot for slot in chosen if self._worker_of[slot].state is State.GONE]
         if dropped and len(chosen) < self._pool.n:
             raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
         return [slot for slot in chosen if slot not in dropped]
@@ -103,33 +107,47 @@ class Recovery:
         for slot in slots:
             self.due.pop(slot, None)
 
+    def renewed(self, worker: Worker) -> None:
+        """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
+        for slot in worker.slots:
+            self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
+            if slot in self._over:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        self._fresh.update(worker.slots)
+
+    def between(self, slots: Iterable[int]) -> bool:
+        """Has the episode of each of these slots ended, and the next one not begun?"""
+        return self._seen == self._calls.last_id and all(slot in self._over for slot in slots)
+
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
         if self._seen != id:
             self._over, self._seen = {}, id
 
-    def orders(
-        self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
-    ) -> dict[int, tuple[int | None, Any]]:
-        """Note what a reset asks for; returns what is to be sent."""
+    def note_asked(self, asked: dict[int, tuple[int | None, Any]]) -> None:
+        """Note what a reset asks for: seeds and options of episodes that begin in fresh environments follow from it."""
         seeded = [(slot, int(seed)) for slot, (seed, _) in asked.items() if isinstance(seed, int | np.integer)]
         if seeded and seeded[0][1] >= 0:
             slot, seed = seeded[0]
             self._root = seed - slot if seed >= slot else seed
         for slot, (_, options) in asked.items():
             self._lasting[slot] = options if getattr(options, "lasting", False) else None
+
+    def orders(
+        self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
+    ) -> dict[int, tuple[int | None, Any]]:
+        """What is to be sent for resets that were asked for (see `note_asked`)."""
         joint.void = {slot for slot in joint.slots if slot in self.due and self._is_gone(slot)}
         joint.begins = dict(asked)
         joint.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
-    def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
-        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can; what
-        stands out for the others is noted in the joint request."""
-        if not self.due and not self.gone:
-            return orders
-        for slot, due in self.due.items():
-            if slot not in joint.slots:
+    def steppable(self, joint: JointRequest, slots: Sequence[int]) -> list[int]:
+        """Of these slots of a step those that can simply be stepped; what stands out for the others is noted in the
+        joint request."""
+        for slot in slots:
+            due = self.due.get(slot)
+            if due is None:
                 continue
             if due is Due.ABORT:
                 joint.cut.add(slot)
@@ -137,14 +155,19 @@ class Recovery:
                 joint.void.update({slot} - joint.cut)
             elif due is Due.BEGIN or self._moves_on[slot]:
                 self._begin(joint, slot)
+        return [slot for slot in slots if slot not in self.due and slot not in self.gone and not self._is_gone(slot)]
+
+    def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
+        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can."""
+        if not self.due and not self.gone:
+            return orders
         left: list[Order] = []
-        for member, payload, slots in orders:
-            stepped = [slot for slot in slots if slot not in self.due and slot not in self.gone]
-            if not stepped or self._is_gone(stepped[0]):
-                continue
-            if len(stepped) < len(slots):
+        for worker, payload, slots in orders:
+            stepped = self.steppable(joint, slots)
+            if stepped and len(stepped) < len(slots):
                 payload = stepped, (payload or (None, None))[1]
-            left.append((member, payload, tuple(stepped)))
+            if stepped:
+                left.append((worker, payload, tuple(stepped)))
         return left
 
     # -- while it is on its way --------------------------------------------------------------------------------------
@@ -152,27 +175,27 @@ class Recovery:
     def ask_the_fresh(self, joint: JointRequest) -> None:
         """Ask workers that have taken dead ones' places for the episodes that are to begin with them."""
         for each in (joint, *joint.others()):
-            for member in self._pool.members if each.unsent else ():
-                orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
-                if orders and member.state in life.ALIVE:
-                    self._calls.submit(member, Op.RESET, orders, tuple(orders), each, each.block)
+            for worker in self._pool.workers if each.unsent else ():
+                orders = {s: self._order(s, each.begins[s]) for s in worker.slots if s in each.unsent}
+                if orders and worker.state in life.ALIVE:
+                    self._calls.submit(worker, Op.RESET, orders, tuple(orders), each, each.block)
                     each.unsent -= set(orders)
 
     def lost(self, joint: JointRequest, event: Lost) -> None:
         """A worker has died, and is replaced or dropped: what that means for the joint requests under way."""
-        member, error = event.member, event.error
+        worker, error = event.worker, event.error
         joints = (joint, *joint.others())
         pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in joints}
         dropped = event.verdict is RestartPolicy.DROP
-        for slot in member.slots:
+        for slot in worker.slots:
             its = next((each for each in joints if slot in each.slots), joint)
             self._lost_its_worker(its, slot, slot in pending[its], dropped)
         for each in joints:
             if each.op is Op.CALL and pending[each]:
                 each.told.append(error)
         if not dropped:
-            self._fresh.update(member.slots)
-        self._tell(member, error, event)
+            self._fresh.update(worker.slots)
+        self._tell(worker, error, event)
 
     def broken(self, error: WorkerError) -> None:
         """Nobody takes a dead worker's place: that is the end."""
@@ -197,13 +220,13 @@ class Recovery:
             if self._moves_on[slot] and not dropped:
                 self._begin(joint, slot)
 
-    def _tell(self, member: Worker, error: WorkerError, event: Lost) -> None:
-        slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
+    def _tell(self, worker: Worker, error: WorkerError, event: Lost) -> None:
+        slots = f"slots {worker.slots[0]} to {worker.slots[-1]}" if len(worker.slots) > 1 else f"slot {worker.slots[0]}"
         if event.verdict is RestartPolicy.DROP:
-            then = f"{slots} of worker {member.index} are dropped"
+            then = f"{slots} of worker {worker.index} are dropped"
         else:
             when = f", in {event.delay:g} s" if event.delay else ""
-            then = f"worker {member.index} is started anew for {slots} (restart {len(member.restarts) + 1}{when})"
+            then = f"worker {worker.index} is started anew for {slots} (restart {len(worker.restarts) + 1}{when})"
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
     def _begin(self, joint: JointRequest, slot: int) -> None:
@@ -215,14 +238,15 @@ class Recovery:
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
         seed, options = asked
+        worker = self._worker_of[slot]
         if seed is None and slot in self._fresh and self._root is not None:
-            seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+            seed = restart_seed(self._root, slot, len(worker.restarts) + worker.retired)
         if slot in self._fresh and self.fresh_options is not None:
             options = self.fresh_options(slot, options)
         return seed, options
 
     def _is_gone(self, slot: int) -> bool:
-        return self._member_of[slot].state is State.GONE
+        return self._worker_of[slot].state is State.GONE
 
     def _count(self, joint: JointRequest, slot: int, pending: bool) -> None:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""
@@ -262,8 +286,9 @@ class Recovery:
             joint.extras.append(Extras({}, {}, finals, {}))
         return self.gone | joint.void
 
-    def landed(self, joint: JointRequest, batch: Batch | None) -> None:
-        """The joint request is over, and the caller is told all about it. `batch`: None after a call."""
+    def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
+        """The joint request is over, and the caller is told all about it. `ended`: bool of each of its slots' rows;
+        None after a call."""
         begun = set(joint.begins) - joint.void - {slot for each in joint.extras for slot in each.raised}
         self._fresh -= begun
         for slot in [*joint.begins, *joint.void]:
@@ -273,8 +298,8 @@ class Recovery:
             self.due.pop(slot, None)
             if not self._is_gone(slot) and not self._moves_on[slot]:
                 self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
-        if joint.op is Op.STEP and batch is not None:
-            self.note_ends(batch.terminated | batch.truncated, joint.slots, joint.cut)
+        if joint.op is Op.STEP and ended is not None:
+            self.note_ends(ended, joint.slots, joint.cut)
             self.missed[list(joint.cut | joint.void | self.gone.intersection(joint.slots))] += 1
         self.gone |= joint.void | {slot for slot in joint.cut if self._is_gone(slot)}
         self._lose(joint)

@@ -42,8 +42,8 @@ class SlotwiseLockstep(Lockstep):
     ) -> None:
         self._make_writer = writer
         super().__init__(pool)
-        if self._recovery is not None:
-            self._recovery.fresh_options = fresh_options
+        if self.recovery is not None:
+            self.recovery.fresh_options = fresh_options
 
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self._make_writer(arrays)

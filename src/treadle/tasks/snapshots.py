@@ -93,8 +93,8 @@ class SampledSnapshots(TaskVector):
         for slot, state in states.items():
             self._results.put_slot(slot, state.books)
         self._lockstep._stale -= states.keys()
-        if self._lockstep._recovery is not None:
-            self._lockstep._recovery.placed(states.keys())
+        if self._lockstep.recovery is not None:
+            self._lockstep.recovery.placed(states.keys())
 
     @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:

@@ -4,6 +4,11 @@ A slot is *free* (its last result was received), *out* (it has a request), *read
 (it raised or was late: only a reset brings it back). `send` takes free slots, `recv` hands out ready ones in the order
 in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
 
+Where the pool goes on after a worker's death (on_failure "restart", "drop"), what was asked of its slots is not lost:
+it comes as a row that is cut, marked as in lockstep (`pool.recover`, which keeps the books here, too), and a slot that
+was not asked when it died is told of by its next row. A request is then a joint request of its own, about slots of one
+worker. The row that tells of a dropped slot is its last: nothing is sent to it any more.
+
 Results lie in one block of the arena that is kept for this, a row per slot, and are copied out by `recv`: a slot's row
 cannot change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as
 soon as it can be; together, they cost less. Where a step takes long the first is better, else the second.
@@ -14,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -22,11 +26,12 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
-from treadle.pool.batch import final_observation
-from treadle.pool.calls import Done, InFlight
+from treadle.pool.batch import News, final_observation
+from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
-from treadle.pool.joint import tell
+from treadle.pool.joint import JointRequest, tell
+from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Extras, Op
@@ -34,14 +39,14 @@ from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
-from treadle.vector.infos import FINALS, gymnasium_infos
+from treadle.vector.infos import FINALS, NEWS, gymnasium_infos
 from treadle.vector.orders import chosen_slots, orders_of_all
 from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.vector.turns import IDLE, one_at_a_time
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
-OWN = FINALS | {"env_id", "valid"}  # names of columns that `recv` itself makes
+OWN = FINALS | {"env_id", "valid"}  # names of columns that `recv` itself makes; and of NEWS, where there may be any
 
 
 class PartialBatches:
@@ -49,16 +54,14 @@ class PartialBatches:
 
     Attributes:
         batch_size: how many slots `recv` waits for unless told otherwise.
-        recovery: None: a death is the end.
+        recovery: the lockstep's; None: a death is the end.
     """
-
-    recovery = None
 
     def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
         memory = lockstep.memory
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
-        self.batch_size = batch_size
-        self._rows = SlotRows(memory, pool.members)
+        self.batch_size, self.recovery = batch_size, lockstep.recovery
+        self._rows = SlotRows(memory, pool.workers, remember=self.recovery is not None)
         block = self._rows.fields
         self._finals = memory.arrays(block.finals)
         self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
@@ -67,27 +70,43 @@ class PartialBatches:
         self._ready: deque[int] = deque()
         self._infos: dict[int, Any] = {}  # as `InfoRows.rows` has them
         self._told: dict[int, Any] = {}
+        self._news: dict[int, News] = {}
         self._errors: deque[WorkerError] = deque()
         self._steps: dict[int, int] = {}
         self._together = any(each.metadata.get("together") for each in pool.descriptions)  # see `owned.py`
+        # with a recovery: what is under way, a joint request each, and one that hears of deaths of those who owe none
+        self._joints: set[JointRequest] = set()
+        self._heard: deque[Event] = deque()
+        self._nobody = JointRequest(Op.CALL, -1, (), True, others=lambda: list(self._joints), recovery=self.recovery)
 
     @property
     def open(self) -> bool:
         """Is anything out, ready, or yet to be raised?"""
-        return bool(self._ready or self._errors or self._calls.awaits(self))
+        return bool(self._ready or self._errors or self._awaited)
+
+    @property
+    def _awaited(self) -> bool:
+        return bool(self._joints) if self.recovery is not None else self._calls.awaits(self)
 
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
     ) -> None:
         """Ask for resets. Raises UsageError when a slot is out or ready, BrokenPool after a worker's death."""
-        self._pool.check()
+        self._begin()
         self._check(slots, "reset", {FREE, STALE})
-        self._post(Op.RESET, {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)})
+        orders = {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)}
+        if self.recovery is not None:
+            living = self.recovery.reachable(list(slots))
+            orders = {slot: order for slot, order in orders.items() if slot in living}
+            self.recovery.note_asked(orders)
+        self._post(Op.RESET, orders)
 
     def send(self, actions: Any, slots: Sequence[int] | None = None) -> None:
-        """Ask for steps of free slots (None: all). Raises UsageError or BadAction, and BrokenPool after a worker's
-        death; then nothing was sent."""
-        self._pool.check()
+        """Ask for steps of free slots (None: all); those that were dropped, and told so, are left out.
+
+        Raises UsageError or BadAction, and BrokenPool after a worker's death; then nothing was sent.
+        """
+        self._begin()
         n = self._pool.n
         chosen = list(range(n)) if slots is None else chosen_slots(np.asarray(slots).ravel().tolist(), n)
         self._check(chosen, "step", {FREE})
@@ -96,27 +115,32 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        self._post(Op.STEP, dict.fromkeys(chosen), mailed)
+        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in self._lockstep.gone), mailed)
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
-        """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid).
+        """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid, news).
 
         Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and hands
-        out at most `most` (None: `least`). infos and finals are keyed by row. Raises NothingPending, WaitTimeout (with
-        everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all that
-        was left of a worker's death has been received.
+        out at most `most` (None: `least`). infos, finals and news are keyed by row. Raises NothingPending, WaitTimeout
+        (with everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all
+        that was left of a worker's death has been received.
         """
         least = self.batch_size if least is None else least
         most = max(least, 1) if most is None else most
         if least < 1 or most < least:
             raise UsageError(f"recv needs 1 <= min <= max, got min={least}, max={most}")
+        self._settle()
         if not self.open:
             self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
-        while not self._errors and len(self._ready) < least and self._calls.awaits(self):
+        while not self._errors and len(self._ready) < least and self._awaited:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            if not self._calls.poll(left, partial(tell, self)) and deadline is not None and monotonic() >= deadline:
+            if self.recovery is not None:
+                self.recovery.ask_the_fresh(self._nobody)
+            heard = self._calls.poll(left, self._hear)
+            self._settle()
+            if not heard and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
                     "recv goes on",
@@ -128,36 +152,82 @@ class PartialBatches:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Before anything is asked."""
+        self._pool.check()
+        self._settle()
+        if self.recovery is not None and not self.open:
+            self.recovery.catch_up(self._calls.last_id)  # it may have stepped in lockstep meanwhile
+
     def _check(self, slots: Sequence[int], what: str, allowed: set[int]) -> None:
         why = {FREE: "", OUT: "in flight", READY: "ready to be received", STALE: "in need of a reset"}
         bad = [(slot, why[int(self._state[slot])]) for slot in slots if int(self._state[slot]) not in allowed]
+        if STALE not in allowed and self.recovery is not None:
+            bad += [(slot, why[STALE]) for slot in self.recovery.to_be_reset(slots)]
         if bad:
             told = ", ".join(f"slot {slot} is {reason}" for slot, reason in bad[:5])
             raise UsageError(f"cannot {what}: {told}. Nothing was sent")
 
     def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
-        for member, slots in self._rows.by_member(orders):
-            alone = not self._together and (member.inline or self._takes_long(member))
+        for worker, slots in self._rows.by_worker(orders):
+            alone = not self._together and (worker.inline or self._takes_long(worker))
             for group in ([slot] for slot in slots) if alone else (slots,):
-                if op is Op.STEP:
-                    payload = self._rows.step_payload(member, group, mailed or {})
+                asked = {slot: orders[slot] for slot in group}
+                if self.recovery is not None:
+                    self._post_joint(worker, op, asked, mailed or {})
                 else:
-                    payload = {slot: orders[slot] for slot in group}
-                self._calls.submit(member, op, payload, group, self, self._rows.block)
-                self._state[group] = OUT
+                    payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
+                    self._calls.submit(worker, op, payload, group, self, self._rows.block)
+                    self._state[group] = OUT
 
-    def _takes_long(self, member: Worker) -> bool:
+    def _post_joint(self, worker: Worker, op: Op, asked: dict[int, Any], mailed: ByMessage) -> None:
+        """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
+        recovery, slots = self.recovery, list(asked)
+        assert recovery is not None
+        joint = JointRequest(op, self._rows.block, tuple(slots), True, batches=self._rows.batches, recovery=recovery)
+        if op is Op.RESET:
+            payload: Any = recovery.orders(joint, asked)
+            if worker.state not in ALIVE:
+                joint.unsent, slots = set(slots), []
+        else:
+            slots = recovery.steppable(joint, slots)
+            payload = self._rows.step_payload(worker, slots, mailed) if slots else None
+        if slots:
+            self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
+        self._joints.add(joint)
+        self._state[list(asked)] = OUT
+        if not slots and not joint.unsent:
+            self._end(joint)
+
+    def _takes_long(self, worker: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
-        steps = self._steps.get(member.index, 0)
-        if not steps or member.line is None:
+        steps = self._steps.get(worker.index, 0)
+        if not steps or worker.line is None:
             return False
-        return bool(member.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
+        return bool(worker.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
+    def _hear(self, event: Event) -> None:
+        if self.recovery is None:
+            tell(self, event)
+            return
+        tell(self._nobody, event)
+        self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
+
+    def _settle(self) -> None:
+        """Carry out what was heard."""
+        while self._heard:
+            event = self._heard[0]
+            if isinstance(event, Done):
+                self._end(event.tag)
+            elif isinstance(event, Lost):
+                self._lost(event)
+            self._heard.popleft()
+
     def answered(self, event: Done) -> None:
         """See `pool.joint.tell`."""
-        self._arrived(event.member, event.call.slots, event.reply.extras)
+        self._arrived(event.worker, event.call.slots, [event.reply.extras])
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
         """See `pool.joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
@@ -166,20 +236,50 @@ class PartialBatches:
         if slots:
             self._errors.append(error)
 
-    def _arrived(self, member: Worker, slots: tuple[int, ...], extras: Extras | None) -> None:
-        self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
-        raised = extras.raised if extras is not None else {}
+    def _lost(self, event: Lost) -> None:
+        """A worker has died, and the recovery knows: what will never be answered has ended."""
+        assert self.recovery is not None
+        self.recovery.landed(self._nobody, None)
+        self._nobody.lost.clear()
+        failed = [joint for joint in self._joints if joint.slots[0] in event.worker.slots]
+        if event.verdict is failure.RestartPolicy.RAISE:
+            self._joints.difference_update(failed)
+            self._state[[slot for joint in failed for slot in joint.slots]] = STALE
+            if failed:
+                self._errors.append(event.error)
+            return
+        for joint in failed:
+            if not joint.unsent:
+                self._end(joint)
+
+    def _end(self, joint: JointRequest) -> None:
+        """Whatever comes of it has come."""
+        if joint not in self._joints:  # told twice, see `Calls`
+            return
+        self._joints.discard(joint)
+        recovery, slots = self.recovery, joint.slots
+        assert recovery is not None
+        self._rows.clear(recovery.fill(joint).intersection(slots))
+        recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
+        self._news.update(joint.news)
+        self._arrived(self._rows.worker_of(slots[0]), slots, joint.extras)
+
+    def _arrived(self, worker: Worker, slots: tuple[int, ...], said: Sequence[Extras | None]) -> None:
+        self._steps[worker.index] = self._steps.get(worker.index, 0) + len(slots)
+        raised: dict[int, Any] = {}
+        for extras in said:
+            if extras is not None:
+                raised.update(extras.raised)
+                self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
+                self._rows.heard(extras)
+                self._told.update(extras.finals)
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.pid))
+                self._errors.append(failure.task_error(raised[slot], slot, worker.shown, worker.pid))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)
-        if extras is not None:
-            self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
-            self._rows.heard(extras)
-            self._told.update(extras.finals)
 
     def _hand_out(self, slots: list[int]) -> Any:
         index = np.array(slots, np.int64)
@@ -191,6 +291,7 @@ class PartialBatches:
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
             info, untold = self._told.pop(slots[row], ({}, None))
             finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
+        news = {row: self._news.pop(slot) for row, slot in enumerate(slots) if slot in self._news}
         return (
             index,
             self._rows.read(slots),
@@ -200,6 +301,7 @@ class PartialBatches:
             infos,
             finals,
             self._valid[index],
+            news,
         )
 
 
@@ -222,7 +324,7 @@ class PartialFace:
     @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
-        orders = orders_of_all(self.num_envs, seed, options)
+        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()
@@ -250,19 +352,22 @@ class PartialFace:
 
         Returns:
             observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows, and
-            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are resets).
+            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are no transition: resets,
+            and those that tell of a worker's death). With on_failure="restart" or "drop" these say so as `step`'s do
+            ("aborted", "restarted", "dropped"); that of a dropped slot is its last: `send` leaves it out from then on.
 
         Raises:
             NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
         """
         partial = self._opened("recv")
         try:
-            index, observations, rewards, terminated, truncated, infos, finals, valid = partial.recv(min, max, timeout)
+            index, seen, rewards, terminated, truncated, infos, finals, valid, news = partial.recv(min, max, timeout)
         finally:
             self._settle_turn()
-        columns = gymnasium_infos(len(index), infos, finals, own=OWN)
+        own = OWN if partial.recovery is None else OWN.union(NEWS.values())
+        columns = gymnasium_infos(len(index), infos, finals, news, own)
         columns["env_id"], columns["valid"] = index, valid
-        return observations, rewards, terminated, truncated, columns
+        return seen, rewards, terminated, truncated, columns
 
     @property
     def batch_size(self) -> int:
@@ -279,8 +384,6 @@ class PartialFace:
         """For the method `name`. Raises ClosedVector, AlreadyPending; then what is pending stays so."""
         if self._turns.state is not Partly.OPEN:
             self._turns.check_free(name)
-        if self._pool.policy is not failure.RestartPolicy.RAISE:
-            raise UsageError("send() and recv() raise on a worker's death: they work with on_failure='raise' only")
         if self._partial is None:
             self._partial = PartialBatches(self._pool, self._lockstep, max(1, self.num_envs // 2))
         return self._partial

@@ -55,8 +55,8 @@ class SnapshotFace:
         self._turns.check_free("call_async")
         self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
         self._lockstep._stale -= given.keys()
-        if self._lockstep._recovery is not None:
-            self._lockstep._recovery.placed(given.keys())
+        if self._lockstep.recovery is not None:
+            self._lockstep.recovery.placed(given.keys())
 
     @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:
