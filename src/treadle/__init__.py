@@ -47,6 +47,7 @@ _HOME = {
     "AsyncVectorEnv": "vector.async_vector",
     "make_vec": "vector.make_vec",
     "vector_entry_point": "vector.make_vec",
+    **dict.fromkeys(("register_all", "unregister_all"), "vector.entry_points"),
     **dict.fromkeys(
         ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "vector.refusals"
     ),
@@ -189,6 +190,7 @@ if TYPE_CHECKING:
         VectorSampledTasks,
     )
     from treadle.vector.async_vector import AsyncVectorEnv
+    from treadle.vector.entry_points import register_all, unregister_all
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
