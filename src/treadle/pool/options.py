@@ -40,6 +40,7 @@ class PoolKeywords(StartKeywords, total=False):
 
     backend: str
     on_failure: str
+    placement: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ class PoolOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
+        placement: of workers on nodes of a cluster, where the backend has any: see `treadle.nodes.placing`.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -80,6 +82,7 @@ class PoolOptions:
     max_restarts: int | None = 3
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
+    placement: Any = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

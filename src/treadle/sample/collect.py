@@ -34,6 +34,7 @@ from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
@@ -122,6 +123,7 @@ class Collection:
         pool_options.setdefault("max_restarts", None)
         self.workers = count
         self._least = count * recipe.rows  # indices that are out however little room there is
+        self._most = recipe.rows + AHEAD  # that a worker has before anybody looks whether it has enough
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
@@ -157,15 +159,7 @@ class Collection:
         while not self.schedule.complete:
             self.calls.poll(watch.patience(self._patience()), heard.append)
             watch.look()
-            results: list[tuple[int, int, Any]] = []
-            while heard:
-                event = heard.popleft()
-                if isinstance(event, Done):
-                    results += self._answered(event)
-                elif isinstance(event, Lost):
-                    self._died(event)
-                else:
-                    self._fresh.add(event.member.index)
+            results = self._heard(heard)
             self._deal(len(results))  # before the results are used: that may take long
             yield from results
             if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
@@ -176,6 +170,19 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _heard(self, events: deque[Event]) -> list[tuple[int, int, Any]]:
+        """What events tell, which are taken from the deque one by one."""
+        results: list[tuple[int, int, Any]] = []
+        while events:
+            event = events.popleft()
+            if isinstance(event, Done):
+                results += self._answered(event)
+            elif isinstance(event, Lost):
+                self._died(event)
+            else:
+                self._fresh.add(event.member.index)
+        return results
 
     def _patience(self) -> float | None:
         """Seconds to wait for the next event at most; None: for ever."""
@@ -193,8 +200,7 @@ class Collection:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
         able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
-        most = self._recipe.rows + AHEAD
-        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < most]
+        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < self._most]
         while takers:
             member = min(takers, key=lambda each: len(dealt[each.index]))
             if indices := self._next(member, held):
@@ -425,6 +431,7 @@ def collect(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -494,6 +501,7 @@ def collect(
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
