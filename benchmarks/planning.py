@@ -175,7 +175,7 @@ def limit_env(row: str) -> tuple[Any, int]:
 def workers_of(env: Any) -> list[int]:
     """Process ids that do not descend from this process."""
     exchange = getattr(env, "_workers", None)
-    return [] if exchange is None else [m.pid for m in exchange.pool.members if m.pid]
+    return [] if exchange is None else [m.pid for m in exchange.pool.workers if m.pid]
 
 
 def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> float:

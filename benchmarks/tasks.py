@@ -197,7 +197,7 @@ def treadle(kind: str, tasks: int, workers: int) -> tuple[Any, Any, Any]:
     from treadle.tasks.vectors import VectorSampledTasks
 
     vec = VectorSampledTasks(IdleSampler, [{"kind": kind}] * tasks, max_processes=workers, should_log=False)
-    return stepping(vec, tasks), vec.close, [m.pid for m in vec._pool.members]
+    return stepping(vec, tasks), vec.close, [m.pid for m in vec._pool.workers]
 
 
 def allenact(kind: str, tasks: int, workers: int | None) -> tuple[Any, Any, Any]:

@@ -15,7 +15,12 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
 MOST_FRAGMENTS = 10
-HEAVY = {"compat-plangym.md": ("plangym",), "conformance.md": ("plangym",)}  # page -> what it imports
+HEAVY = {  # page -> what it imports
+    "compat-plangym.md": ("plangym",),
+    "conformance.md": ("plangym",),
+    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
+    "scaling.md": ("ray",),
+}
 SLOW = ("collect.md", "planning.md")
 
 

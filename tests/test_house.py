@@ -214,7 +214,7 @@ def test_a_right_arrow_passes(module: str, source: str, package: bool) -> None:
 
 # What only one file may do: take answers from workers, wait on the pool's bell (but for the fast lane, which is a
 # closure over its own names), keep which requests are under way under which tags, decide what follows a death.
-ONLY_CALLS = ("member.take", "pool_bell.acquire", "Waiting", "InFlight", "on_death")
+ONLY_CALLS = ("worker.take", "pool_bell.acquire", "Waiting", "InFlight", "on_death")
 ALLOWED = {("treadle.pool.lockstep", "pool_bell.acquire"), ("treadle.pool.line", "Waiting")}
 CALLS = "treadle.pool.calls"
 

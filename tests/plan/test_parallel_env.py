@@ -284,11 +284,11 @@ def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkey
     with walks(on_failure="drop", step_timeout=0.5) as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
-        os.kill(env._workers.members[0].pid, signal.SIGSTOP)
+        os.kill(env._workers.by_slot[0].pid, signal.SIGSTOP)
         same(env.step_batch(actions, states, dts), expected)
-        while env._workers.members[0].state is not State.GONE:  # it is killed, and seen to be dead, soon
+        while env._workers.by_slot[0].state is not State.GONE:  # it is killed, and seen to be dead, soon
             same(env.step_batch(actions, states, dts), expected)
-        assert env._workers.members[1].state is not State.GONE
+        assert env._workers.by_slot[1].state is not State.GONE
 
 
 @pytest.mark.parametrize(

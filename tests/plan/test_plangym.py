@@ -157,7 +157,7 @@ def test_their_environments_by_handles(made: Any) -> None:
 def test_bug_an_exception_keeps_its_type_and_the_workers_live() -> None:
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
         state, _, _ = env.reset()
-        pids = [env._workers.members[slot].pid for slot in (0, 1)]
+        pids = [env._workers.by_slot[slot].pid for slot in (0, 1)]
         with pytest.raises(KeyError) as caught:
             env.step_batch([0, 2, 0, 2], [state] * 4)
         assert isinstance(caught.value, TaskRaised)
@@ -165,7 +165,7 @@ def test_bug_an_exception_keeps_its_type_and_the_workers_live() -> None:
             env._batch_env[1].no_such_thing  # noqa: B018
         found = env.step_batch([0, 1, 0, 1], [state] * 4, dt=[1, 2, 3, 4])
         assert [info["n_step"] for info in found[-1]] == [1, 2, 3, 4], "no answer of the failed batch is left"
-        assert [env._workers.members[slot].pid for slot in (0, 1)] == pids
+        assert [env._workers.by_slot[slot].pid for slot in (0, 1)] == pids
 
 
 def test_bug_workers_end_with_their_caller() -> None:
@@ -173,7 +173,7 @@ def test_bug_workers_end_with_their_caller() -> None:
         "import os, sys\n"
         "from treadle.plan import make\n"
         "env = make('CartPole-v1', n_workers=2)\n"
-        "print(*[env._workers.members[s].pid for s in (0, 1)], flush=True)\n"
+        "print(*[env._workers.by_slot[s].pid for s in (0, 1)], flush=True)\n"
         "sys.stdin.read()\n"
     )
     import subprocess

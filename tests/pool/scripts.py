@@ -19,7 +19,7 @@ from treadle.testing import faults
 from treadle.testing.faults import Sound
 
 def pids(pool):
-    return [m.pid for m in pool.members if m.pid]
+    return [m.pid for m in pool.workers if m.pid]
 
 def say(**what):
     print(json.dumps(what), flush=True)

@@ -46,22 +46,22 @@ def mapped(function: Callable[[Any], Any], items: Sequence[Any], **options: Any)
                     raise event.error
                 todo.extendleft(event.tags)
             elif isinstance(event, Done):
-                extras, member = event.reply.extras, event.member
+                extras, worker = event.reply.extras, event.worker
                 assert extras is not None
                 for slot, raised in extras.raised.items():
-                    raise failure.task_error(raised, slot, member.shown, member.pid)
+                    raise failure.task_error(raised, slot, worker.shown, worker.pid)
                 results.update((event.tag, result) for result in extras.infos.values())
 
-        def deal(member: Worker) -> None:
-            while todo and len(member.owed) < AHEAD and member.state.value in ("idle", "busy"):
+        def deal(worker: Worker) -> None:
+            while todo and len(worker.owed) < AHEAD and worker.state.value in ("idle", "busy"):
                 item = todo.popleft()
-                call = {slot: ("apply", (items[item],), {}) for slot in member.slots}
-                pool.calls.submit(member, Op.CALL, call, member.slots, item)
+                call = {slot: ("apply", (items[item],), {}) for slot in worker.slots}
+                pool.calls.submit(worker, Op.CALL, call, worker.slots, item)
 
         following = 0
         while following < len(items):
-            for member in pool.members:
-                deal(member)
+            for worker in pool.workers:
+                deal(worker)
             pool.calls.poll(None, hear)
             while following in results:
                 yield results.pop(following)

@@ -69,7 +69,7 @@ def later() -> Iterator[str]:
 def test_a_backend_is_one_class(later: str) -> None:
     """It is as good as ours to whoever steps."""
     with Pool(with_fault(Sound), backend=later) as pool, Pool(with_fault(Sound), backend="serial") as ours:
-        assert [type(worker) for worker in pool.members] == [Later]
+        assert [type(worker) for worker in pool.workers] == [Later]
         assert pool.reset(seeds=range(pool.n)).observations.tolist() == ours.reset(seeds=range(4)).observations.tolist()
         for _ in range(25):
             a, b = (each.step(np.arange(4)) for each in (pool, ours))

@@ -114,7 +114,7 @@ def test_an_idle_pool_sleeps(setup: dict[str, Any]) -> None:
     """Workers that have learnt to expect the next step at once stop trying when there is none."""
     with Pool(with_fault(SlowOnce, at=10**6), **setup) as pool:
         warm(pool, 200)
-        pids = [member.pid for member in pool.members if not member.inline]
+        pids = [worker.pid for worker in pool.workers if not worker.inline]
         readings: list[list[int]] = []
 
         def nothing_used() -> bool:

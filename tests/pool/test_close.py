@@ -89,7 +89,7 @@ def test_close_from_two_threads_in_the_middle_of_a_step(setup: dict[str, Any]) -
 
     stepper = threading.Thread(target=step)
     stepper.start()
-    until(lambda: pool.lockstep._pending or any(m.owed for m in pool.members))
+    until(lambda: pool.lockstep._pending or any(m.owed for m in pool.workers))
     closers = [threading.Thread(target=pool.close) for _ in range(2)]
     with within(4.0):
         for thread in closers:
@@ -114,7 +114,7 @@ def test_close_in_the_middle_of_a_step_that_hangs(fault: type[Sound]) -> None:
 
     stepper = threading.Thread(target=step)
     stepper.start()
-    until(lambda: any(m.owed for m in pool.members))
+    until(lambda: any(m.owed for m in pool.workers))
     with within(0.3 + 1.0 + 0.5):
         pool.close()
         stepper.join()
@@ -131,7 +131,7 @@ def test_close_of_environments_that_hang_in_close() -> None:
 def test_a_dropped_pool_warns_and_ends_its_workers() -> None:
     pool = Pool(with_fault(Sound), workers=2)
     warm(pool, 1)
-    pids = [member.pid for member in pool.members]
+    pids = [worker.pid for worker in pool.workers]
     del pool
     with pytest.warns(ResourceWarning, match="without close"):
         gc.collect()
@@ -204,12 +204,12 @@ class Impatient:
 def test_an_interrupt_that_python_can_only_report_ends_the_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     hook, real, looks = sys.unraisablehook, WorkerGroup.sleep_on, 0
 
-    def sleep_on(self: WorkerGroup, members: Any, timeout: float, **more: Any) -> None:
+    def sleep_on(self: WorkerGroup, workers: Any, timeout: float, **more: Any) -> None:
         nonlocal looks
         looks += 1
         if looks == 2:
             Impatient()
-        real(self, members, timeout, **more)
+        real(self, workers, timeout, **more)
 
     monkeypatch.setattr(WorkerGroup, "sleep_on", sleep_on)
     with pytest.raises(KeyboardInterrupt):

@@ -68,7 +68,7 @@ def test_an_interrupt_before_the_own_share_has_begun() -> None:
     """It is finished like all the others: nobody has to reset anything."""
     with Pool([gym_env(Sound)] * 4, workers=1, inline=2) as pool:
         warm(pool, 2)
-        server = next(m.server for m in pool.members if m.inline)
+        server = next(m.server for m in pool.workers if m.inline)
         once(server, "step", before=True)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
@@ -90,7 +90,7 @@ def test_a_worker_that_said_so_before_an_interrupt_must_be_reset() -> None:
     kinds = [faults.StepRaises, Sound, Sound, Sound]
     with Pool([gym_env(kind) for kind in kinds], workers=2) as pool:
         warm(pool, 2)
-        once(pool.members[0].line, "take", before=False)
+        once(pool.workers[0].line, "take", before=False)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
         with pytest.raises(UsageError, match=r"slots \[0\] moved on"):
@@ -105,8 +105,8 @@ def test_answers_that_were_taken_before_an_interrupt_are_kept(backend: str) -> N
     with Pool([gym_env(faults.ReusesItsBuffer)] * 4, workers=2, backend=backend) as pool:
         warm(pool, 2)
         pool.lockstep.post_step(ACTIONS)
-        once(pool.members[0], "take", before=True)
-        once(pool.members[1], "settle", before=False)
+        once(pool.workers[0], "take", before=True)
+        once(pool.workers[1], "settle", before=False)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 pool.lockstep.wait()
@@ -179,11 +179,11 @@ def bad_call(pool: Pool) -> None:
 def test_a_request_that_cannot_be_sent_to_one_is_sent_to_none(ask: Callable[[Pool], None], inline: int) -> None:
     with Pool([gym_env(Sound)] * 4, workers=2, inline=inline) as pool:
         warm(pool, 2)
-        asides = [member.asides for member in pool.members]
+        asides = [worker.asides for worker in pool.workers]
         with pytest.raises(UsageError, match="cannot be sent"):
             ask(pool)
-        assert [member.asides for member in pool.members] == asides
-        assert not any(member.owed for member in pool.members)
+        assert [worker.asides for worker in pool.workers] == asides
+        assert not any(worker.owed for worker in pool.workers)
         together(pool, 3)
 
 
@@ -191,7 +191,7 @@ def test_an_interrupt_in_the_middle_of_sending() -> None:
     """Some slots were reset and some were not: all that were asked must be reset."""
     with Pool([gym_env(Sound)] * 4, workers=2) as pool:
         warm(pool, 2)
-        once(pool.members[1], "post", before=True)
+        once(pool.workers[1], "post", before=True)
         with pytest.raises(KeyboardInterrupt):
             pool.reset(slots=[0, 3])
         with pytest.raises(UsageError, match=r"slots \[0, 3\] moved on"):

@@ -279,7 +279,7 @@ def test_before_the_first_episode_there_is_no_number_of_one(how: str) -> None:
 def test_a_worker_dies_while_nobody_asks_anything() -> None:
     with Pool(with_fault(Sound), workers=2) as pool:
         warm(pool, 2)
-        victim = pool.members[0]
+        victim = pool.workers[0]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         with pytest.raises(WorkerDied, match="SIGKILL"):
@@ -367,8 +367,8 @@ def test_a_late_reply_is_never_taken_for_a_later_one() -> None:
             assert batch.observations[:, 2].tolist() == [t, t, 3 + t, 3 + t]
             assert batch.rewards.tolist() == [t, t, 3 + t, 3 + t]
         assert partial.observations.tobytes() == before, "a row that was handed out has been written again"
-        assert pool.members[0].state is State.IDLE
-        assert not pool.members[0].late
+        assert pool.workers[0].state is State.IDLE
+        assert not pool.workers[0].late
 
 
 def test_a_late_reply_never_writes_in_rows_that_were_handed_out() -> None:
@@ -414,7 +414,7 @@ def test_the_number_of_a_dead_worker_is_its_own_until_it_is_buried(monkeypatch: 
     """Its group can be signalled without hitting a stranger that got the number; afterwards nobody signals it."""
     with Pool([gym_env(Sound)] * 2, workers=2) as pool:
         warm(pool, 1)
-        worker = pool.members[0]
+        worker = pool.workers[0]
         os.kill(worker.pid, signal.SIGKILL)
         until(worker.ended)
         with Pool([gym_env(Sound)], workers=1):  # the fork server has been busy meanwhile

@@ -134,9 +134,9 @@ def test_final_infos_travel_beside_infos() -> None:
 
 def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
     groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1}})
-    member = SerialWorker(WorkerSpec(0, (0, 1), b""), [], None)
+    worker = SerialWorker(WorkerSpec(0, (0, 1), b""), [], None)
     joint = JointRequest(Op.STEP, 0, (0, 1))
-    answer = Done(InFlight(joint, member, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
+    answer = Done(InFlight(joint, worker, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
     for _ in range(2):  # an interrupt after the note of it leaves the answer awaited
         joint.answered(answer)
     out = columns(2, joined(each.infos for each in joint.extras))

@@ -47,7 +47,7 @@ def test_resets_that_are_interrupted_in_a_row_leave_one_to_wait_for(tmp_path: Pa
         seeds = range(7, 7 + pool.n)
 
         def owing() -> int:
-            return max(len(member.owed) for member in pool.members)
+            return max(len(worker.owed) for worker in pool.workers)
 
         class AsSoonAsSent(Injector):
             def strike(self, frame: FrameType) -> None:

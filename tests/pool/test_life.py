@@ -72,53 +72,53 @@ ACTS = st.lists(
 
 @given(ACTS)
 def test_no_sequence_that_a_pool_can_produce_is_missing(acts: list[str]) -> None:
-    """A member is driven as the pool drives it: requests to the living only, answers in order, deadlines for all."""
-    member = Silent()
+    """A worker is driven as the pool drives it: requests to the living only, answers in order, deadlines for all."""
+    worker = Silent()
     sent: deque[int] = deque()  # what the worker has yet to answer
     dropped: set[int] = set()
     last = 0
     for act in acts:
-        if act == "send" and member.state in ALIVE:
+        if act == "send" and worker.state in ALIVE:
             last += 1
-            member.send(Request(last, Op.STEP), None, (0,), 1.0)
+            worker.send(Request(last, Op.STEP), None, (0,), 1.0)
             sent.append(last)
-        elif act in ("reply", "more") and member.state in ALIVE and sent:
+        elif act in ("reply", "more") and worker.state in ALIVE and sent:
             id = sent[0] if act == "more" else sent.popleft()
-            wanted = member.settle(Reply(id, last=act == "reply"))
+            wanted = worker.settle(Reply(id, last=act == "reply"))
             assert wanted == (id not in dropped), "late replies are dropped, all others delivered"
-        elif act == "interrupted" and member.state in ALIVE and len(sent) > 1:
+        elif act == "interrupted" and worker.state in ALIVE and len(sent) > 1:
             sent.popleft()  # its answer was taken, and never noted
-        elif act == "deadline" and member.state in ALIVE and member.owed:
-            dropped |= set(member.late) | {owed.request.id for owed in member.owed}
-            member.late |= {owed.request.id for owed in member.owed}
-            member.see(Event.DEADLINE)
-        elif act == "die" and member.state in ALIVE | {State.STARTING}:
-            member.owed.clear()
-            member.late.clear()
+        elif act == "deadline" and worker.state in ALIVE and worker.owed:
+            dropped |= set(worker.late) | {owed.request.id for owed in worker.owed}
+            worker.late |= {owed.request.id for owed in worker.owed}
+            worker.see(Event.DEADLINE)
+        elif act == "die" and worker.state in ALIVE | {State.STARTING}:
+            worker.owed.clear()
+            worker.late.clear()
             sent.clear()
-            member.see(Event.DIED)
-        elif act == "restart" and member.state is State.DEAD:
-            member.see(Event.RESTART)
-        elif act == "drop" and member.state is State.DEAD:
-            member.see(Event.DROP)
-        elif act == "hello" and member.state is State.STARTING:
-            member.see(Event.HELLO)
+            worker.see(Event.DIED)
+        elif act == "restart" and worker.state is State.DEAD:
+            worker.see(Event.RESTART)
+        elif act == "drop" and worker.state is State.DEAD:
+            worker.see(Event.DROP)
+        elif act == "hello" and worker.state is State.STARTING:
+            worker.see(Event.HELLO)
         elif act == "close":
-            member.see(Event.CLOSE)
-        check(member)
-    member.see(Event.CLOSE)
-    member.see(Event.CLOSED)
-    assert member.state is State.CLOSED
+            worker.see(Event.CLOSE)
+        check(worker)
+    worker.see(Event.CLOSE)
+    worker.see(Event.CLOSED)
+    assert worker.state is State.CLOSED
 
 
-def check(member: Worker) -> None:
-    if member.state is State.IDLE:
-        assert not member.owed
-        assert not member.late
-    if member.state in (State.BUSY, State.LATE):
-        assert member.owed
-    if member.state is State.BUSY:
-        assert not member.late
+def check(worker: Worker) -> None:
+    if worker.state is State.IDLE:
+        assert not worker.owed
+        assert not worker.late
+    if worker.state in (State.BUSY, State.LATE):
+        assert worker.owed
+    if worker.state is State.BUSY:
+        assert not worker.late
 
 
 def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
@@ -129,11 +129,11 @@ def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
         def post(self, request: Request, packed: None) -> None:
             raise OSError("no buffers")
 
-    member = Refusing()
-    member.see(Event.HELLO)
+    worker = Refusing()
+    worker.see(Event.HELLO)
     with pytest.raises(UsageError, match="cannot pickle this"):
-        member.packed("this")
+        worker.packed("this")
     with pytest.raises(OSError, match="no buffers"):
-        member.send(Request(1, Op.CALL), None, (0,), None)
-    assert member.state is State.IDLE
-    assert not member.owed
+        worker.send(Request(1, Op.CALL), None, (0,), None)
+    assert worker.state is State.IDLE
+    assert not worker.owed

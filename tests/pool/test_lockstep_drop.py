@@ -57,7 +57,7 @@ def test_a_death_in_a_step(on_end: OnEnd, tmp_path: Path, caplog: pytest.LogCapt
             assert pool.lockstep.valid[2:].all()
         assert pool.lockstep.missed.tolist() == [3, 3, 0, 0]
         assert pool.restarts == (0, 0, 0, 0)
-        assert pool.members[0].state is State.GONE
+        assert pool.workers[0].state is State.GONE
 
 
 def test_requests_to_dropped_slots(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, m
         doom(tmp_path, 0, "reset" if between else "step")
         drop = pool.calls.drop
 
-        def interrupted(member: Any) -> None:
-            drop(member)
+        def interrupted(worker: Any) -> None:
+            drop(worker)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(pool.calls, "drop", interrupted)
@@ -169,9 +169,9 @@ def test_a_death_that_a_reset_of_all_tells(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.NEXT_STEP, on_failure="drop") as pool:
         pool.reset(seeds=SEEDS)
         pool.step(ACTIONS)
-        victim = pool.members[0]
+        victim = pool.workers[0]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
-        until(lambda: pool.reset(slots=[2]) and pool.members[0].state is State.GONE)
+        until(lambda: pool.reset(slots=[2]) and pool.workers[0].state is State.GONE)
         assert pool.reset().news == {0: NOTE, 1: NOTE}
         check_nothing(pool, pool.step(ACTIONS), [0, 1])

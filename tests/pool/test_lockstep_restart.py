@@ -209,7 +209,7 @@ def test_a_death_while_nobody_asks_anything(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.NEXT_STEP) as pool:
         pool.reset(seeds=SEEDS)
         step(pool)
-        victim = pool.members[1]
+        victim = pool.workers[1]
         os.kill(victim.pid, signal.SIGKILL)
         until(victim.ended)
         until(lambda: pool.reset(slots=[0, 1]) and pool.restarts == (0, 0, 1, 1))
@@ -226,8 +226,8 @@ def test_rows_that_have_arrived_are_kept(tmp_path: Path) -> None:
         pool.lockstep.post_step(ACTIONS)
         with pytest.raises(TimeoutError, match=r"slots \[2, 3\]"):
             pool.lockstep.wait(0.3)
-        os.kill(pool.members[0].pid, signal.SIGKILL)
-        until(pool.members[0].ended)
+        os.kill(pool.workers[0].pid, signal.SIGKILL)
+        until(pool.workers[0].ended)
         (tmp_path / "2.go").touch()
         batch = pool.lockstep.wait(10.0)
         assert batch.rewards.tolist() == [1.0] * 4
@@ -247,8 +247,8 @@ def test_an_interrupt_while_a_worker_is_replaced(
         doom(tmp_path, 0, "step")
         restart = pool.group.restart
 
-        def interrupted(member: Any) -> None:
-            restart(member)
+        def interrupted(worker: Any) -> None:
+            restart(worker)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(pool.group, "restart", interrupted)
@@ -323,7 +323,7 @@ def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(2):
             doom(tmp_path, 0, "step")
             step(pool)
-        first, second = pool.members[0].restarts
+        first, second = pool.workers[0].restarts
         assert second - first >= 0.4
     assert failure.backoff(5000) == failure.LONGEST_BACKOFF
 

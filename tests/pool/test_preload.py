@@ -106,7 +106,7 @@ def test_an_edit_while_workers_live_is_for_those_that_come(mine: Written) -> Non
         mine.write("'edited'")
         assert mine.told() == ["edited", "edited"]
         assert pool.lockstep.call("tell") == ["old"]
-        os.kill(pool.members[0].pid, signal.SIGKILL)
+        os.kill(pool.workers[0].pid, signal.SIGKILL)
         with pytest.raises(Exception, match="SIGKILL"):  # its server lives on, and knows how it ended
             pool.reset()
 

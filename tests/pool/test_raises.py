@@ -71,7 +71,7 @@ def test_one_slot_fails_and_the_others_never_notice(fault: type[Sound], setup: d
             expected = sound_rows([0, 1, 2, 3], [4] * 4)
             expected[FAULTY] = [50, 1, 1, 1]
             assert batch.observations.tobytes() == expected.tobytes()
-        assert all(member.state is State.IDLE for member in pool.members)
+        assert all(worker.state is State.IDLE for worker in pool.workers)
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)

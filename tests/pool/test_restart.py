@@ -52,14 +52,14 @@ def events(pool: Pool, kind: type, count: int = 1) -> list[Any]:
     return found
 
 
-def asked(pool: Pool, member: Any, count: int) -> None:
+def asked(pool: Pool, worker: Any, count: int) -> None:
     """Ask for a stream of so many numbers, under this number as its tag."""
-    pool.calls.submit(member, Op.STREAM, {member.slots[0]: count}, member.slots, count)
+    pool.calls.submit(worker, Op.STREAM, {worker.slots[0]: count}, worker.slots, count)
 
 
-def numbers(pool: Pool, member: Any, count: int) -> list[int]:
+def numbers(pool: Pool, worker: Any, count: int) -> list[int]:
     """Everything that a stream of so many says."""
-    asked(pool, member, count)
+    asked(pool, worker, count)
     found: list[int] = []
     while True:
         for event in heard(pool, 5.0):
@@ -75,21 +75,21 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
     with Pool(
         [Counter] * 2, workers=2, rows=False, on_failure="restart", max_restarts=None, start_method=method
     ) as pool:
-        first, second = pool.members
+        first, second = pool.workers
         for _ in range(2 if method == "spawn" else 10):
             was = first.pid
             asked(pool, first, 10**9)
             events(pool, Done, 50)  # in the middle of it, with answers in the ring
             os.kill(was, signal.SIGKILL)
             (failed,) = events(pool, Lost)
-            assert failed.member is first
+            assert failed.worker is first
             assert isinstance(failed.error, WorkerDied)
             assert (failed.tags, failed.calls[0].op, failed.verdict) == ([10**9], Op.STREAM, RestartPolicy.RESTART)
             assert first.state is State.DEAD
             with pytest.raises(UsageError, match="dead"):
                 asked(pool, first, 1)
             (started,) = events(pool, Ready)
-            assert started.member is first
+            assert started.worker is first
             assert first.pid != was
             assert numbers(pool, first, 300) == list(range(300)), "more than the ring is deep"
         assert numbers(pool, second, 30) == list(range(30)), "the other worker never noticed"
@@ -99,26 +99,26 @@ def test_a_streaming_worker_is_replaced(method: str) -> None:
 def test_a_worker_that_dies_at_its_first_request_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "BACKOFF", 0.01)
     with Pool([Counter], workers=1, rows=False, on_failure="restart", max_restarts=5) as pool:
-        (member,) = pool.members
+        (worker,) = pool.workers
         for _ in range(5):
-            asked(pool, member, -1)
+            asked(pool, worker, -1)
             (failed,) = events(pool, Lost)
             assert failed.error.exit_code == 9
             events(pool, Ready)
-        assert numbers(pool, member, 3) == [0, 1, 2]
+        assert numbers(pool, worker, 3) == [0, 1, 2]
 
 
 def test_a_restart_can_be_delayed() -> None:
     with Pool([Counter], workers=1, rows=False, on_failure="restart") as pool:
-        (member,) = pool.members
+        (worker,) = pool.workers
         for delay in (0.0, failure.BACKOFF):
-            os.kill(member.pid, signal.SIGKILL)
-            until(member.ended)
+            os.kill(worker.pid, signal.SIGKILL)
+            until(worker.ended)
             (lost,) = events(pool, Lost)
             assert lost.delay == delay
             if delay:
                 assert heard(pool, 0.0) == []
-            assert member.state is State.DEAD
+            assert worker.state is State.DEAD
             events(pool, Ready)
 
 
@@ -132,8 +132,8 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
             marker.touch()
 
     with Pool([Once], workers=1, rows=False, on_failure="restart") as pool:
-        (member,) = pool.members
-        os.kill(member.pid, signal.SIGKILL)
+        (worker,) = pool.workers
+        os.kill(worker.pid, signal.SIGKILL)
         events(pool, Lost)
         (failed,) = events(pool, Lost)
         assert failed.verdict is RestartPolicy.RAISE, "another one would fail in the same way"
@@ -141,7 +141,7 @@ def test_a_constructor_that_fails_the_second_time(tmp_path: Any) -> None:
         assert isinstance(failed.error, ValueError)
         assert failed.error.where.phase == "init"
         marker.unlink()
-        pool.calls.restart(member)
+        pool.calls.restart(worker)
         events(pool, Ready)
 
 
@@ -156,9 +156,9 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
             marker.touch()
 
     with Pool([Once], workers=1, rows=False, on_failure="restart") as pool:
-        (member,) = pool.members
+        (worker,) = pool.workers
         pool.group.start_timeout = 0.5  # of the one that hangs, not of the first
-        os.kill(member.pid, signal.SIGKILL)
+        os.kill(worker.pid, signal.SIGKILL)
         events(pool, Lost)
         with within(10.0):
             (failed,) = events(pool, Lost)
@@ -167,7 +167,7 @@ def test_a_constructor_that_hangs_the_second_time(tmp_path: Any) -> None:
 
 def test_a_dropped_member_stays_gone() -> None:
     with Pool([Counter] * 2, workers=2, rows=False, on_failure="drop") as pool:
-        first, second = pool.members
+        first, second = pool.workers
         os.kill(first.pid, signal.SIGKILL)
         events(pool, Lost)
         assert first.state is State.GONE
@@ -179,8 +179,8 @@ def test_a_dropped_member_stays_gone() -> None:
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_a_stream_is_stopped(backend: str) -> None:
     with Pool([Counter], workers=1, rows=False, backend=backend) as pool:
-        (member,) = pool.members
-        asked(pool, member, 10**9)
+        (worker,) = pool.workers
+        asked(pool, worker, 10**9)
         events(pool, Done, 3)
         pool.calls.stop()
 
@@ -188,17 +188,17 @@ def test_a_stream_is_stopped(backend: str) -> None:
             return any(event.reply.last for event in heard(pool, 0.05))
 
         until(last)
-        assert numbers(pool, member, 2) == [0, 1]
+        assert numbers(pool, worker, 2) == [0, 1]
 
 
 def test_too_many_requests_at_once_are_refused() -> None:
     """The ring is never overrun."""
     with Pool([Counter], workers=1, rows=False) as pool:
-        (member,) = pool.members
+        (worker,) = pool.workers
         ids: list[int] = []
         with pytest.raises(UsageError, match="take them first"):
             while True:
-                pool.calls.submit(member, Op.CALL, {0: ("pid", (), {})}, (0,), len(ids))
+                pool.calls.submit(worker, Op.CALL, {0: ("pid", (), {})}, (0,), len(ids))
                 ids.append(len(ids))
         got: list[int] = []
         while len(got) < len(ids):

@@ -460,9 +460,9 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
         for count, (_, _, episode) in enumerate(run):
             found.append(key(episode))
             if count % 20 == 7:
-                member = run.pool.members[int(numbers.integers(2))]
-                if member.pid:
-                    os.kill(member.pid, [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT][killed % 3])
+                worker = run.pool.workers[int(numbers.integers(2))]
+                if worker.pid:
+                    os.kill(worker.pid, [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT][killed % 3])
                     killed += 1
         restarts = run.tally.restarts
     assert sorted(found) == whole

@@ -270,7 +270,7 @@ def test_by_index_what_a_dropped_worker_was_making_is_made_by_others(tmp_path: P
 def test_a_worker_that_died_between_two_samplings_is_noticed_at_the_next(caplog: Any) -> None:
     with make(MultiprocessingSampler, Coin(), Walk()) as sampler:
         sampler.obtain_samples(0, 30, None)
-        os.kill(sampler._group.members[0].pid, signal.SIGKILL)
+        os.kill(sampler._group.workers[0].pid, signal.SIGKILL)
         assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
         assert "worker 0 is dropped" in caplog.text
 
@@ -311,9 +311,9 @@ def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> Non
         os.kill(pid, signal.SIGKILL)
         sampler.obtain_samples(0, 1, None)
         pool = sampler._group.pool
-        while not any(member.restarts for member in pool.members):
+        while not any(worker.restarts for worker in pool.workers):
             sampler.obtain_samples(0, 1, None)  # until the death is noticed
-        while any(member.state is State.STARTING for member in pool.members):
+        while any(worker.state is State.STARTING for worker in pool.workers):
             pool.calls.poll(0.1, lambda event: None)  # as where it came together with the last episodes of a sampling
         infos = sampler.obtain_exact_episodes(1, None).agent_infos
         assert len(set(infos["pid"].tolist()) - {pid}) == 2
@@ -365,7 +365,7 @@ def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, messag
 def test_what_can_be_told_at_once_starts_nothing(
     kind: Any, agents: Any, envs: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_sampler, "WorkerGroup", None)
+    monkeypatch.setattr(pool_sampler, "SamplerPool", None)
     for worker_class in (DefaultWorker, VecWorker):
         with pytest.raises(TypeError, match=message):
             make(kind, agents, envs, worker_class=worker_class)
@@ -550,4 +550,4 @@ def test_ending_in_the_middle_of_endless_episodes_takes_no_time_to_speak_of() ->
     sampler._versions.keep = True  # so that the endless one is not stopped at the end of the sampling
     sampler.obtain_samples(0, 30, None)
     sampler.shutdown_worker()
-    assert all(member.report.code == 0 for member in sampler._group.pool.members)  # asked, not killed
+    assert all(worker.report.code == 0 for worker in sampler._group.pool.workers)  # asked, not killed

@@ -154,7 +154,7 @@ def stern(request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
 def test_interrupts_at_every_moment(stern: VectorEnv, kind: type[Injector]) -> None:
     """After each, the next call finds all slots of a group in step, or says which must be reset; a reset brings all
     back. Ctrl-C is never between the requests of one step, so without slots in the caller nothing has to be reset."""
-    inline = any(member.inline for member in stern._pool.members)
+    inline = any(worker.inline for worker in stern._pool.workers)
 
     def work() -> None:
         for group in stern.groups(steps=2):

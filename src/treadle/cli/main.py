@@ -144,6 +144,11 @@ def _app(given: list[str]) -> Callable[..., Any]:
     StepTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Replace a worker in which no step or "
                             "reset comes to its end for so long, and make its episode again; the third time on one "
                             "episode ends the run. Without it one warning is given, after a minute.")]  # fmt: skip
+    MemoryLimit = Annotated[str | None, typer.Option(metavar="SIZE", help="Private memory of a worker, such as 2GB: "
+                            "one that has more is replaced after its episode, one that has twice as much is killed, "
+                            "and its episode made again. The episodes stay the same.")]  # fmt: skip
+    PerLife = Annotated[int | None, typer.Option("--max-episodes-per-worker", metavar="N", help="Replace a worker "
+                        "after so many episodes, for simulators that wear out.")]  # fmt: skip
     Inference = Annotated[str, typer.Option(metavar="auto|worker|caller", help="Who asks the policy: each worker for "
                           "its own environments, or this process for all that are ready; see above.")]  # fmt: skip
     NumEnvs = Annotated[int | None, typer.Option(metavar="N", help="Environments that are played at a time.")]
@@ -191,6 +196,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         no_infos: Annotated[bool, typer.Option("--no-infos", help="Leave the step infos out.")] = False,
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        memory_limit: MemoryLimit = None,
+        max_episodes_per_worker: PerLife = None,
         inference: Inference = "auto",
         num_envs: NumEnvs = None,
         pad_to: PadTo = None,
@@ -215,8 +222,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
-            fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size, patience,
-            quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
+            fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs, pad_to, n_action_steps,
+            batch_size, patience, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
             format, on_error, max_skipped, max_deaths, retry_skipped,
         )  # fmt: skip
         return partial(run, options, given)
@@ -239,6 +246,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         import_: Import = [],  # noqa: B006
         fresh_env: Fresh = False,
         step_timeout: StepTimeout = None,
+        memory_limit: MemoryLimit = None,
+        max_episodes_per_worker: PerLife = None,
         inference: Inference = "auto",
         num_envs: NumEnvs = None,
         pad_to: PadTo = None,
@@ -255,8 +264,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
             run,
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
-                tuple(import_), fresh_env, step_timeout, inference, num_envs, pad_to, n_action_steps, batch_size,
-                patience, quiet, json, debug, against, episodes, success_key,
+                tuple(import_), fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs,
+                pad_to, n_action_steps, batch_size, patience, quiet, json, debug, against, episodes, success_key,
             ),
         )  # fmt: skip
 

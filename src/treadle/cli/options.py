@@ -28,6 +28,8 @@ class PlayOptions:
     imports: tuple[str, ...]
     fresh_env: bool
     step_timeout: float | None
+    memory_limit: str | None
+    max_episodes_per_worker: int | None
     inference: str
     num_envs: int | None
     pad_to: int | None
@@ -63,6 +65,8 @@ class PlayOptions:
             "imports": self.imports,
             "fresh_env": self.fresh_env,
             "step_timeout": self.step_timeout,
+            "memory_limit": self.memory_limit,
+            "max_episodes_per_worker": _at_least_one("--max-episodes-per-worker", self.max_episodes_per_worker),
             "inference": self.inference,
             "num_envs": _at_least_one("--num-envs", self.num_envs),
             "patience": self.patience,

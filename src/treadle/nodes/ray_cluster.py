@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from treadle.errors import MissingExtra, UsageError
 from treadle.nodes.placing import Machine
 
 IDS = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")  # lines of Ray's messages that say no more
+CONNECT_SECONDS = 10  # for an address to answer
 ASIDE = "aside"  # the concurrency group of what an actor is asked while it works
 
 
@@ -147,6 +149,7 @@ class _Connection:
 
     def _run(self) -> None:
         try:
+            _check_answers(self._address)
             if self._address is None:
                 self._ray.init(address="local", include_dashboard=False, logging_level=logging.ERROR)
             else:
@@ -163,6 +166,15 @@ class _Connection:
         self._over.put(None)
         self._told.get()
         self._thread.join(1.0)
+
+
+def _check_answers(address: str | None) -> None:
+    """Ray tries an address that does not answer for minutes, and ends the process then. Raises OSError."""
+    host, _, port = (address or "").rpartition(":")
+    if host.startswith("ray"):
+        raise OSError(f"{address} is a proxy of Ray Client's: run the program on a node, with the address of its head")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _ray() -> Any:

@@ -255,7 +255,7 @@ class BatchEnv:
                 try:
                     out[index] = workers.ask(slot, Ask.WORK, (works[index],)), at
                 except Exception as raised:  # noqa: BLE001 - raised again once all answers have come
-                    if not given or workers.members[slot].state is not State.GONE:  # else: dropped while waited for
+                    if not given or workers.by_slot[slot].state is not State.GONE:  # else: dropped while waited for
                         error = raised
                     continue
                 todo.popleft()
@@ -290,7 +290,7 @@ class BatchEnv:
         best: int | None = None
         for able in (TAKING, ALL_BUT_GONE):
             for at, (workers, slot) in enumerate(self._lanes):
-                if load[at] < most and (best is None or load[at] < load[best]) and workers.members[slot].state in able:
+                if load[at] < most and (best is None or load[at] < load[best]) and workers.by_slot[slot].state in able:
                     best = at
             if best is not None or waiting:
                 return best

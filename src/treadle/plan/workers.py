@@ -94,7 +94,7 @@ class Workers:
         registrations = own_registrations()
         workers = None if pool.get("backend") == "serial" else n
         self.pool = Pool([lambda: PlanSlot(constructor, registrations)] * n, workers=workers, rows=False, **pool)
-        self.members = {slot: member for member in self.pool.members for slot in member.slots}
+        self.by_slot = {slot: worker for worker in self.pool.workers for slot in worker.slots}
         self._calls = self.pool.calls
 
     @property
@@ -115,14 +115,14 @@ class Workers:
 
         Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
         """
-        member = self.members[slot]
-        while member.state not in TAKING or len(member.owed) >= AHEAD:
+        worker = self.by_slot[slot]
+        while worker.state not in TAKING or len(worker.owed) >= AHEAD:
             self.pool.check()
-            if member.state is State.GONE:
+            if worker.state is State.GONE:
                 raise UsageError(f"slot {slot} was dropped when its worker died: it takes no more requests")
             self.pump(None)
         future = Future(self, slot, then)
-        self._calls.submit(member, Op.CALL, {slot: (name, args, kwargs or {})}, (slot,), future)
+        self._calls.submit(worker, Op.CALL, {slot: (name, args, kwargs or {})}, (slot,), future)
         return future
 
     def pump(self, timeout: float | None) -> None:
@@ -147,8 +147,8 @@ class Workers:
                 future.settle(error=event.error)
 
     def _raised(self, slot: int, raised: Raised) -> Any:
-        member = self.members[slot]
-        return failure.task_error(raised, slot, member.shown, member.pid)
+        worker = self.by_slot[slot]
+        return failure.task_error(raised, slot, worker.shown, worker.pid)
 
     def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
         """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""

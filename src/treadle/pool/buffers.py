@@ -91,8 +91,8 @@ class Span:
     @property
     def over(self) -> bool:
         """Has every request of it, those that were given up included, been answered, or its worker buried?"""
-        for member in self._pool.members:
-            for owed in member.owed:
+        for worker in self._pool.workers:
+            for owed in worker.owed:
                 if self._after < owed.request.id <= self._upto:
                     return False
         return True

@@ -36,6 +36,7 @@ from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
+from treadle.pool.wear import Wear
 from treadle.pool.worker import Owed, Worker
 
 log = logging.getLogger("treadle")
@@ -49,7 +50,7 @@ class InFlight(NamedTuple):
     """A request whose (last) answer is still to come."""
 
     tag: Any
-    member: Worker
+    worker: Worker
     id: int
     op: Op
     slots: tuple[int, ...]
@@ -70,8 +71,8 @@ class Done(NamedTuple):
         return self.call.tag
 
     @property
-    def member(self) -> Worker:
-        return self.call.member
+    def worker(self) -> Worker:
+        return self.call.worker
 
 
 class Lost(NamedTuple):
@@ -82,7 +83,7 @@ class Lost(NamedTuple):
     """
 
     calls: list[InFlight]
-    member: Worker
+    worker: Worker
     error: WorkerError
     verdict: RestartPolicy | None
     delay: float = 0.0
@@ -95,7 +96,7 @@ class Lost(NamedTuple):
 class Ready(NamedTuple):
     """A worker that was started in the place of another takes requests."""
 
-    member: Worker
+    worker: Worker
 
 
 Event = Done | Lost | Ready
@@ -111,17 +112,19 @@ class Calls:
         last_id: the number of the latest request.
         broken: what has ended the pool.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
+        wear: which workers are worn out; it retires none by itself, as only a schedule knows where an episode ends.
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
     """
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
-        self.group, self.memory, self.members = group, memory, group.members
+        self.group, self.memory, self.workers = group, memory, group.workers
         self.policy, self.max_restarts, self.step_timeout = options.policy, options.max_restarts, options.step_timeout
+        self.wear, self.close_timeout = Wear(options), options.close_timeout
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.last_id = self.overruns = 0
-        self._remote, self._pid = not any(worker.inline for worker in self.members), os.getpid()
+        self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
         self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
@@ -149,59 +152,59 @@ class Calls:
         """Is anything of a tag awaited?"""
         return any(call.tag is tag for call in self._open.values())
 
-    def submit(self, member: Worker, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
+    def submit(self, worker: Worker, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
         """Send a request. Raises ClosedPool, BrokenPool or UsageError; never waits."""
-        self.submit_all(op, [(member, payload, tuple(slots))], tag, block)
+        self.submit_all(op, [(worker, payload, tuple(slots))], tag, block)
 
     def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
-        """Send each of several members a request under one tag: all or, when one of them cannot be sent, none."""
+        """Send each of several workers a request under one tag: all or, when one of them cannot be sent, none."""
         with self.group.lock:
             self.check()
             packed: list[Any] = []
             try:
-                for member, payload, _ in orders:
-                    _check_free(member)
-                    packed.append(member.packed(payload))
+                for worker, payload, _ in orders:
+                    _check_free(worker)
+                    packed.append(worker.packed(payload))
             except BaseException:
                 for each in packed:
                     if each is not None:
                         each.discard()
                 raise
             with Later():
-                for (member, payload, slots), each in zip(orders, packed, strict=True):
-                    if op is not Op.STEP or len(slots) < len(member.slots):
-                        member.asides += 1
-                    if op is Op.STREAM and member.line is not None:
-                        member.line.one_to_one = False
+                for (worker, payload, slots), each in zip(orders, packed, strict=True):
+                    if op is not Op.STEP or len(slots) < len(worker.slots):
+                        worker.asides += 1
+                    if op is Op.STREAM and worker.line is not None:
+                        worker.line.one_to_one = False
                     self.last_id = id = self.last_id + 1
                     # noted first: an exception out of nowhere between the two leaves an answer awaited that may never
                     # come, which is found out, and never one that nobody waits for
-                    self._open[member.index, id] = InFlight(tag, member, id, op, slots)
+                    self._open[worker.index, id] = InFlight(tag, worker, id, op, slots)
                     limit = None if op is Op.STREAM else self.step_timeout
                     try:
-                        member.send(Request(id, op, payload, block), each, slots, limit)
+                        worker.send(Request(id, op, payload, block), each, slots, limit)
                     except Exception:
-                        del self._open[member.index, id]
+                        del self._open[worker.index, id]
                         raise
 
-    def adopt(self, member: Worker, id: int, op: Op, block: int, tag: Any) -> None:
-        """A request of all the member's slots that the fast lane has posted is under way under this tag."""
-        member.owe(Request(id, op, None, block), member.slots, self.step_timeout)
-        self._open[member.index, id] = InFlight(tag, member, id, op, member.slots)
+    def adopt(self, worker: Worker, id: int, op: Op, block: int, tag: Any) -> None:
+        """A request of all the worker's slots that the fast lane has posted is under way under this tag."""
+        worker.owe(Request(id, op, None, block), worker.slots, self.step_timeout)
+        self._open[worker.index, id] = InFlight(tag, worker, id, op, worker.slots)
 
     def abandon(self, tag: Any) -> list[InFlight]:
         """Whoever owes an answer to this tag gets no more time: drop whatever it owes when it comes; its rows are out
         of service until then. Returns the requests that will have no answer, of other tags, too."""
-        late = {call.member.index: call.member for call in self.awaited(tag)}
-        for member in late.values():
-            self._give_up(member)
-        return [call for member in late.values() for call in self._forget(member)]
+        late = {call.worker.index: call.worker for call in self.awaited(tag)}
+        for worker in late.values():
+            self._give_up(worker)
+        return [call for worker in late.values() for call in self._forget(worker)]
 
     def ring(self, tag: Any) -> None:
         """Ring for what is awaited: an interrupt may have come between a request and its ring."""
         for call in self.awaited(tag):
-            if call.member.line is not None:
-                call.member.line.bell.release()
+            if call.worker.line is not None:
+                call.worker.line.bell.release()
 
     def clear(self) -> list[Any]:
         """Forget all requests; returns their tags."""
@@ -211,19 +214,19 @@ class Calls:
 
     def stop(self) -> None:
         """Ask all streams under way to end at their next look; what they then have is told as ever."""
-        for member in self.members:
-            if member.owed:
-                member.stop(self.last_id)
+        for worker in self.workers:
+            if worker.owed:
+                worker.stop(self.last_id)
 
     @property
     def changing(self) -> bool:
         """Is a worker on its way out, or its successor on its way in?"""
-        return any(m.changing for m in self.members)
+        return any(m.changing for m in self.workers)
 
     @property
     def expects(self) -> bool:
         """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
-        return any(m.owed or m.changing for m in self.members)
+        return any(m.owed or m.changing for m in self.workers)
 
     # -- hearing from workers -----------------------------------------------------------------------------------------
 
@@ -238,6 +241,8 @@ class Calls:
             with self.group.lock, Later() if self._remote else nullcontext():
                 if self.group.closed:
                     self.check()
+                if self.wear:
+                    self.look_at_memory()
                 if self._take(hear) or self._watch(hear):
                     return True
             if not self.expects:
@@ -245,47 +250,47 @@ class Calls:
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
             if left <= 0:
                 return False
-            starting = [m for m in self.members if m.state is State.STARTING]
+            starting = [m for m in self.workers if m.state is State.STARTING]
             if starting and not starting[0].in_caller:
                 self.group.sleep_on(starting, min(left, 0.005))
                 self.memory.pool_bell.acquire(False)
             else:
                 self._waiting.ring(left)
 
-    def _of(self, member: Worker) -> list[InFlight]:
-        return [call for call in self._open.values() if call.member is member]
+    def _of(self, worker: Worker) -> list[InFlight]:
+        return [call for call in self._open.values() if call.worker is worker]
 
-    def _forget(self, member: Worker) -> list[InFlight]:
-        """No answer of the member's will come any more."""
-        found = self._of(member)
+    def _forget(self, worker: Worker) -> list[InFlight]:
+        """No answer of the worker's will come any more."""
+        found = self._of(worker)
         for call in found:
-            del self._open[member.index, call.id]
+            del self._open[worker.index, call.id]
         return found
 
     def _take(self, hear: Callable[[Event], None]) -> bool:
         """Take the answers that are there."""
         heard = False
-        for member in self.members:
-            if not member.owed:
+        for worker in self.workers:
+            if not worker.owed:
                 continue
-            owed, began = member.owed[0], member.turn
-            while member.owed and (reply := member.take()) is not None:
-                if owed.limit is not None and member.in_caller and monotonic() - began > owed.limit:
-                    self._overran(member, owed, monotonic() - began, owed.limit)
-                if member.settle(reply):
+            owed, began = worker.owed[0], worker.turn
+            while worker.owed and (reply := worker.take()) is not None:
+                if owed.limit is not None and worker.in_caller and monotonic() - began > owed.limit:
+                    self._overran(worker, owed, monotonic() - began, owed.limit)
+                if worker.settle(reply):
                     heard = True
-                    key = member.index, reply.id
+                    key = worker.index, reply.id
                     if (call := self._open.get(key)) is not None:
                         hear(Done(call, reply))
                         if reply.last:  # told first: what is interrupted between the two is told once more
                             self._open.pop(key, None)
                 elif reply.last:
                     self._release(reply.id)
-                if member.inline:  # its takes are its steps: one at a time, so that streams interleave
+                if worker.inline:  # its takes are its steps: one at a time, so that streams interleave
                     break
             else:
-                if member.owed and member.idle():
-                    member.forget()
+                if worker.owed and worker.idle():
+                    worker.forget()
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
@@ -293,12 +298,12 @@ class Calls:
         or into the caller's own share. What can still be had is told, the rest has been cut short."""
         found = list(self._open.values())
         for call in found:
-            reply, cut = call.member.recall(call.id), False
+            reply, cut = call.worker.recall(call.id), False
             if reply is None:
                 why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
                 reply, cut = Reply(call.id, Extras({}, {}, {}, dict.fromkeys(call.slots, why))), True
             hear(Done(call, reply, cut))
-            self._open.pop((call.member.index, call.id), None)
+            self._open.pop((call.worker.index, call.id), None)
         return bool(found)
 
     # -- deaths and deadlines ----------------------------------------------------------------------------------------
@@ -307,74 +312,76 @@ class Calls:
         """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
         heard = False
         now = monotonic()
-        for member in self.members:
-            if member.state in life.ALIVE and not member.inline and member.ended():
+        for worker in self.workers:
+            if worker.state in life.ALIVE and not worker.inline and worker.ended():
                 if not self._take(hear):  # it may have answered before it died
-                    self._bury(member, hear)
+                    self._bury(worker, hear)
                 return True
-            if member.owed and (late := self._overdue(member, now)) is not None:
-                hear(Lost(self._of(member), member, late, None))
-                self._forget(member)
+            if worker.state is State.RETIRING:
+                self._retired(worker, now)
+            elif worker.owed and (late := self._overdue(worker, now)) is not None:
+                hear(Lost(self._of(worker), worker, late, None))
+                self._forget(worker)
                 heard = True
-            elif member.state is State.STARTING:
-                found = self.group.restarted(member)
+            elif worker.state is State.STARTING:
+                found = self.group.restarted(worker)
                 if isinstance(found, WorkerError):
-                    self._died(member, found, hear)
+                    self._died(worker, found, hear)
                 elif found:
-                    undisturbed(partial(member.join, self.memory), lambda _: None)
-                    hear(Ready(member))
+                    undisturbed(partial(worker.join, self.memory), lambda _: None)
+                    hear(Ready(worker))
                 heard = heard or bool(found)
-            elif member.restart_at is not None and now >= member.restart_at:
-                self.group.restart(member)
-            elif member.undecided and member.failure is not None:  # an interrupt fell between its death and the verdict
-                self._died(member, member.failure, hear)
+            elif worker.restart_at is not None and now >= worker.restart_at:
+                self.group.restart(worker)
+            elif worker.undecided and worker.failure is not None:  # an interrupt fell between its death and the verdict
+                self._died(worker, worker.failure, hear)
                 heard = True
         return heard
 
-    def _overdue(self, member: Worker, now: float) -> WorkerError | None:
+    def _overdue(self, worker: Worker, now: float) -> WorkerError | None:
         """The error of a worker that is late, and may live on; one that is to be replaced is killed."""
-        owed = member.owed[0]
+        owed = worker.owed[0]
         streams = owed.request.op is Op.STREAM
-        if streams and member.got_on(now):
+        if streams and worker.got_on(now):
             return None
-        elapsed, limit = now - member.turn, self.step_timeout if streams else owed.limit
+        elapsed, limit = now - worker.turn, self.step_timeout if streams else owed.limit
         if limit is None:
-            if elapsed > STILL_WAITING and member.warned != owed.request.id:
-                member.warned = owed.request.id
-                where, stack = self.memory.at_work(member), member.stack()
+            if elapsed > STILL_WAITING and worker.warned != owed.request.id:
+                worker.warned = owed.request.id
+                where, stack = self.memory.at_work(worker), worker.stack()
                 log.warning("%s: no answer for %.0f s, and no step_timeout is set. Stack:\n%s", where, elapsed, stack)
             return None
         if elapsed <= limit:
             return None
-        if member.in_caller:
-            self._overran(member, owed, elapsed, limit)
+        if worker.in_caller:
+            self._overran(worker, owed, elapsed, limit)
             return None
         if streams or self.policy is not RestartPolicy.RAISE:
-            if member.stalled is None:
-                stack = member.stack()
-                member.stalled = failure.late(self.memory.at_work(member), elapsed, limit, stack, killed=True)
+            if worker.stalled is None:
+                stack = worker.stack()
+                worker.stalled = failure.late(self.memory.at_work(worker), elapsed, limit, stack, killed=True)
                 if not streams:  # an answer that comes all the same comes too late
-                    self._give_up(member)
-                member.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+                    self._give_up(worker)
+                worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
             return None
-        if owed.request.id in member.late:
+        if owed.request.id in worker.late:
             if elapsed > limit + failure.grace(limit):
-                log.warning("%s", failure.late(self.memory.at_work(member), elapsed, limit, "", killed=True))
-                member.kill(signal.SIGKILL)  # its death is the next thing we see
+                log.warning("%s", failure.late(self.memory.at_work(worker), elapsed, limit, "", killed=True))
+                worker.kill(signal.SIGKILL)  # its death is the next thing we see
             return None
-        where = self.memory.at_work(member)
-        error = failure.late(where, elapsed, limit, member.stack())
-        member.failed(error)
-        self._give_up(member)
+        where = self.memory.at_work(worker)
+        error = failure.late(where, elapsed, limit, worker.stack())
+        worker.failed(error)
+        self._give_up(worker)
         return error
 
-    def _give_up(self, member: Worker) -> None:
-        """Drop the answers to all that a member owes when they come; their rows are out of service until then."""
-        for each in member.owed:
-            member.late.add(each.request.id)
+    def _give_up(self, worker: Worker) -> None:
+        """Drop the answers to all that a worker owes when they come; their rows are out of service until then."""
+        for each in worker.owed:
+            worker.late.add(each.request.id)
             self._withhold(each.request)
-        if member.owed:
-            member.see(life.Event.DEADLINE)
+        if worker.owed:
+            worker.see(life.Event.DEADLINE)
 
     def _withhold(self, request: Request) -> None:
         """A late answer may still be written to the request's block: take it out of service until then."""
@@ -387,13 +394,13 @@ class Calls:
         if block is not None and self.memory.rows is not None and block not in self._withheld.values():
             self.memory.rows.buffers.unpin(block)
 
-    def _overran(self, member: Worker, owed: Owed, elapsed: float, limit: float) -> None:
+    def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
         """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
-        if member.overran != owed.request.id:
-            member.overran = owed.request.id
+        if worker.overran != owed.request.id:
+            worker.overran = owed.request.id
             self.overruns += 1
             if self.overruns == 1:
-                where = self.memory.at_work(member, owed)
+                where = self.memory.at_work(worker, owed)
                 log.warning(
                     "%s: %.1f s and more, the limit is %g s. In the caller's own process no deadline is enforced: "
                     "results come when they come (`overruns` counts on; this is said once)",
@@ -402,63 +409,93 @@ class Calls:
                     limit,
                 )
 
-    def _bury(self, member: Worker, hear: Callable[[Event], None]) -> None:
-        error = self.group.died(member, self.memory.at_work(member), self.policy)
-        if member.stalled is not None:
-            error = member.stalled
-        member.failed(error)
-        for each in member.owed:
+    def _bury(self, worker: Worker, hear: Callable[[Event], None]) -> None:
+        error = self.group.died(worker, self.memory.at_work(worker), self.policy)
+        if worker.stalled is not None:
+            error = worker.stalled
+        worker.failed(error)
+        for each in worker.owed:
             self._release(each.request.id)
-        member.owed.clear()
-        member.late.clear()
-        member.barren += 1
-        member.see(life.Event.DIED)
+        worker.owed.clear()
+        worker.late.clear()
+        worker.barren += 1
+        worker.see(life.Event.DIED)
         if self.policy is RestartPolicy.RAISE:
             self.broken = self.broken or error
-        self._died(member, error, hear)
+        self._died(worker, error, hear)
 
-    def _died(self, member: Worker, error: WorkerError, hear: Callable[[Event], None]) -> None:
+    def _died(self, worker: Worker, error: WorkerError, hear: Callable[[Event], None]) -> None:
         """Decide what becomes of a dead worker, and tell. The one place where that is decided."""
-        if self.blame is not None and self.blame(member, error):
-            member.barren = 0
-        lasting = failure.lasts(error, member.report)
+        if self.blame is not None and self.blame(worker, error):
+            worker.barren = 0
+        lasting = failure.lasts(error, worker.report)
         verdict = failure.on_death(
             self.policy,
-            member.restarts,
+            worker.restarts,
             monotonic(),
             self.max_restarts,
             lasting=lasting,
-            others=any(each is not member and each.state is not State.GONE for each in self.members),
-            barren=member.barren,
+            others=any(each is not worker and each.state is not State.GONE for each in self.workers),
+            barren=worker.barren,
         )
         if verdict.act is RestartPolicy.RAISE and not lasting:
             if self.policy is RestartPolicy.DROP:
                 error.add_note("no other worker is left")
             elif self.policy is RestartPolicy.RESTART:
                 error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
-        hear(Lost(self._of(member), member, error, verdict.act, verdict.delay))
-        self._forget(member)
-        member.undecided = False  # what is interrupted before this is decided, and told, once more
+        hear(Lost(self._of(worker), worker, error, verdict.act, verdict.delay))
+        self._forget(worker)
+        worker.undecided = False  # what is interrupted before this is decided, and told, once more
         if verdict.act is RestartPolicy.RESTART:
-            self.restart(member, verdict.delay)
+            self.restart(worker, verdict.delay)
         elif verdict.act is RestartPolicy.DROP:
-            self.drop(member)
+            self.drop(worker)
 
-    def restart(self, member: Worker, delay: float = 0.0) -> None:
-        """Start a dead member anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
-        member.restart_at, member.undecided = monotonic() + delay, False
+    # -- workers that are worn out ------------------------------------------------------------------------------------
 
-    def drop(self, member: Worker) -> None:
-        """Give a dead member up for good."""
-        member.see(life.Event.DROP)
+    def look_at_memory(self) -> None:
+        """Kill workers that are over the hard limit of their memory; nothing unless it is time for a look."""
+        for worker in self.wear.look(self.workers, monotonic()):
+            worker.stalled = self.wear.too_large(worker, self.memory.at_work(worker))
+            worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+
+    def retire(self, worker: Worker, why: str) -> None:
+        """Have a worker that owes nothing end, and start another in its place: `poll` does it, and tells when that one
+        is ready. No failure: no restart is counted."""
+        most = self.wear.most  # what was asked for is no news
+        level = logging.INFO if most is not None and self.wear.played(worker) >= most else logging.WARNING
+        log.log(level, "worker %d is recycled: %s", worker.index, why)
+        with self.group.lock, Later():
+            worker.see(life.Event.RETIRE)
+            worker.retiring = monotonic() + self.close_timeout
+            worker.ask()
+
+    def _retired(self, worker: Worker, now: float) -> None:
+        """Start another one once a worker that retires has ended, and end it when it takes too long."""
+        if worker.ended():
+            for slot, raised in worker.last_words().items():
+                log.warning("%s", failure.task_error(raised, slot, worker.shown, worker.pid))
+            worker.bury()
+            worker.see(life.Event.DIED)
+            self.restart(worker)
+        elif worker.retiring is not None and now > worker.retiring:
+            worker.kill(signal.SIGKILL)
+
+    def restart(self, worker: Worker, delay: float = 0.0) -> None:
+        """Start a dead worker anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
+        worker.restart_at, worker.undecided = monotonic() + delay, False
+
+    def drop(self, worker: Worker) -> None:
+        """Give a dead worker up for good."""
+        worker.see(life.Event.DROP)
 
 
-def _check_free(member: Worker) -> None:
-    if member.state not in life.ALIVE:
-        raise UsageError(f"worker {member.index} takes no requests: it is {member.state.value}")
-    line = member.line
-    if line is not None and len(member.owed) >= line.depth - 2:
-        raise UsageError(f"worker {member.index} owes {len(member.owed)} answers: take them first")
+def _check_free(worker: Worker) -> None:
+    if worker.state not in life.ALIVE:
+        raise UsageError(f"worker {worker.index} takes no requests: it is {worker.state.value}")
+    line = worker.line
+    if line is not None and len(worker.owed) >= line.depth - 2:
+        raise UsageError(f"worker {worker.index} owes {len(worker.owed)} answers: take them first")
 
 
 __all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready"]

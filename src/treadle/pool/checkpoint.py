@@ -45,7 +45,7 @@ def take(lockstep: Lockstep) -> Checkpoint:
         block = fields.blocks[batches.block]
         observations = [None if field is None else memory.array(field).copy() for field in block.observations]
     began = memory.array(fields.began)
-    steps = np.array([_now(lockstep, member, slot) for slot, member in _members(lockstep)], np.int64) - began
+    steps = np.array([_now(lockstep, worker, slot) for slot, worker in _workers(lockstep)], np.int64) - began
     notes = None
     if recovery is not None:
         notes = {"root": recovery._root, "lasting": dict(recovery._lasting), "earlier": recovery._earlier.copy()}
@@ -68,8 +68,8 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
     memory.array(fields.episode)[:] = checkpoint.episode
     memory.array(fields.seed)[:] = checkpoint.seed
     began = memory.array(fields.began)
-    for slot, member in _members(lockstep):
-        began[slot] = _now(lockstep, member, slot) - checkpoint.steps[slot]
+    for slot, worker in _workers(lockstep):
+        began[slot] = _now(lockstep, worker, slot) - checkpoint.steps[slot]
     batches._last_loose = dict(checkpoint.loose)
     if checkpoint.observations is not None:
         number = lockstep._buffers.take()
@@ -93,12 +93,12 @@ def put(lockstep: Lockstep, checkpoint: Checkpoint) -> None:
     lockstep._stale.clear()
 
 
-def _members(lockstep: Lockstep) -> list[tuple[int, Worker]]:
-    return [(slot, member) for member in lockstep.pool.in_slot_order() for slot in member.slots]
+def _workers(lockstep: Lockstep) -> list[tuple[int, Worker]]:
+    return [(slot, worker) for worker in lockstep.pool.in_slot_order() for slot in worker.slots]
 
 
-def _now(lockstep: Lockstep, member: Worker, slot: int) -> int:
+def _now(lockstep: Lockstep, worker: Worker, slot: int) -> int:
     """Steps that the slot has taken since its worker started."""
     own = int(lockstep.memory.array(lockstep.memory.fields.own)[slot])
-    together = member.server._ticks if member.line is None else member.line.posted - member.asides
+    together = worker.server._ticks if worker.line is None else worker.line.posted - worker.asides
     return int(together) + own

@@ -130,13 +130,13 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
     return error
 
 
-def first_of(raised: dict[int, Raised], members: Sequence[Worker], partial: Any) -> WorkerError:
+def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any) -> WorkerError:
     """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
     first, *others = sorted(raised)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
-    member = next(m for m in members if first in m.slots)
-    error = task_error(raised[first], first, member.shown, member.pid)
+    worker = next(m for m in workers if first in m.slots)
+    error = task_error(raised[first], first, worker.shown, worker.pid)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")
@@ -207,11 +207,16 @@ def reason(error: WorkerError) -> str:
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
         if error.out_of_memory:
-            return "the worker was ended by SIGKILL: memory ran out"
+            return f"the worker was ended by SIGKILL: {of_memory(error)}"
         if error.signal:
             return f"the worker was ended by {error.signal}"
         return "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
     return str(error).splitlines()[0].removeprefix(f"{error.where}: ")
+
+
+def of_memory(error: WorkerDied) -> str:
+    """Why a worker was killed for its memory: by us, or by the kernel."""
+    return str(error).partition("the worker was killed: ")[2] or "memory ran out"
 
 
 def signal_name(number: int) -> str:
@@ -231,6 +236,7 @@ __all__ = [
     "grace",
     "lasts",
     "late",
+    "of_memory",
     "on_death",
     "reason",
     "slow_start",

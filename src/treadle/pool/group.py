@@ -38,7 +38,7 @@ class WorkerGroup:
     Attributes:
         lock: held while workers are asked or heard, against a `close` from another thread.
         closed: is it over?
-        members: the workers, in the order in which they were started.
+        workers: the workers, in the order in which they were started.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -47,11 +47,11 @@ class WorkerGroup:
         self._kind = BACKENDS[options.backend]()
         self._common, self._own = self._kind.common_of(options), Common(options)
         self._added: list[Worker] = []
-        self.members: list[Worker] = []
+        self.workers: list[Worker] = []
         self.restarts = 0
 
     def in_slot_order(self) -> list[Worker]:
-        return sorted(self.members, key=lambda worker: worker.slots[0])
+        return sorted(self.workers, key=lambda worker: worker.slots[0])
 
     def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> None:
         """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
@@ -65,12 +65,12 @@ class WorkerGroup:
         undisturbed(self._common.open, lambda _: self._common.close())
 
     def _start_one(self, worker: Worker) -> None:
-        """Start a worker, for the first time (then it gets its place in `members`) or again."""
+        """Start a worker, for the first time (then it gets its place in `workers`) or again."""
 
         def make() -> Worker:
             worker.start()
-            if worker not in self.members:
-                self.members.append(worker)
+            if worker not in self.workers:
+                self.workers.append(worker)
             return worker
 
         try:
@@ -99,119 +99,119 @@ class WorkerGroup:
         deadline = monotonic() + limit
         hellos: dict[int, Hello] = {}
         failures: list[WorkerError] = []
-        waiting = list(self.members)
+        waiting = list(self.workers)
         while waiting:
             missed.check()
-            for member in list(waiting):
-                hello = member.hello()
+            for worker in list(waiting):
+                hello = worker.hello()
                 if hello is not None:
-                    waiting.remove(member)
-                    member.see(Event.HELLO)
+                    waiting.remove(worker)
+                    worker.see(Event.HELLO)
                     if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
-                        failures.append(failure.task_error(raised, slot, member.shown, hello.pid or None))
+                        failures.append(failure.task_error(raised, slot, worker.shown, hello.pid or None))
                     else:
-                        hellos[member.index] = hello
-                elif member.ended() and member.hello() is None:
-                    waiting.remove(member)
-                    failures.append(self.died(member, _building(member)))
+                        hellos[worker.index] = hello
+                elif worker.ended() and worker.hello() is None:
+                    waiting.remove(worker)
+                    failures.append(self.died(worker, _building(worker)))
             if waiting and monotonic() >= deadline:
-                for member in waiting:
-                    stack = member.stack()
-                    failures.append(failure.slow_start(_building(member), limit, stack, len(hellos), len(self.members)))
+                for worker in waiting:
+                    stack = worker.stack()
+                    failures.append(failure.slow_start(_building(worker), limit, stack, len(hellos), len(self.workers)))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))
         if failures:
             raise _startup_failed(failures)
-        return [d for member in self.in_slot_order() for d in hellos[member.index].descriptions]
+        return [d for worker in self.in_slot_order() for d in hellos[worker.index].descriptions]
 
-    def sleep_on(self, members: list[Worker], timeout: float, *, closing: bool = False) -> None:
+    def sleep_on(self, workers: list[Worker], timeout: float, *, closing: bool = False) -> None:
         from treadle.pool.child import wait_readable
 
-        fds = [fd for member in members for fd in member.fds(closing=closing)]
+        fds = [fd for worker in workers for fd in worker.fds(closing=closing)]
         if fds:
             wait_readable(fds, timeout)
         else:
             time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
 
-    def died(self, member: Worker, where: Where, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerError:
-        """Bury a member that has ended; the error tells how, and what can be done under the `policy`."""
-        return failure.died(where, member.bury(), policy)
+    def died(self, worker: Worker, where: Where, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerError:
+        """Bury a worker that has ended; the error tells how, and what can be done under the `policy`."""
+        return failure.died(where, worker.bury(), policy)
 
-    def restart(self, member: Worker) -> None:
+    def restart(self, worker: Worker) -> None:
         """Start a dead worker anew; `restarted` tells when it is ready. When it cannot be started, because there are no
         descriptors, say, it is dead as before, and due to be started."""
-        member.restart_at = monotonic()
-        self._start_one(member)
-        member.restarted()
+        worker.restart_at = monotonic()
+        self._start_one(worker)
+        worker.restarted()
         self.restarts += 1
 
-    def restarted(self, member: Worker) -> WorkerError | bool:
-        """Is a member ready that is starting again? An error: it has failed once more, and is dead."""
-        ended = member.ended()  # asked first: a hello may come just before the end
-        hello = member.hello()
-        where = _building(member)
+    def restarted(self, worker: Worker) -> WorkerError | bool:
+        """Is a worker ready that is starting again? An error: it has failed once more, and is dead."""
+        ended = worker.ended()  # asked first: a hello may come just before the end
+        hello = worker.hello()
+        where = _building(worker)
         if hello is None and ended:
-            error = self.died(member, where, RestartPolicy.RESTART)
-            member.failed(error)
-            member.see(Event.DIED)
+            error = self.died(worker, where, RestartPolicy.RESTART)
+            worker.failed(error)
+            worker.see(Event.DIED)
             return error
         if hello is None:
-            elapsed = monotonic() - member.restarts[-1]
-            if elapsed > self.start_timeout and member.failure is None:  # once: it takes a moment to die
-                member.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
-                log.warning("%s", member.failure)
-                member.kill(signal.SIGKILL)
+            elapsed = monotonic() - worker.began
+            if elapsed > self.start_timeout and worker.failure is None:  # once: it takes a moment to die
+                worker.failure = failure.late(where, elapsed, self.start_timeout, "", killed=True)
+                log.warning("%s", worker.failure)
+                worker.kill(signal.SIGKILL)
             return False
         if hello.failed:
             slot, raised = hello.failed
-            self._await_ends([member], monotonic() + FAREWELL)  # it closes what it has built
-            member.bury()
-            error = failure.task_error(raised, slot, member.shown, hello.pid)
-            member.failed(error)
-            member.see(Event.DIED)
+            self._await_ends([worker], monotonic() + FAREWELL)  # it closes what it has built
+            worker.bury()
+            error = failure.task_error(raised, slot, worker.shown, hello.pid)
+            worker.failed(error)
+            worker.see(Event.DIED)
             return error
-        member.see(Event.HELLO)
+        worker.see(Event.HELLO)
         return True
 
     def end_building(self) -> None:
         """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""
-        for member in self.members:
-            if member.state is State.STARTING:
-                member.kill(signal.SIGTERM)
+        for worker in self.workers:
+            if worker.state is State.STARTING:
+                worker.kill(signal.SIGTERM)
 
     def end(self, left: list[Worker], deadline: float) -> None:
-        """Climb the ladder with the members that still run, then bury all."""
-        for member in left:
-            member.ask()
+        """Climb the ladder with the workers that still run, then bury all."""
+        for worker in left:
+            worker.ask()
         left = self._await_ends(left, deadline)
         for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-            for member in left:
-                member.kill(number)
+            for worker in left:
+                worker.kill(number)
             left = self._await_ends(left, monotonic() + (0.0 if self._kind.in_caller else seconds))
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
-        for member in self.members:
-            for slot, raised in member.last_words().items():
-                log.warning("%s", failure.task_error(raised, slot, member.shown, member.pid))
-            member.bury()
+        for worker in self.workers:
+            for slot, raised in worker.last_words().items():
+                log.warning("%s", failure.task_error(raised, slot, worker.shown, worker.pid))
+            worker.bury()
         self._common.close()
 
-    def _await_ends(self, members: list[Worker], deadline: float) -> list[Worker]:
+    def _await_ends(self, workers: list[Worker], deadline: float) -> list[Worker]:
         """Those that have not ended by the deadline. Looks again as soon as one ends."""
-        left = [m for m in members if not m.ended()]
+        left = [m for m in workers if not m.ended()]
         while left and monotonic() < deadline:
-            for member in left:  # a worker that waits to send something must not wait for ever
-                if member.owed:
-                    member.drain()
+            for worker in left:  # a worker that waits to send something must not wait for ever
+                if worker.owed:
+                    worker.drain()
             self.sleep_on(left, min(SLICE, max(0.0, deadline - monotonic())), closing=True)
             left = [m for m in left if not m.ended()]
         return left
 
 
-def _building(member: Worker) -> Where:
-    return Where(member.building(), member.shown, member.pid, "init")
+def _building(worker: Worker) -> Where:
+    return Where(worker.building(), worker.shown, worker.pid, "init")
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:

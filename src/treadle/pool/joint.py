@@ -1,7 +1,7 @@
 """A joint request: one request to several workers that is on its way, and what has come of it so far.
 
 It is the tag of its requests (`calls.py`). Several may be under way at once, about different slots (`parts.py`), and a
-member may owe answers to more than one of them. Whichever is waited for hears all events, and gives the others theirs.
+worker may owe answers to more than one of them. Whichever is waited for hears all events, and gives the others theirs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 
 
-def orders_of(members: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
-    """What each member is sent when slots are asked (slot -> order)."""
-    mine = [(member, {slot: asked[slot] for slot in member.slots if slot in asked}) for member in members]
-    return [(member, orders, tuple(orders)) for member, orders in mine if orders]
+def orders_of(workers: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
+    """What each worker is sent when slots are asked (slot -> order)."""
+    mine = [(worker, {slot: asked[slot] for slot in worker.slots if slot in asked}) for worker in workers]
+    return [(worker, orders, tuple(orders)) for worker, orders in mine if orders]
 
 
-def step_orders(members: Sequence[Worker], mailed: Mailed | None) -> list[Order]:
-    """What each member is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
+def step_orders(workers: Sequence[Worker], mailed: Mailed | None) -> list[Order]:
+    """What each worker is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
     orders: list[Order] = []
-    for member in members:
-        lo, hi = member.slots[0], member.slots[-1] + 1
-        orders.append((member, None if mailed is None else (None, share_of(mailed, lo, hi)), member.slots))
+    for worker in workers:
+        lo, hi = worker.slots[0], worker.slots[-1] + 1
+        orders.append((worker, None if mailed is None else (None, share_of(mailed, lo, hi)), worker.slots))
     return orders
 
 
@@ -54,7 +54,7 @@ def tell(waiting: Any, event: Event) -> None:
     elif isinstance(event, Lost):
         if recovery is not None:
             recovery.broken(event.error)
-        for tag in {*event.tags, *(() if event.member.state in ALIVE else (waiting,))}:
+        for tag in {*event.tags, *(() if event.worker.state in ALIVE else (waiting,))}:
             tag.fail(event.error, [call for call in event.calls if call.tag is tag])
 
 
@@ -113,9 +113,9 @@ class JointRequest:
             self._spoiled.update(call.slots if call.op in (Op.STEP, Op.RESET) else ())
 
     def collect(self, calls: Calls, timeout: float | None = None) -> None:
-        """Wait for one answer of each member, and (see `recovery`) for fresh workers in the place of dead ones.
+        """Wait for one answer of each worker, and (see `recovery`) for fresh workers in the place of dead ones.
 
-        Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a member
+        Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a worker
         fails for good the others get a last call; then the failure is raised, and what has not come is given up.
         """
         deadline = None if timeout is None else monotonic() + timeout
@@ -146,7 +146,7 @@ class JointRequest:
     def _give_up(self, calls: Calls) -> None:
         """What has not come will not be waited for, nor what else those who owe it owe."""
         lost = calls.abandon(self)
-        self._given_up += {call.member.index: call.member for call in lost}.values()
+        self._given_up += {call.worker.index: call.worker for call in lost}.values()
         for other in {call.tag for call in lost} - {self}:
             other.fail(self._failures[0], [call for call in lost if call.tag is other])
 
@@ -168,7 +168,7 @@ class JointRequest:
 
     def stale(self) -> set[int]:
         """Slots that may have moved without anybody seeing it."""
-        gone = [member.slots for member in self._given_up]
+        gone = [worker.slots for worker in self._given_up]
         dropped = set() if self.recovery is None else self.recovery.gone
         return self._spoiled.union(dropped, self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 

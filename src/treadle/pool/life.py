@@ -20,6 +20,7 @@ class State(Enum):
     IDLE = "idle"
     BUSY = "busy"
     LATE = "late"
+    RETIRING = "retiring"  # it has been asked to end, and another one takes its place
     DEAD = "dead"
     GONE = "gone"  # dropped for good; the others carry on
     CLOSING = "closing"
@@ -33,6 +34,7 @@ class Event(Enum):
     LAST_REPLY = "last reply"  # nothing is outstanding any more
     DEADLINE = "deadline"
     DIED = "died"
+    RETIRE = "retire"
     RESTART = "restart"
     DROP = "drop"
     CLOSE = "close"
@@ -52,6 +54,7 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.LATE, _E.SEND): _S.LATE,  # the reset that brings its slots back waits behind what is late
     (_S.LATE, _E.REPLY): _S.LATE,
     (_S.LATE, _E.LAST_REPLY): _S.IDLE,
+    (_S.IDLE, _E.RETIRE): _S.RETIRING,
     (_S.DEAD, _E.RESTART): _S.STARTING,
     (_S.DEAD, _E.DROP): _S.GONE,
     (_S.DEAD, _E.DIED): _S.DEAD,
@@ -59,8 +62,8 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.CLOSING, _E.CLOSE): _S.CLOSING,
     (_S.CLOSED, _E.CLOSE): _S.CLOSED,
     (_S.CLOSED, _E.CLOSED): _S.CLOSED,
-    **{(s, _E.DIED): _S.DEAD for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE)},
-    **{(s, _E.CLOSE): _S.CLOSING for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE, _S.DEAD, _S.GONE)},
+    **{(s, _E.DIED): _S.DEAD for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE, _S.RETIRING)},
+    **{(s, _E.CLOSE): _S.CLOSING for s in set(State) - {_S.CLOSING, _S.CLOSED}},
     # while closing, whatever a worker still does changes nothing, nor what another thread was about to ask
     **{(_S.CLOSING, e): _S.CLOSING for e in (_E.HELLO, _E.SEND, _E.REPLY, _E.LAST_REPLY, _E.DEADLINE, _E.DIED)},
 }

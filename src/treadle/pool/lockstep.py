@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from treadle.pool.fences import fence
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
+from treadle.pool.life import State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
@@ -59,7 +60,7 @@ class Lockstep:
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
-        goes_on = pool.policy is not RestartPolicy.RAISE
+        goes_on = pool.policy is not RestartPolicy.RAISE or bool(self.calls.wear)
         self._batches = Batches(
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
@@ -72,6 +73,8 @@ class Lockstep:
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.step: Callable[[Any], Batch] = self._bind()
+        if self.calls.wear:
+            self.step = self._replacing(self.step)
 
     @property
     def valid(self) -> np.ndarray:
@@ -90,6 +93,11 @@ class Lockstep:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
 
+    @property
+    def gone(self) -> Set[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.recovery is None else self.recovery.gone
+
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
 
@@ -101,9 +109,9 @@ class Lockstep:
 
     def _bind(self) -> Callable[[Any], Batch]:
         pool, group, calls, write = self.pool, self.pool.group, self.calls, self._write_actions
-        members = pool.in_slot_order()
-        lanes: list[Any] = [m for m in members if not m.inline]  # each has a line
-        own = next((m.server for m in members if m.inline), None)
+        workers = pool.in_slot_order()
+        lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
+        own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._buffers.take, self._batches
         hand_out = batches.hand_out
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
@@ -128,8 +136,8 @@ class Lockstep:
             block = take_block()
             calls.last_id = id = calls.last_id + 1
             self._pending = id, block
-            for member in lanes:
-                member.line.post_bare(id, STEP, block)
+            for worker in lanes:
+                worker.line.post_bare(id, STEP, block)
             extras = None
             ended = 0
             if own is not None:
@@ -137,8 +145,8 @@ class Lockstep:
                 if own.ended:
                     ended = FLAG_ENDED
             told: dict[int, Extras] = {}
-            for member in lanes:
-                line = member.line
+            for worker in lanes:
+                line = worker.line
                 at, number = line.taken % line.depth * 4, line.taken + 1
                 answers = line.answers
                 if answers[at] == number:
@@ -150,12 +158,12 @@ class Lockstep:
                 flags = answers[at + 2]
                 ended |= flags
                 if flags & FLAG_ROWS:
-                    told[member.index] = line.take_rows()
+                    told[worker.index] = line.take_rows()
                 elif flags & WITH_EXTRAS:
                     reply = line.take(30.0)
                     if reply is None or reply.id != id:
                         return self._leave_lane(id, block, lanes, extras, told)
-                    told[member.index] = reply.extras
+                    told[worker.index] = reply.extras
                 else:
                     line.taken = line.words[0] = number
             self._pending = None
@@ -174,6 +182,31 @@ class Lockstep:
 
         return step
 
+    def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
+        """The same step, before which workers are replaced that are worn out and between two episodes."""
+        episode = self.memory.array(self.memory.fields.episode)
+        self.calls.wear.played = lambda worker: int(episode[list(worker.slots)].sum()) + len(worker.slots)
+
+        def replacing(actions: Any) -> Batch:
+            self._replace()
+            return step(actions)
+
+        return replacing
+
+    def _replace(self, slots: Set[int] | None = None) -> None:
+        """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
+        are about to be reset."""
+        recovery, calls = self.recovery, self.calls
+        if recovery is None or not calls.wear:
+            return
+        calls.look_at_memory()
+        for worker in self.pool.workers:
+            due = recovery.between(worker.slots) if slots is None else slots >= set(worker.slots)
+            if due and not worker.in_caller and worker.state is State.IDLE and (why := calls.wear.worn(worker)):
+                calls.retire(worker, why)
+                recovery.renewed(worker)
+                self._plain = False
+
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
         self._settle()
@@ -186,10 +219,10 @@ class Lockstep:
                 "saw: reset them first (reset(slots=[...]))"
             )
         special = self.recovery is not None and self.recovery.check_step(self.slots)
-        members = self.pool.members
+        workers = self.pool.workers
         # in the caller's process a time limit is not enforced, but measured: by the books
-        measured = self.calls.step_timeout is not None and any(m.in_caller for m in members)
-        ready = all(not m.owed and (m.inline or m.line is not None) for m in members)
+        measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
+        ready = all(not m.owed and (m.inline or m.line is not None) for m in workers)
         self._plain = ready and not measured and not special
 
     def _leave_lane(
@@ -207,10 +240,10 @@ class Lockstep:
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
         """Put what the fast lane has posted and not yet received into the books, as a joint request."""
         joint = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
-        for member in lanes:
-            line = member.line
+        for worker in lanes:
+            line = worker.line
             if line is not None and line.taken < line.posted:
-                self.calls.adopt(member, id, Op.STEP, block, joint)
+                self.calls.adopt(worker, id, Op.STEP, block, joint)
         return joint
 
     def _new_joint(
@@ -242,6 +275,7 @@ class Lockstep:
 
     def post_step(self, actions: Any) -> None:
         """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
+        self._replace()
         self._ready_to_step()
         try:
             mailed = self._write_actions(actions)
@@ -292,6 +326,9 @@ class Lockstep:
             for i, slot in enumerate(chosen)
             if slot in sent
         }
+        self._replace(sent)
+        if self.calls.changing:
+            self._settle()
         block = self._buffers.take()
         self._batches.carry_over(block, set(orders))
         joint = self._new_joint(Op.RESET, block, chosen)
@@ -332,7 +369,7 @@ class Lockstep:
         return joint
 
     def _step_orders(self, mailed: Mailed | None) -> list[Order]:
-        """What each member is sent for a step."""
+        """What each worker is sent for a step."""
         return step_orders(self.pool.in_slot_order(), mailed)
 
     def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
@@ -396,12 +433,12 @@ class Lockstep:
         self._plain = False  # until it is settled, also when this is interrupted in its turn
         id, block = self._pending
         lanes = []
-        for member in self.pool.members:
-            if member.inline:
-                self._stale |= member.server.resume(id, block)
-            elif member.line is not None:
-                member.line.repost(id, STEP, block)
-                lanes.append(member)
+        for worker in self.pool.workers:
+            if worker.inline:
+                self._stale |= worker.server.resume(id, block)
+            elif worker.line is not None:
+                worker.line.repost(id, STEP, block)
+                lanes.append(worker)
         joint = self._now_owing(lanes, id, block)
         joint.extras += [
             reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
@@ -450,7 +487,7 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise failure.first_of(raised, self.pool.members, partial)
+        raise failure.first_of(raised, self.pool.workers, partial)
 
 
 __all__ = ["Batch", "Lockstep"]

@@ -10,9 +10,11 @@ from typing import Any, TypedDict
 
 from treadle.errors import UsageError
 from treadle.pool.failure import RestartPolicy
+from treadle.pool.wear import limits_of
 from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
+MemoryLimit = int | str | tuple[int | str, int | str] | None
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 
@@ -25,6 +27,8 @@ class CommonKeywords(TypedDict, total=False):
     max_restarts: int | None
     worker_output: str
     worker_environ: WorkerEnviron
+    memory_limit: MemoryLimit
+    max_episodes_per_worker: int | None
 
 
 class StartKeywords(CommonKeywords, total=False):
@@ -67,6 +71,12 @@ class PoolOptions:
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
         placement: of workers on nodes of a cluster, where the backend has any: see `treadle.nodes.placing`.
+        memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
+            "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
+            nothing is lost; one that has twice as much is killed at once, which is a death. (soft, hard): both limits.
+        max_episodes_per_worker: after so many episodes a worker process is replaced, for simulators that wear out. As
+            above that counts as no restart. Where an episode ends, and what of this the vectors can do: see
+            `docs/faults.md`.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -83,6 +93,8 @@ class PoolOptions:
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
     placement: Any = None
+    memory_limit: MemoryLimit = None
+    max_episodes_per_worker: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -99,9 +111,23 @@ class PoolOptions:
                 raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
             if not callable(self.worker_environ):
                 check_environ(self.worker_environ)
+        most = self.max_episodes_per_worker
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise UsageError(f"max_episodes_per_worker must be a positive integer or None, got {most!r}")
+        if self.memory_limit is not None:
+            limits_of(self.memory_limit)
+        if self.wears and self.backend in ("thread", "serial"):
+            raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
+        if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
+            raise UsageError("memory_limit needs /proc/PID/statm, which tells a process's private memory on Linux")
         check_seconds("step_timeout", self.step_timeout, none=True)
         check_seconds("start_timeout", self.start_timeout)
         check_seconds("close_timeout", self.close_timeout, zero=True)
+
+    @property
+    def wears(self) -> bool:
+        """Can a worker be worn out?"""
+        return self.memory_limit is not None or self.max_episodes_per_worker is not None
 
     @property
     def policy(self) -> RestartPolicy:

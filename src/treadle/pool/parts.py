@@ -53,13 +53,13 @@ class Part(Lockstep):
         self.recovery, self._stale = whole.recovery, whole._stale
         arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
-        mine = [(member, [slot for slot in member.slots if slot in slots]) for member in pool.in_slot_order()]
-        # what each member is asked: nothing but its number where all of a member's slots are this part's
+        mine = [(worker, [slot for slot in worker.slots if slot in slots]) for worker in pool.in_slot_order()]
+        # what each worker is asked: nothing but its number where all of a worker's slots are this part's
         self._shares: list[tuple[Worker, Any, tuple[int, ...]]] = []
-        for member, chosen in mine:
-            short = Chosen.every(slots.step, slots.start, member.slots) if slots.step < MOST_PARTS else (chosen, None)
+        for worker, chosen in mine:
+            short = Chosen.every(slots.step, slots.start, worker.slots) if slots.step < MOST_PARTS else (chosen, None)
             if chosen:
-                self._shares.append((member, None if len(chosen) == len(member.slots) else short, tuple(chosen)))
+                self._shares.append((worker, None if len(chosen) == len(worker.slots) else short, tuple(chosen)))
         self._pending = self._joint = self.mailed = None
         self._must_reset = self._plain = False
 
@@ -99,8 +99,8 @@ class Part(Lockstep):
             return list(self._shares)
         by_slot = {leaf: dict(zip(self.slots, values, strict=True)) for leaf, values in mailed.items()}
         return [
-            (member, (list(chosen), {leaf: [of.get(s) for s in member.slots] for leaf, of in by_slot.items()}), chosen)
-            for member, _, chosen in self._shares
+            (worker, (list(chosen), {leaf: [of.get(s) for s in worker.slots] for leaf, of in by_slot.items()}), chosen)
+            for worker, _, chosen in self._shares
         ]
 
     def finish(self) -> None:

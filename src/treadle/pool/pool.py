@@ -46,7 +46,7 @@ class Pool:
 
     Attributes:
         calls: the requests under way.
-        members: the workers.
+        workers: all of them, the caller's own included.
         memory: their memory.
         descriptions: what the slots said of themselves.
 
@@ -73,7 +73,7 @@ class Pool:
         self.policy, self._pid = self.options.policy, os.getpid()
         self._at_end = ExitStack()  # lets go of the memory
         group = self.group = WorkerGroup(self.options)
-        self.members = group.members
+        self.workers = group.workers
         kind, cores = BACKENDS[self.options.backend](), bell.cores()
         if kind.inline:
             inline = n
@@ -93,10 +93,10 @@ class Pool:
 
             def lay() -> None:
                 self.memory = MemoryLayout(
-                    self.descriptions, self.members, rows=rows, copy=copy, blocks=blocks, longest=longest
+                    self.descriptions, self.workers, rows=rows, copy=copy, blocks=blocks, longest=longest
                 )
                 self._at_end.callback(self.memory.clear)
-                for worker in self.members:
+                for worker in self.workers:
                     worker.join(self.memory)
 
             undisturbed(lay, lambda _: self._at_end.close())
@@ -130,7 +130,7 @@ class Pool:
     @property
     def restarts(self) -> tuple[int, ...]:
         """How often each slot's worker was started anew."""
-        return tuple(len(member.restarts) for member in self.in_slot_order() for _ in member.slots)
+        return tuple(len(worker.restarts) for worker in self.in_slot_order() for _ in worker.slots)
 
     @property
     def overruns(self) -> int:
@@ -172,17 +172,17 @@ class Pool:
                 self.group.closed = True
                 open_pools.forget(self)
                 deadline = monotonic() + (self.options.close_timeout if timeout is None else timeout)
-                left = [m for m in self.members if m.state not in (State.DEAD, State.GONE)]
-                for member in self.members:
-                    member.see(Event.CLOSE)
+                left = [m for m in self.workers if m.state not in (State.DEAD, State.GONE)]
+                for worker in self.workers:
+                    worker.see(Event.CLOSE)
                 self.group.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
-                self.group.end(left or self.members, 0.0)
+                self.group.end(left or self.workers, 0.0)
                 raise
             finally:
-                for member in self.members:
-                    member.see(Event.CLOSED)
-                    member.owed.clear()  # and with it what requests took along: the files of broadcasts
+                for worker in self.workers:
+                    worker.see(Event.CLOSED)
+                    worker.owed.clear()  # and with it what requests took along: the files of broadcasts
                 self._at_end.close()
 
     def __enter__(self) -> Self:

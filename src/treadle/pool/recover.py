@@ -19,7 +19,7 @@ by (root, slot, incarnation), where a reset would have given them no seed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ class Recovery:
 
     def __init__(self, pool: Pool, memory: RowMemory, batches: Batches) -> None:
         self._pool, self._calls, self._batches = pool, pool.calls, batches
-        self._member_of = {slot: member for member in pool.members for slot in member.slots}
+        self._worker_of = {slot: worker for worker in pool.workers for slot in worker.slots}
         self._moves_on = [d.finals for d in pool.descriptions]
         self._begins_next = [d.begins_next and not d.finals for d in pool.descriptions]
         self.due: dict[int, Due] = {}
@@ -96,7 +96,7 @@ class Recovery:
 
     def reachable(self, chosen: list[int]) -> list[int]:
         """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
-        dropped = [slot for slot in chosen if self._member_of[slot].state is State.GONE]
+        dropped = [slot for slot in chosen if self._worker_of[slot].state is State.GONE]
         if dropped and len(chosen) < self._pool.n:
             raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
         return [slot for slot in chosen if slot not in dropped]
@@ -106,6 +106,18 @@ class Recovery:
         self._fresh -= set(slots)
         for slot in slots:
             self.due.pop(slot, None)
+
+    def renewed(self, worker: Worker) -> None:
+        """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
+        for slot in worker.slots:
+            self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
+            if slot in self._over:
+                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        self._fresh.update(worker.slots)
+
+    def between(self, slots: Iterable[int]) -> bool:
+        """Has the episode of each of these slots ended, and the next one not begun?"""
+        return self._seen == self._calls.last_id and all(slot in self._over for slot in slots)
 
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
@@ -150,12 +162,12 @@ class Recovery:
         if not self.due and not self.gone:
             return orders
         left: list[Order] = []
-        for member, payload, slots in orders:
+        for worker, payload, slots in orders:
             stepped = self.steppable(joint, slots)
             if stepped and len(stepped) < len(slots):
                 payload = stepped, (payload or (None, None))[1]
             if stepped:
-                left.append((member, payload, tuple(stepped)))
+                left.append((worker, payload, tuple(stepped)))
         return left
 
     # -- while it is on its way --------------------------------------------------------------------------------------
@@ -163,27 +175,27 @@ class Recovery:
     def ask_the_fresh(self, joint: JointRequest) -> None:
         """Ask workers that have taken dead ones' places for the episodes that are to begin with them."""
         for each in (joint, *joint.others()):
-            for member in self._pool.members if each.unsent else ():
-                orders = {s: self._order(s, each.begins[s]) for s in member.slots if s in each.unsent}
-                if orders and member.state in life.ALIVE:
-                    self._calls.submit(member, Op.RESET, orders, tuple(orders), each, each.block)
+            for worker in self._pool.workers if each.unsent else ():
+                orders = {s: self._order(s, each.begins[s]) for s in worker.slots if s in each.unsent}
+                if orders and worker.state in life.ALIVE:
+                    self._calls.submit(worker, Op.RESET, orders, tuple(orders), each, each.block)
                     each.unsent -= set(orders)
 
     def lost(self, joint: JointRequest, event: Lost) -> None:
         """A worker has died, and is replaced or dropped: what that means for the joint requests under way."""
-        member, error = event.member, event.error
+        worker, error = event.worker, event.error
         joints = (joint, *joint.others())
         pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in joints}
         dropped = event.verdict is RestartPolicy.DROP
-        for slot in member.slots:
+        for slot in worker.slots:
             its = next((each for each in joints if slot in each.slots), joint)
             self._lost_its_worker(its, slot, slot in pending[its], dropped)
         for each in joints:
             if each.op is Op.CALL and pending[each]:
                 each.told.append(error)
         if not dropped:
-            self._fresh.update(member.slots)
-        self._tell(member, error, event)
+            self._fresh.update(worker.slots)
+        self._tell(worker, error, event)
 
     def broken(self, error: WorkerError) -> None:
         """Nobody takes a dead worker's place: that is the end."""
@@ -208,13 +220,13 @@ class Recovery:
             if self._moves_on[slot] and not dropped:
                 self._begin(joint, slot)
 
-    def _tell(self, member: Worker, error: WorkerError, event: Lost) -> None:
-        slots = f"slots {member.slots[0]} to {member.slots[-1]}" if len(member.slots) > 1 else f"slot {member.slots[0]}"
+    def _tell(self, worker: Worker, error: WorkerError, event: Lost) -> None:
+        slots = f"slots {worker.slots[0]} to {worker.slots[-1]}" if len(worker.slots) > 1 else f"slot {worker.slots[0]}"
         if event.verdict is RestartPolicy.DROP:
-            then = f"{slots} of worker {member.index} are dropped"
+            then = f"{slots} of worker {worker.index} are dropped"
         else:
             when = f", in {event.delay:g} s" if event.delay else ""
-            then = f"worker {member.index} is started anew for {slots} (restart {len(member.restarts) + 1}{when})"
+            then = f"worker {worker.index} is started anew for {slots} (restart {len(worker.restarts) + 1}{when})"
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
     def _begin(self, joint: JointRequest, slot: int) -> None:
@@ -226,14 +238,15 @@ class Recovery:
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
         seed, options = asked
+        worker = self._worker_of[slot]
         if seed is None and slot in self._fresh and self._root is not None:
-            seed = restart_seed(self._root, slot, len(self._member_of[slot].restarts))
+            seed = restart_seed(self._root, slot, len(worker.restarts) + worker.retired)
         if slot in self._fresh and self.fresh_options is not None:
             options = self.fresh_options(slot, options)
         return seed, options
 
     def _is_gone(self, slot: int) -> bool:
-        return self._member_of[slot].state is State.GONE
+        return self._worker_of[slot].state is State.GONE
 
     def _count(self, joint: JointRequest, slot: int, pending: bool) -> None:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""

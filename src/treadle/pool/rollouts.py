@@ -116,8 +116,8 @@ class Rollouts:
         pool = lockstep.pool
         joint = lockstep._new_joint(Op.CALL, -1, range(pool.n))
         # one that starts anew gets the whole memory, and a dropped one nothing
-        alive = [member for member in pool.in_slot_order() if member.state in life.ALIVE]
-        orders = [(member, dict.fromkeys(member.slots, order), member.slots) for member in alive]
+        alive = [worker for worker in pool.in_slot_order() if worker.state in life.ALIVE]
+        orders = [(worker, dict.fromkeys(worker.slots, order), worker.slots) for worker in alive]
         lockstep._launch(joint, orders, op=Op.MAP)
         try:
             joint.collect(pool.calls)

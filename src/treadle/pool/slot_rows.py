@@ -24,7 +24,7 @@ ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action 
 class SlotRows:
     """Args:
     memory: the pool's rows.
-    members: its workers.
+    workers: the pool's.
     cast: as of `Layout.batch_writer`.
     remember: keep what of each slot was read last, so that it can be shown again: see `batches`.
 
@@ -35,7 +35,7 @@ class SlotRows:
     """
 
     def __init__(
-        self, memory: RowMemory, members: Iterable[Worker], *, cast: bool = False, remember: bool = False
+        self, memory: RowMemory, workers: Iterable[Worker], *, cast: bool = False, remember: bool = False
     ) -> None:
         self._observations, self._actions, self._cast = memory.observations, memory.actions, cast
         self.block = memory.buffers.take()
@@ -45,8 +45,8 @@ class SlotRows:
         self._action_rows = memory.arrays(memory.fields.actions)
         self._writers: dict[int, tuple[BatchWriter, list[np.ndarray | None]]] = {}
         self._loose: dict[int, list[Any]] = {}
-        self._member_of = {slot: member for member in members for slot in member.slots}
-        slots, fields = range(len(self._member_of)), memory.fields
+        self._worker_of = {slot: worker for worker in workers for slot in worker.slots}
+        slots, fields = range(len(self._worker_of)), memory.fields
         self.batches = Batches(memory.arena, fields, memory.buffers, memory.observations, slots)
         self._remember = remember
         if remember:
@@ -54,9 +54,9 @@ class SlotRows:
         ends = (self.fields.rewards, self.fields.terminated, self.fields.truncated, self.fields.valid)
         self._flags = [memory.array(field) for field in ends]
 
-    def member_of(self, slot: int) -> Worker:
+    def worker_of(self, slot: int) -> Worker:
         """Whose it is."""
-        return self._member_of[slot]
+        return self._worker_of[slot]
 
     def clear(self, slots: Iterable[int]) -> None:
         """Their rows are nothing: zeros, and not valid."""
@@ -81,18 +81,18 @@ class SlotRows:
                 target[slots] = source
         return {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()}
 
-    def by_member(self, slots: Iterable[int]) -> Iterator[tuple[Worker, list[int]]]:
+    def by_worker(self, slots: Iterable[int]) -> Iterator[tuple[Worker, list[int]]]:
         """Whose they are."""
         found: dict[int, list[int]] = {}
         for slot in slots:
-            found.setdefault(self._member_of[slot].index, []).append(slot)
-        return ((self._member_of[mine[0]], mine) for mine in found.values())
+            found.setdefault(self._worker_of[slot].index, []).append(slot)
+        return ((self._worker_of[mine[0]], mine) for mine in found.values())
 
     @staticmethod
-    def step_payload(member: Worker, group: list[int], mailed: ByMessage) -> Any:
+    def step_payload(worker: Worker, group: list[int], mailed: ByMessage) -> Any:
         """Of the request that steps these of the worker's slots."""
         if mailed:
-            mine = {leaf: [by[s] if s in group else None for s in member.slots] for leaf, by in mailed.items()}
+            mine = {leaf: [by[s] if s in group else None for s in worker.slots] for leaf, by in mailed.items()}
             return group, mine
         return Chosen.one(group[0]) if len(group) == 1 else (group, None)
 

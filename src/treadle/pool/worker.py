@@ -83,7 +83,10 @@ class Worker(ABC):
         owed: requests without an answer, in order.
         turn: when the first of `owed` came to its turn (monotonic).
         late: requests whose answers will be dropped.
-        restarts: when it was started again.
+        restarts: when it was started again after a death.
+        retired: how often it was started again because it was worn out.
+        began: when it was last started again (monotonic).
+        retiring: when one that retires is killed if it has not ended (monotonic); None: it does not.
         restart_at: when it is to be started again.
         asides: requests since it started that were not steps of all its slots.
         stalled: what it was killed for, and has yet to be seen dead of.
@@ -110,9 +113,11 @@ class Worker(ABC):
         self.late: set[int] = set()
         self.restarts: list[float] = []
         self.restart_at: float | None = None
+        self.retiring: float | None = None
+        self.retired, self.began = 0, 0.0
         self.asides = self.barren = 0
         self.warned = self.overran = 0  # the last request that was told to take long; that was counted as overrunning
-        self.stalled: WorkerTimeout | None = None
+        self.stalled: WorkerError | None = None
         self.failure: WorkerError | None = None
         self.undecided = self.unreachable = False
         self._beat: int | None = None  # of its stream, when it was last looked at
@@ -218,7 +223,8 @@ class Worker(ABC):
     def changing(self) -> bool:
         """Is it on its way out (killed, or dead, and what follows is open), or on its way in again?"""
         killed = self.stalled is not None and self.state in ALIVE
-        return killed or self.undecided or self.restart_at is not None or self.state is State.STARTING
+        coming = self.restart_at is not None or self.state in (State.STARTING, State.RETIRING)
+        return killed or self.undecided or coming
 
     def see(self, event: Event) -> None:
         self.undecided = event is Event.DIED or (self.undecided and event not in (Event.RESTART, Event.DROP))
@@ -226,8 +232,11 @@ class Worker(ABC):
 
     def restarted(self) -> None:
         """It was started again."""
-        self.restart_at = None
-        self.restarts.append(monotonic())
+        self.restart_at, self.began = None, monotonic()
+        if self.retiring is None:
+            self.restarts.append(self.began)
+        else:
+            self.retiring, self.retired = None, self.retired + 1
         self.asides = 0
         self.failure = self.stalled = self._beat = None
         self.see(Event.RESTART)

@@ -16,7 +16,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, WorkerError
-from treadle.pool import failure, life
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
@@ -63,7 +63,7 @@ class CallerCollection(Collection):
         self._least = pool.n
         self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
         assert memory is not None  # such a pool has rows
-        self._rows = SlotRows(memory, pool.members, cast=True)
+        self._rows = SlotRows(memory, pool.workers, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
         self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
         self._since = np.zeros(pool.n)  # when its request was sent
@@ -99,34 +99,33 @@ class CallerCollection(Collection):
 
     def _deal(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
-        for member in self.pool.members:
-            if member.state not in life.ALIVE or self._failure is not None:
-                continue
-            for slot in member.slots:
+        for worker in self._able() if self._failure is None else ():
+            for slot in worker.slots:
                 if slot not in self._playing:
-                    indices = self._next(member, held)
+                    indices = self._next(worker, held)
                     if not indices:
                         break
-                    self._begin(member, slot, indices[0])
+                    self._begin(worker, slot, indices[0])
         while slots := self._former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
 
-    def _wants(self, member: Worker) -> int:
-        return int(len(self._dealt[member.index]) < len(member.slots))
+    def _wants(self, worker: Worker) -> int:
+        return int(len(self._dealt[worker.index]) < len(worker.slots))
 
-    def _begin(self, member: Worker, slot: int, index: int, anew: bool = False) -> None:
+    def _begin(self, worker: Worker, slot: int, index: int, anew: bool = False) -> None:
         anew = anew or slot in self._failed_envs
         self._failed_envs.discard(slot)
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
-        self._dealt[member.index].append(index)
+        self._dealt[worker.index].append(index)
+        self._given[worker.index] += 1
         self._steps[slot] = 0
         self._policy.start(slot, self._policy_seeds(index))
         order = {slot: (self._env_seeds(index), Begin(index, anew))}
-        self._submit(member, Op.RESET, order, [slot])
+        self._submit(worker, Op.RESET, order, [slot])
 
-    def _submit(self, member: Worker, op: Op, payload: Any, slots: list[int]) -> None:
-        self.calls.submit(member, op, payload, slots, tuple(slots), self._rows.block)
+    def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
+        self.calls.submit(worker, op, payload, slots, tuple(slots), self._rows.block)
         self._since[slots] = time.monotonic()
         self._coming += len(slots)
 
@@ -142,13 +141,13 @@ class CallerCollection(Collection):
             self._policy_seconds += time.monotonic() - began
             raise self._blamed(error, slots) from error
         rows = {slot: row for row, slot in enumerate(slots)}
-        for member, mine in self._rows.by_member(slots):
+        for worker, mine in self._rows.by_worker(slots):
             if infos is not None:
                 said: dict[int, Any] = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
-                self.calls.submit(member, Op.CALL, said, mine, None)
-            alone = self._busy.get(member.index, 1.0) >= LONG_STEP
+                self.calls.submit(worker, Op.CALL, said, mine, None)
+            alone = self._busy.get(worker.index, 1.0) >= LONG_STEP
             for group in [[slot] for slot in mine] if alone else [mine]:
-                self._submit(member, Op.STEP, self._rows.step_payload(member, group, mailed), group)
+                self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
         self._policy_seconds += now - began
         self._former.answered(len(slots), began, now)
@@ -190,13 +189,18 @@ class CallerCollection(Collection):
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
+    def _ready(self, worker: Worker) -> None:
+        super()._ready(worker)
+        self._begun[list(worker.slots)] = 0
+        self._failed_envs.difference_update(worker.slots)
+
     def _patience(self) -> float | None:
         """Seconds to wait for the next event at most."""
         limits = [super()._patience(), self._former.wait(time.monotonic())]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
-        slots, member, extras = event.tag, event.member, event.reply.extras
+        slots, worker, extras = event.tag, event.worker, event.reply.extras
         if type(slots) is not tuple:
             return []
         now = time.monotonic()
@@ -210,73 +214,71 @@ class CallerCollection(Collection):
         found: list[tuple[int, int, Any]] = []
         for slot in slots:
             if slot in raised:
-                self._slot_raised(member, slot, raised[slot])
+                self._slot_raised(worker, slot, raised[slot])
                 continue
             results = infos.get(slot, {}).get(RESULTS, ())
             if event.call.op is Op.STEP:
                 self._steps[slot] += self._asking.n_action_steps or 1
             if results:
-                found += self._results(results, member, slot)
+                found += self._results(results, worker, slot)
             if any(length for _, length, _ in results):  # its episode has ended; what else there is are remarks
                 del self._playing[slot]
             else:
                 self._former.ready(slot, now)
         seconds = (now - float(self._since[slots[0]])) / len(slots)
         self._former.stepped(seconds)
-        known = self._busy.get(member.index)
-        self._busy[member.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
+        known = self._busy.get(worker.index)
+        self._busy[worker.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
         return found
 
-    def _slot_raised(self, member: Worker, slot: int, raised: Raised) -> None:
+    def _slot_raised(self, worker: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
         index = self._playing.pop(slot)
-        self._dealt[member.index].remove(index)
+        self._dealt[worker.index].remove(index)
         seed = seeding.episode_env_seed(self._root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
-        error = failure.task_error(raised, slot, member.shown, member.pid)
+        error = failure.task_error(raised, slot, worker.shown, worker.pid)
         if self._skipping.skip and raised.phase in SKIPPED:
             if self._begun[slot] > 1:
-                self._begin(member, slot, index, anew=True)
+                self._begin(worker, slot, index, anew=True)
                 return
             self._failed_envs.add(slot)
             self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
             return
-        self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), member)
+        self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), worker)
 
     def _awaited(self) -> bool:
         assert self._failure is not None
         first = self._failure[0]
         return any(index < first for index in self._playing.values())
 
-    def _blame(self, member: Worker, error: WorkerError) -> bool:
+    def _blame(self, worker: Worker, error: WorkerError) -> bool:
         slot = error.where.slot
         index = self._playing.get(slot) if slot is not None else None
         # the pool counts a slot's episodes; ours have the run's indices
         seed = None if index is None else seeding.episode_env_seed(self._root, index)
         step = int(self._steps[slot]) + 1 if index is not None and error.where.phase == "step" else None
         error.where = dataclasses.replace(error.where, episode=index, seed=seed, step=step)
-        mine = self._dealt[member.index]
+        mine = self._dealt[worker.index]
         playing = [index] if index is not None else list(mine)
-        first = member.index in self._fresh and len(playing) == 1 and len(mine) == 1
+        first = worker.index in self._fresh and len(playing) == 1 and len(mine) == 1
         guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
         for each in guilty:
             self._deaths[each] = self._deaths.get(each, 0) + 1
-        self._died_in[member.index] = playing, list(guilty)
+        self._died_in[worker.index] = playing, list(guilty)
         return bool(guilty)
 
     def _died(self, event: Lost) -> None:
-        member = event.member
+        worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
-        self._former.gone(member.slots)
+        self._former.gone(worker.slots)
         if event.verdict is None:
-            self._blame(member, event.error)
+            self._blame(worker, event.error)
             event = event._replace(verdict=RestartPolicy.RAISE)
-        for slot in member.slots:
+        for slot in worker.slots:
             self._playing.pop(slot, None)
-            self._begun[slot] = 0
-            self._failed_envs.discard(slot)
         super()._died(event)
 
     def shares(self) -> dict[int, Shares]:

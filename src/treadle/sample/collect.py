@@ -127,7 +127,9 @@ class Collection:
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
-        self._dealt: dict[int, list[int]] = {member.index: [] for member in self.pool.members}  # and not told of, yet
+        self._dealt: dict[int, list[int]] = {worker.index: [] for worker in self.pool.workers}  # and not told of, yet
+        self._given = dict.fromkeys(self._dealt, 0)  # episodes that a worker's process was to make
+        self.calls.wear.played = lambda worker: self._given[worker.index] - len(self._dealt[worker.index])
         self._fresh = set(self._dealt)  # workers whose process has told of no result yet
         self._suspects: dict[int, list[int]] = {}  # worker -> what it plays first, each by itself
         self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost
@@ -181,8 +183,13 @@ class Collection:
             elif isinstance(event, Lost):
                 self._died(event)
             else:
-                self._fresh.add(event.member.index)
+                self._ready(event.worker)
         return results
+
+    def _ready(self, worker: Worker) -> None:
+        """A worker was started in the place of another."""
+        self._fresh.add(worker.index)
+        self._given[worker.index] = 0
 
     def _patience(self) -> float | None:
         """Seconds to wait for the next event at most; None: for ever."""
@@ -199,34 +206,47 @@ class Collection:
     def _deal(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
-        able = [each for each in self.pool.members if each.state in life.ALIVE and each.index not in self._out]
+        able = self._able()
         takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < self._most]
         while takers:
-            member = min(takers, key=lambda each: len(dealt[each.index]))
-            if indices := self._next(member, held):
-                self._send(member, indices)
+            worker = min(takers, key=lambda each: len(dealt[each.index]))
+            if indices := self._next(worker, held):
+                self._send(worker, indices)
             else:
-                takers.remove(member)
-        for member in able:
-            if dealt[member.index] and not member.owed:  # what it has begun goes on in its next order
-                self._send(member, [])
+                takers.remove(worker)
+        for worker in able:
+            if dealt[worker.index] and not worker.owed:  # what it has begun goes on in its next order
+                self._send(worker, [])
 
-    def _next(self, member: Worker, held: int) -> list[int]:
+    def _able(self) -> list[Worker]:
+        """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
+        soon as they have nothing more to do."""
+        able = [each for each in self.pool.workers if each.state in life.ALIVE and each.index not in self._out]
+        for worker in able if self.calls.wear and self._failure is None else ():
+            idle = worker.state is life.State.IDLE and not self._dealt[worker.index]
+            if idle and (why := self.calls.wear.worn(worker)):
+                self.calls.retire(worker, why)
+        return [each for each in able if each.state in life.ALIVE]
+
+    def _next(self, worker: Worker, held: int) -> list[int]:
         """What a worker is to make next. Empty: it has enough, or there is nothing."""
-        suspects = self._suspects.get(member.index)
+        suspects = self._suspects.get(worker.index)
         if suspects is not None:
-            if self._dealt[member.index]:
+            if self._dealt[worker.index]:
                 return []
             if suspects:
                 return [suspects.pop(0)]
-            del self._suspects[member.index]
-        return self._taken(self._wants(member), held)
+            del self._suspects[worker.index]
+        wanted = self._wants(worker)
+        if self.calls.wear:
+            wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index])))
+        return self._taken(wanted, held)
 
-    def _wants(self, member: Worker) -> int:
+    def _wants(self, worker: Worker) -> int:
         """How many indices a worker has room for."""
-        rows, mine = self._recipe.rows, len(self._dealt[member.index])
+        rows, mine = self._recipe.rows, len(self._dealt[worker.index])
         size, ahead = self.schedule.share(self.workers)
-        if mine >= rows + ahead or len(member.owed) >= MOST_ORDERS:
+        if mine >= rows + ahead or len(worker.owed) >= MOST_ORDERS:
             return 0
         return max(size, rows - mine)
 
@@ -243,30 +263,31 @@ class Collection:
             found.append(index)
         return found
 
-    def _send(self, member: Worker, indices: list[int]) -> None:
-        order = RolloutOrder(self._root, tuple(indices), 1 if member.restarts else BATCH, self._skipping.skip)
-        self._dealt[member.index] += indices
-        self.calls.submit(member, Op.STREAM, dict.fromkeys(member.slots, order), member.slots, order)
+    def _send(self, worker: Worker, indices: list[int]) -> None:
+        order = RolloutOrder(self._root, tuple(indices), 1 if worker.restarts else BATCH, self._skipping.skip)
+        self._dealt[worker.index] += indices
+        self._given[worker.index] += len(indices)
+        self.calls.submit(worker, Op.STREAM, dict.fromkeys(worker.slots, order), worker.slots, order)
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
     def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
-        extras, member = event.reply.extras, event.member
+        extras, worker = event.reply.extras, event.worker
         if extras is None:
             return []
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
-            error = failure.task_error(raised, slot, member.shown, member.pid)
-            self._raised(failed.raised(error, self._root, finished), member)
-        return [each for slot, ready in extras.infos.items() for each in self._results(ready, member, slot)]
+            error = failure.task_error(raised, slot, worker.shown, worker.pid)
+            self._raised(failed.raised(error, self._root, finished), worker)
+        return [each for slot, ready in extras.infos.items() for each in self._results(ready, worker, slot)]
 
-    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Worker, slot: int) -> list[tuple[int, int, Any]]:
+    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> list[tuple[int, int, Any]]:
         """Note what a slot has made; returns what the run did not have."""
-        worker, tally, found = member.index, self.tally, list[tuple[int, int, Any]]()
-        mine, finish = self._dealt[worker], self.schedule.finish
+        at, tally, found = worker.index, self.tally, list[tuple[int, int, Any]]()
+        mine, finish = self._dealt[at], self.schedule.finish
         heard = self._watch.heard if self._watch.wanted else None
         if ready:
-            self._fresh.discard(worker)
+            self._fresh.discard(at)
         steps = tally.steps
         for each in ready:
             index, length, result = each
@@ -276,26 +297,26 @@ class Collection:
                     tally.steps += length
                     found.append(each)
                     if heard is not None:
-                        heard(member, 1, length, result.total_reward)
+                        heard(worker, 1, length, result.total_reward)
             elif isinstance(result, Remark):
                 self._remark(index, result)
             else:
                 mine.remove(index)
-                error = failure.task_error(result.raised, slot, member.shown, member.pid)
+                error = failure.task_error(result.raised, slot, worker.shown, worker.pid)
                 self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
         tally.episodes += len(found)
-        tally.by_worker[worker] = tally.by_worker.get(worker, 0) + tally.steps - steps
+        tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
         return found
 
-    def _raised(self, error: CollectionFailed, member: Worker) -> None:
+    def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
         index = error.where.episode
         if error.where.phase in SKIPPED:
             error = self._hinted(error)
         if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
             raise error
-        self._out.add(member.index)
-        member.stop(self.calls.last_id)  # what it was to make after that nobody needs
+        self._out.add(worker.index)
+        worker.stop(self.calls.last_id)  # what it was to make after that nobody needs
         if self._failure is None:
             self._deadline = time.monotonic() + SETTLE
         if self._failure is None or index < self._failure[0]:
@@ -310,29 +331,29 @@ class Collection:
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 
-    def _blame(self, member: Worker, error: WorkerError) -> bool:
+    def _blame(self, worker: Worker, error: WorkerError) -> bool:
         """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
         episode is guilty when it is the first that a worker plays."""
-        worker, mine = member.index, self._dealt[member.index]
+        at, mine = worker.index, self._dealt[worker.index]
         if self._recipe.rows > 1:
             playing = mine[: self._recipe.rows]
         else:  # it may have made some that it has not told of
             playing = [index for index in mine if index == error.where.episode]
-        first = worker in self._fresh and len(playing) == 1 and mine[0] == playing[0]
+        first = at in self._fresh and len(playing) == 1 and mine[0] == playing[0]
         guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
         for index in guilty:
             self._deaths[index] = self._deaths.get(index, 0) + 1
-        self._died_in[worker] = playing, list(guilty)
+        self._died_in[at] = playing, list(guilty)
         return bool(guilty)
 
     def _died(self, event: Lost) -> None:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
-        member, finished = event.member, len(self.schedule.lengths)
-        worker = member.index
-        (playing, guilty), mine = self._died_in.pop(worker), self._dealt[worker]
-        self._dealt[worker] = []
+        worker, finished = event.worker, len(self.schedule.lengths)
+        at = worker.index
+        (playing, guilty), mine = self._died_in.pop(at), self._dealt[at]
+        self._dealt[at] = []
         if self._failure is not None:  # the run is over: nothing is made again
-            self._out.add(worker)
+            self._out.add(at)
             return
         drop = self.pool.policy is RestartPolicy.DROP
         for index in guilty:
@@ -343,17 +364,17 @@ class Collection:
                 playing, mine = ([i for i in some if i != index] for some in (playing, mine))
                 self._skip(index, error)
         if event.verdict is RestartPolicy.RAISE:
-            raise failed.died(event.error, None, self._root, member.barren, finished)
+            raise failed.died(event.error, None, self._root, worker.barren, finished)
         told = f"; made again: episode {', '.join(map(str, playing))}" if playing else ""
-        suspects = self._suspects.pop(worker, [])
+        suspects = self._suspects.pop(at, [])
         if event.verdict is RestartPolicy.DROP:
-            log.warning("worker %d is dropped: %s%s", worker, failed.reason_of(event.error), told)
+            log.warning("worker %d is dropped: %s%s", at, failed.reason_of(event.error), told)
             mine += suspects
         else:
             self.tally.restarts += 1
-            log.warning("worker %d is replaced: %s%s", worker, failed.happened(event.error), told)
+            log.warning("worker %d is replaced: %s%s", at, failed.happened(event.error), told)
             # what was begun last was at work, most likely: it is the first to be tried
-            self._suspects[worker] = [*reversed(playing), *suspects]
+            self._suspects[at] = [*reversed(playing), *suspects]
             mine = [index for index in mine if index not in playing]
         for index in mine:
             self.schedule.lose(index)
@@ -380,21 +401,21 @@ class Collection:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
         self.calls.stop()
         found: dict[int, Shares] = {}
-        asked = {member.index for member in self.pool.members if member.state in life.ALIVE}
+        asked = {worker.index for worker in self.pool.workers if worker.state in life.ALIVE}
 
         def hear(event: Event) -> None:
             if isinstance(event, Lost):
                 log.warning("%s", event.error)
-                asked.discard(event.member.index)
+                asked.discard(event.worker.index)
             elif isinstance(event, Done) and event.tag == SHARES:
-                asked.discard(event.member.index)
+                asked.discard(event.worker.index)
                 if event.reply.extras is not None:
-                    found[event.member.index] = Shares.together(event.reply.extras.infos.values())
+                    found[event.worker.index] = Shares.together(event.reply.extras.infos.values())
 
-        for member in self.pool.members:
-            if member.index in asked:
-                calls: dict[int, Any] = dict.fromkeys(member.slots, ("shares", (), {}))
-                self.calls.submit(member, Op.CALL, calls, member.slots, SHARES)
+        for worker in self.pool.workers:
+            if worker.index in asked:
+                calls: dict[int, Any] = dict.fromkeys(worker.slots, ("shares", (), {}))
+                self.calls.submit(worker, Op.CALL, calls, worker.slots, SHARES)
         while asked and self.calls.poll(self.pool.options.close_timeout, hear):
             continue
         return found

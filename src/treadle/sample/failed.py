@@ -9,6 +9,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
+from treadle.pool.failure import of_memory
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
@@ -125,7 +126,7 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
             reason = f"the worker was ended by {error.signal}"
         else:
             reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
-        reason += doing + (": memory ran out" if error.out_of_memory else "")
+        reason += doing + (f": {of_memory(error)}" if error.out_of_memory else "")
         if place := user_frame(error.stack, innermost_first=True):
             reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason

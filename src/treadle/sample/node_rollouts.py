@@ -97,11 +97,11 @@ class OnNode(Collection):
             results = self._heard(events)
             self._deal()
         except CollectionFailed as error:
-            self._raised(error, self.pool.members[0])
+            self._raised(error, self.pool.workers[0])
             results = Results()
         return results + self.told
 
-    def _raised(self, error: CollectionFailed, member: Worker) -> None:
+    def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         self.told.append((-1, 0, Failed.of(error, self.address, False)))
 
     def _skip(self, index: int, error: CollectionFailed) -> None:

@@ -60,13 +60,13 @@ class NodesCollection(Collection):
         program = _Made(self._recipe, self._root, self._node_workers, self._mine)
         return Pool([program] * self.workers, rows=False, **options)
 
-    def _rows(self, member: Worker) -> int:
+    def _rows(self, worker: Worker) -> int:
         """Episodes that a node plays at once; 0 while it is not there."""
-        assert isinstance(member, NodeWorker)
-        return member.about.metadata[ROWS] if member.placed else 0
+        assert isinstance(worker, NodeWorker)
+        return worker.about.metadata[ROWS] if worker.placed else 0
 
     def _rows_in_all(self) -> int:
-        return max(1, sum(map(self._rows, self.pool.members)))
+        return max(1, sum(map(self._rows, self.pool.workers)))
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -75,8 +75,8 @@ class NodesCollection(Collection):
         self._most = 1 << 60  # `_wants` says
         super()._deal(held)
 
-    def _wants(self, member: Worker) -> int:
-        rows, mine = self._rows(member), len(self._dealt[member.index])
+    def _wants(self, worker: Worker) -> int:
+        rows, mine = self._rows(worker), len(self._dealt[worker.index])
         size, ahead = self.schedule.share(self._in_all, TIMES)
         return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
 
@@ -90,7 +90,7 @@ class NodesCollection(Collection):
     def _patience(self) -> float | None:
         """While a node is awaited somebody looks for it now and then."""
         patience = super()._patience()
-        there = [isinstance(each, NodeWorker) and each.placed for each in self.pool.members]
+        there = [isinstance(each, NodeWorker) and each.placed for each in self.pool.workers]
         if any(there):
             self._alone_since = None
         elif self._alone_since is None:
@@ -104,21 +104,21 @@ class NodesCollection(Collection):
             return patience
         return LOOK_SECONDS if patience is None else min(patience, LOOK_SECONDS)
 
-    def _results(self, ready: Sequence[tuple[int, int, Any]], member: Worker, slot: int) -> Results:
+    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
         plain = Results()
         for index, length, result in ready:
             if not isinstance(result, Failed):
                 plain.append((index, length, result))
             elif result.skip:
-                self._dealt[member.index].remove(index)
+                self._dealt[worker.index].remove(index)
                 self._skip(index, result.rebuilt(len(self.schedule.lengths)))
             else:
-                self._raised(result.rebuilt(len(self.schedule.lengths)), member)
-        return super()._results(plain, member, slot)
+                self._raised(result.rebuilt(len(self.schedule.lengths)), worker)
+        return super()._results(plain, worker, slot)
 
-    def _blame(self, member: Worker, error: WorkerError) -> bool:
+    def _blame(self, worker: Worker, error: WorkerError) -> bool:
         """What kills a worker kills one of the node's own pool, which judges it; a node's death is nobody's fault."""
-        self._died_in[member.index] = [], []
+        self._died_in[worker.index] = [], []
         return False
 
 

@@ -32,17 +32,17 @@ class Watch:
         self._at_last = tell
         self._tell = None if tell is None else throttled(tell)
         self.wanted = tell is not None
-        self._looks: dict[int, int] = {}  # member -> its looks when it was last heard of
+        self._looks: dict[int, int] = {}  # worker -> its looks when it was last heard of
 
     def begin(self, pool: Pool) -> None:
         """These workers are about to play."""
-        self._members = pool.members
+        self._workers = pool.workers
         if self._tell is None:
             return
-        for member in self._members:
-            self._looks[member.index] = member.looks()
-            if member.inline:  # while it plays nobody else runs
-                member.looked = self.look
+        for worker in self._workers:
+            self._looks[worker.index] = worker.looks()
+            if worker.inline:  # while it plays nobody else runs
+                worker.looked = self.look
         self._tell(self.now)
 
     def patience(self, seconds: float | None) -> float | None:
@@ -51,11 +51,11 @@ class Watch:
             return seconds
         return PATIENCE if seconds is None else min(seconds, PATIENCE)
 
-    def heard(self, member: Worker, episodes: int, steps: int, returns: float) -> None:
+    def heard(self, worker: Worker, episodes: int, steps: int, returns: float) -> None:
         """A worker has finished so many episodes, of so many steps and with such returns together."""
         if self._tell is None:
             return
-        self._looks[member.index] = member.looks()
+        self._looks[worker.index] = worker.looks()
         now = self.now
         now.episodes += episodes
         now.made += episodes
@@ -68,9 +68,9 @@ class Watch:
         if self._tell is None:
             return
         looks = 0
-        for member in self._members:
-            count = member.looks()
-            before = self._looks[member.index] = min(count, self._looks[member.index])  # less: another worker's
+        for worker in self._workers:
+            count = worker.looks()
+            before = self._looks[worker.index] = min(count, self._looks[worker.index])  # less: another worker's
             looks += count - before
         self.now.under_way = looks * self._rows
         self._tell(self.now)
@@ -78,8 +78,8 @@ class Watch:
     def end(self) -> None:
         """Nobody plays any more."""
         if self._at_last is not None:
-            for member in self._members:
-                if member.inline:
-                    member.looked = None
+            for worker in self._workers:
+                if worker.inline:
+                    worker.looked = None
             self.now.under_way = 0
             self._at_last(self.now)

@@ -391,6 +391,29 @@ class ClosesDescriptors(Sound):
         os.closerange(3, 1024)
 
 
+# -- worn out ---------------------------------------------------------------------------------------------------------
+
+
+class Leaks(Sound):
+    """Keeps `megabytes` more with each episode, for ever."""
+
+    def __init__(self, at: int = 3, megabytes: int = 8) -> None:
+        super().__init__(at)
+        self.megabytes = megabytes
+        self.kept: list[bytes] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.kept.append(os.urandom(2**20) * self.megabytes)
+        return super().reset(seed=seed, options=options)
+
+
+class WearsOut(Sound):
+    """Plays `at` episodes and raises RuntimeError in the reset after them."""
+
+    def at_reset(self) -> None:
+        raise RuntimeError("the simulator is worn out")
+
+
 RAISING = (StepRaises, RaisesUnpicklable, RaisesTwoArguments, RaisesSpeechless, RaisesSystemExit, UnpicklableInfo)
 MISFITS = (WrongShape, WrongDtype, TooPrecise, MissingKey)
 DEADLY = (OsExits, Segfaults, KillsItself)

@@ -131,7 +131,8 @@ class Group:
         self._check("reset()")
         part, vector = self._steps.part, self._loop.vector
         seeds = [int(seed) + slot for slot in part.slots] if isinstance(seed, int | np.integer) else seed
-        orders = orders_of_all(self.num_envs, seeds, options)
+        gone = {row for row, slot in enumerate(part.slots) if slot in vector._lockstep.gone}
+        orders = orders_of_all(self.num_envs, seeds, options, gone)
         chosen = list(part.slots) if orders.slots is None else [part.slots[row] for row in orders.slots]
         seeds, given, _ = vector._ordered(Orders(orders.seeds, orders.options, chosen))
         try:

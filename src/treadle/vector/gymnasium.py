@@ -106,12 +106,12 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
         blocks: int = 6,
         **options: Unpack[StartKeywords],
     ) -> None:
-        pool = PoolOptions(backend=backend, on_failure=on_failure or "raise", **options)
+        pool = PoolOptions(backend=backend, on_failure="raise" if on_failure is None else on_failure, **options)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         # with groups the caller has a policy to ask meanwhile
-        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1
+        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1 or pool.wears
         cores = bell.cores()
 
         def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
@@ -253,13 +253,13 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             observations and infos.
         """
         self._turns.check_free("reset_async")
-        return self._reset(orders_of_all(self.num_envs, seed, options))
+        return self._reset(orders_of_all(self.num_envs, seed, options, self._lockstep.gone))
 
     @one_at_a_time
     def reset_async(self, seed: Seeds = None, options: Options | None = None) -> None:
         """Begin a `reset`; `reset_wait` returns its result."""
         self._turns.check_free("reset_async")
-        self._lockstep.post_reset(*self._ordered(orders_of_all(self.num_envs, seed, options)))
+        self._lockstep.post_reset(*self._ordered(orders_of_all(self.num_envs, seed, options, self._lockstep.gone)))
         self._turns.state = AsyncState.WAITING_RESET
 
     @one_at_a_time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,14 +25,15 @@ class Orders(NamedTuple):
     slots: list[int] | None
 
 
-def orders_of_all(n: int, seed: Seeds, options: Options | None) -> Orders:
-    """For all n slots, or those of options["reset_mask"]. The caller's options are not changed."""
+def orders_of_all(n: int, seed: Seeds, options: Options | None, gone: Collection[int] = ()) -> Orders:
+    """For all n slots, or those of options["reset_mask"] but for the `gone`: slots that were dropped end episodes in
+    their last row, as others do, and whoever resets what has ended goes on. The caller's options are not changed."""
     seeds, slots = _seeds(seed, n), None
     if isinstance(options, dict) and "reset_mask" in options:
         mask = _mask(options["reset_mask"], n)
         options = {key: value for key, value in options.items() if key != "reset_mask"}
         if not mask.all():
-            slots = np.flatnonzero(mask).tolist()
+            slots = [slot for slot in np.flatnonzero(mask).tolist() if slot not in gone]
             seeds = [seeds[slot] for slot in slots]
     return Orders(seeds, _each_options(options, len(seeds)), slots)
 

@@ -61,7 +61,7 @@ class PartialBatches:
         memory = lockstep.memory
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size, self.recovery = batch_size, lockstep.recovery
-        self._rows = SlotRows(memory, pool.members, remember=self.recovery is not None)
+        self._rows = SlotRows(memory, pool.workers, remember=self.recovery is not None)
         block = self._rows.fields
         self._finals = memory.arrays(block.finals)
         self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
@@ -115,8 +115,7 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        gone = set() if self.recovery is None else self.recovery.gone
-        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in gone), mailed)
+        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in self._lockstep.gone), mailed)
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
         """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid, news).
@@ -170,42 +169,42 @@ class PartialBatches:
             raise UsageError(f"cannot {what}: {told}. Nothing was sent")
 
     def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
-        for member, slots in self._rows.by_member(orders):
-            alone = not self._together and (member.inline or self._takes_long(member))
+        for worker, slots in self._rows.by_worker(orders):
+            alone = not self._together and (worker.inline or self._takes_long(worker))
             for group in ([slot] for slot in slots) if alone else (slots,):
                 asked = {slot: orders[slot] for slot in group}
                 if self.recovery is not None:
-                    self._post_joint(member, op, asked, mailed or {})
+                    self._post_joint(worker, op, asked, mailed or {})
                 else:
-                    payload = self._rows.step_payload(member, group, mailed or {}) if op is Op.STEP else asked
-                    self._calls.submit(member, op, payload, group, self, self._rows.block)
+                    payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
+                    self._calls.submit(worker, op, payload, group, self, self._rows.block)
                     self._state[group] = OUT
 
-    def _post_joint(self, member: Worker, op: Op, asked: dict[int, Any], mailed: ByMessage) -> None:
+    def _post_joint(self, worker: Worker, op: Op, asked: dict[int, Any], mailed: ByMessage) -> None:
         """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
         recovery, slots = self.recovery, list(asked)
         assert recovery is not None
         joint = JointRequest(op, self._rows.block, tuple(slots), True, batches=self._rows.batches, recovery=recovery)
         if op is Op.RESET:
             payload: Any = recovery.orders(joint, asked)
-            if member.state not in ALIVE:
+            if worker.state not in ALIVE:
                 joint.unsent, slots = set(slots), []
         else:
             slots = recovery.steppable(joint, slots)
-            payload = self._rows.step_payload(member, slots, mailed) if slots else None
+            payload = self._rows.step_payload(worker, slots, mailed) if slots else None
         if slots:
-            self._calls.submit(member, op, payload, slots, joint, self._rows.block)
+            self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
         self._joints.add(joint)
         self._state[list(asked)] = OUT
         if not slots and not joint.unsent:
             self._end(joint)
 
-    def _takes_long(self, member: Worker) -> bool:
+    def _takes_long(self, worker: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
-        steps = self._steps.get(member.index, 0)
-        if not steps or member.line is None:
+        steps = self._steps.get(worker.index, 0)
+        if not steps or worker.line is None:
             return False
-        return bool(member.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
+        return bool(worker.line.words[BUSY_NS] / steps >= LONG_STEP_NS)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +227,7 @@ class PartialBatches:
 
     def answered(self, event: Done) -> None:
         """See `pool.joint.tell`."""
-        self._arrived(event.member, event.call.slots, [event.reply.extras])
+        self._arrived(event.worker, event.call.slots, [event.reply.extras])
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
         """See `pool.joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
@@ -242,7 +241,7 @@ class PartialBatches:
         assert self.recovery is not None
         self.recovery.landed(self._nobody, None)
         self._nobody.lost.clear()
-        failed = [joint for joint in self._joints if joint.slots[0] in event.member.slots]
+        failed = [joint for joint in self._joints if joint.slots[0] in event.worker.slots]
         if event.verdict is failure.RestartPolicy.RAISE:
             self._joints.difference_update(failed)
             self._state[[slot for joint in failed for slot in joint.slots]] = STALE
@@ -263,10 +262,10 @@ class PartialBatches:
         self._rows.clear(recovery.fill(joint).intersection(slots))
         recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
         self._news.update(joint.news)
-        self._arrived(self._rows.member_of(slots[0]), slots, joint.extras)
+        self._arrived(self._rows.worker_of(slots[0]), slots, joint.extras)
 
-    def _arrived(self, member: Worker, slots: tuple[int, ...], said: Sequence[Extras | None]) -> None:
-        self._steps[member.index] = self._steps.get(member.index, 0) + len(slots)
+    def _arrived(self, worker: Worker, slots: tuple[int, ...], said: Sequence[Extras | None]) -> None:
+        self._steps[worker.index] = self._steps.get(worker.index, 0) + len(slots)
         raised: dict[int, Any] = {}
         for extras in said:
             if extras is not None:
@@ -277,7 +276,7 @@ class PartialBatches:
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                self._errors.append(failure.task_error(raised[slot], slot, member.shown, member.pid))
+                self._errors.append(failure.task_error(raised[slot], slot, worker.shown, worker.pid))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)
@@ -325,7 +324,7 @@ class PartialFace:
     @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
-        orders = orders_of_all(self.num_envs, seed, options)
+        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()

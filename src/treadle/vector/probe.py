@@ -70,7 +70,7 @@ def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None 
     pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, options=options)
     patience = None
     try:
-        pid = pool.members[0].pid
+        pid = pool.workers[0].pid
         for name in ("prepare", "steps"):
             began, busy = perf_counter(), sum(times_of(pid))
             event = _asked(pool, name)
@@ -86,7 +86,7 @@ def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None 
 
 
 def _ask(pool: Pool, name: str) -> None:
-    pool.calls.submit(pool.members[0], Op.CALL, {0: (name, (), {})}, (0,), name)
+    pool.calls.submit(pool.workers[0], Op.CALL, {0: (name, (), {})}, (0,), name)
 
 
 def _asked(pool: Pool, name: str) -> Event:

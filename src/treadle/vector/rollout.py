@@ -195,7 +195,7 @@ class Filling:
         lockstep, last = self._lockstep, rollouts.last_actions()
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
-        by_the_books = self._vector._pool.policy is not RestartPolicy.RAISE
+        by_the_books = lockstep.recovery is not None
         seen, aim, first = self._noted(self._seen), rollouts.aim, buffer.first
         for t in range(steps):
             actions = act(seen)

@@ -31,9 +31,9 @@ class VectorStats:
 def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
     """The share of `elapsed` seconds that each worker with a line to the caller was at work."""
     shares = {}
-    for member in pool.members:
-        if member.line is not None:
-            shares[member.index] = min(1.0, member.line.words[BUSY_NS] * 1e-9 / elapsed)
+    for worker in pool.workers:
+        if worker.line is not None:
+            shares[worker.index] = min(1.0, worker.line.words[BUSY_NS] * 1e-9 / elapsed)
     return shares
 
 

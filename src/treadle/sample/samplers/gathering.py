@@ -72,7 +72,7 @@ class Asked:
     spec: Any = None
 
 
-class WorkerGroup:
+class SamplerPool:
     """A pool with one slot a worker.
 
     Args:
@@ -111,32 +111,46 @@ class WorkerGroup:
             raise UsageError(
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
-        self.calls, self.members = self.pool.calls, self.pool.members
+        self.calls, self.workers = self.pool.calls, self.pool.workers
         self.rebuilds = max_restarts if self.pool.policy is RestartPolicy.RESTART else 0
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
+        self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
+        self.calls.wear.played = lambda worker: self.played[worker.index]
 
     def ready(self) -> list[int]:
         """Workers that take orders."""
-        return [each.index for each in self.members if each.state in life.ALIVE and each.index not in self.lost]
+        able = [each for each in self.workers if each.state in life.ALIVE and each.index not in self.lost]
+        for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear else ():
+            able.remove(worker)  # and replaced once it has done what it was asked
+            if worker.state is life.State.IDLE:
+                self.calls.retire(worker, self.calls.wear.worn(worker))
+                self.strangers.add(worker.index)
+                self.played[worker.index] = 0
+        return [each.index for each in able]
 
-    def send(self, worker: int, order: Order, sampling: int) -> Asked:
+    def send(self, at: int, order: Order, sampling: int) -> Asked:
         """Give a worker an order, and with it the updates that it has not heard of."""
-        member, updates = self.members[worker], self.updates[worker]
+        worker, updates = self.workers[at], self.updates[at]
         agent, env = updates.due_agent, updates.due_env
-        if worker in self.strangers:
-            self.strangers.discard(worker)
+        if at in self.strangers:
+            self.strangers.discard(at)
             agent, env = updates.agent, updates.env
-        self.updates[worker] = Updates(updates.agent, updates.env)
-        again = len(member.restarts)
+        self.updates[at] = Updates(updates.agent, updates.env)
+        again = len(worker.restarts) + worker.retired
         # one that dies again takes nothing finished with it
         order = replace(
-            order, agent=agent, env=env, incarnation=again, rebuilds=self.rebuilds, steps=1 if again else order.steps
+            order,
+            agent=agent,
+            env=env,
+            incarnation=again,
+            rebuilds=self.rebuilds,
+            steps=1 if worker.restarts else order.steps,
         )
-        asked = Asked(worker, sampling, order)
-        payload = {worker: order} if self.shared else Payload({worker: order}, [*agent, *env])
-        self.calls.submit(member, Op.STREAM, payload, (worker,), asked)
+        asked = Asked(at, sampling, order)
+        payload = {at: order} if self.shared else Payload({at: order}, [*agent, *env])
+        self.calls.submit(worker, Op.STREAM, payload, (at,), asked)
         return asked
 
     def died(self, event: Lost) -> bool:
@@ -144,20 +158,20 @@ class WorkerGroup:
 
         Raises its error where that is what is wanted, or where it died too often.
         """
-        worker = event.member.index
+        worker = event.worker.index
         if event.verdict is RestartPolicy.RESTART:
             log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
             self.strangers.add(worker)
             return True
         if event.verdict is RestartPolicy.RAISE and self.pool.policy is not RestartPolicy.RAISE:
-            self.calls.drop(event.member)  # the others may go on in the next sampling
+            self.calls.drop(event.worker)  # the others may go on in the next sampling
         self.lose(worker, event.error)
         return False
 
     def lose(self, worker: int, error: WorkerError) -> None:
         """A worker is given up. Raises its error unless workers may be dropped."""
         drop = self.pool.policy is RestartPolicy.DROP
-        if drop or self.members[worker].state is life.State.GONE:
+        if drop or self.workers[worker].state is life.State.GONE:
             self.lost[worker] = error
         if not drop:
             raise error
@@ -207,7 +221,7 @@ class Gathering:
 
     def __init__(
         self,
-        group: WorkerGroup,
+        group: SamplerPool,
         versions: Versions,
         rule: StopRule,
         order: Order,
@@ -221,7 +235,7 @@ class Gathering:
         self._open: list[Asked] = []  # requests of this sampling that are not over
 
     def run(self) -> None:
-        """Until there is enough. Raises what workers raise (see `WorkerGroup`), and WorkersLost.
+        """Until there is enough. Raises what workers raise (see `SamplerPool`), and WorkersLost.
 
         Late episodes are left behind: workers are stopped, unless they are kept. What a worker failed of in an earlier
         sampling that could not wait for it counts as if it were of this one.
@@ -263,7 +277,7 @@ class Gathering:
             busy = list(map(attrgetter("worker"), self._open))
             for worker in group.ready():
                 if busy.count(worker) == mine:
-                    wanted = None if len(group.members[worker].owed) - mine > keep else self._rule.wants(worker, mine)
+                    wanted = None if len(group.workers[worker].owed) - mine > keep else self._rule.wants(worker, mine)
                     if wanted is not None:
                         self.told.add(worker)
                         self._open.append(group.send(worker, replace(self._order, **wanted), self._versions.now))
@@ -295,35 +309,36 @@ class Gathering:
                 if isinstance(result, Mishap):
                     log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
                 elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
+                    self._group.played[asked.worker] += len(result.lengths)
                     taken = rule.take(asked.worker, self._versions.completed(asked, result))
                     if taken is not None and self._watch.wanted:
                         returns = float(taken.columns["rewards"].sum())
-                        self._watch.heard(event.member, len(taken.lengths), len(taken.codes), returns)
+                        self._watch.heard(event.worker, len(taken.lengths), len(taken.codes), returns)
                     for settled in rule.settled():
                         self._settle(settled)
             for raised in extras.raised.values():
-                member = event.member
-                error = failure.task_error(raised, asked.worker, member.shown, member.pid)
+                worker = event.worker
+                error = failure.task_error(raised, asked.worker, worker.shown, worker.pid)
                 self._raised(event, asked, error)
         if reply.last and ours:
             self._open.remove(asked)
 
     def _raised(self, event: Done, asked: Asked, error: WorkerError) -> None:
         """What a worker raised, in an order of this sampling or in an earlier one that did not wait for it."""
-        worker, member, update = asked.worker, event.member, error.where.phase == "update"
-        if not member.inline:  # its stream is to end; a later request is not to be stopped by an earlier one's error
-            member.stop(event.reply.id)
+        at, worker, update = asked.worker, event.worker, error.where.phase == "update"
+        if not worker.inline:  # its stream is to end; a later request is not to be stopped by an earlier one's error
+            worker.stop(event.reply.id)
         if asked.told:
             if not update:  # an update is the same for all
-                log.warning("worker %d has failed, too, in a sampling that failed: %s", worker, why(error))
+                log.warning("worker %d has failed, too, in a sampling that failed: %s", at, why(error))
             return
         if update:  # the caller's own mistake, not the worker's
             self.refused = asked in self._open
-            if member.restarts:
-                self._group.strangers.add(worker)  # it may not have heard the rest
+            if worker.restarts or worker.retired:
+                self._group.strangers.add(at)  # it may not have heard the rest
             raise error
         self._give_back(asked)
-        self._group.lose(worker, error)
+        self._group.lose(at, error)
         self._missed()
 
     def _died(self, event: Lost) -> None:

@@ -23,7 +23,7 @@ from treadle.sample.evaluate import Evaluation, Score, evaluation_of
 from treadle.sample.samplers.agents import is_parameters
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.gathering import Broadcasts, Gathering, Versions, WorkerGroup
+from treadle.sample.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
 from treadle.sample.samplers.result_buffers import ResultBuffers
 from treadle.sample.samplers.sampler import Sampler
 from treadle.sample.samplers.sampler_slot import Order, SlotRecipe
@@ -110,7 +110,7 @@ class PoolSampler(Sampler):
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
-        self._group = WorkerGroup(
+        self._group = SamplerPool(
             recipes,
             backend=self.backend,
             on_failure=self._options["on_failure"],

@@ -1,0 +1,20 @@
+"""PettingZoo: vectors of environments with several agents.
+
+`make_vec(parallel_env_fn, n)` is the way in; see `AgentsVector` and `AgentRows` for the two forms.
+"""
+
+from treadle.lazy import lazily
+
+_HOME = {
+    "make_vec": "making",
+    "collect_dataset": "making",
+    "AgentsEnv": "env",
+    "AgentsVector": "faces",
+    "AgentRows": "faces",
+    "AgentsLayout": "layout",
+    "ParallelEnv": "single",
+}
+
+__all__ = list(_HOME)
+
+__getattr__, __dir__ = lazily(__name__, _HOME)

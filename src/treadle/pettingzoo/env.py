@@ -1,0 +1,196 @@
+"""A PettingZoo environment in a slot: as one Gymnasium environment, whose observation has a place for each agent."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import MissingExtra, UsageError
+from treadle.pettingzoo.layout import AgentsLayout
+
+KEY = "treadle agents"  # of the layout, in an environment's metadata
+
+
+class AgentsEnv(gym.Env):
+    """One environment of several agents; what a row holds is in `treadle.pettingzoo.layout`.
+
+    `reset` and `step` are Gymnasium's. An action has one part for each agent, whoever acts: those of others are not
+    looked at. The reward is the sum of the agents'. An episode ends when nobody is left: truncated where an agent was
+    truncated in the last step, else terminated. `info` has the agents' infos by name (those that are not empty), and
+    in the step in which an agent's own episode ends, there is `{"episode": {"r": its return, "l": its actions}}` in
+    its info.
+
+    Args:
+        env: a `pettingzoo.ParallelEnv`; with `turns`, a `pettingzoo.AECEnv`.
+        turns: do agents take turns (AEC)?
+
+    Raises:
+        UsageError: it is one kind, and `turns` says the other.
+    """
+
+    def __init__(self, env: Any, *, turns: bool = False) -> None:
+        if hasattr(env, "agent_iter") != turns:
+            have, want = (
+                ("an AEC environment", "turns=True") if not turns else ("a parallel environment", "turns=False")
+            )
+            text = f"{type(env).__name__} is {have}: say {want}"
+            raise UsageError(text if turns else f"{text}, or give its parallel_env (pettingzoo.utils.aec_to_parallel)")
+        self.env = env
+        self._source: Any = TurnsEnv(env) if turns else env
+        self.layout = layout = AgentsLayout.of(env)
+        self.observation_space, self.action_space = layout.observation_space, layout.action_space
+        self.metadata = {**(getattr(env, "metadata", None) or {}), KEY: layout}
+        self.render_mode = getattr(env, "render_mode", None)
+        self._index = {agent: i for i, agent in enumerate(layout.agents)}
+        self._acting: tuple[Any, ...] = ()
+        self._there: set[Any] = set()
+        self._returns, self._lengths = dict.fromkeys(layout.agents, 0.0), dict.fromkeys(layout.agents, 0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observations, infos = self._source.reset(seed=seed, options=options)
+        self._there = set()
+        return self._row(observations, (), {}, {}, {}), _told(infos or {})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        acting, given = self._acting, self.layout.actions(action)
+        observations, rewards, terminations, truncations, infos = self._source.step(
+            {agent: given[agent] for agent in acting}
+        )
+        present = set(getattr(self._source, "present", self._source.agents))
+        told = _told(infos)
+        truncations = {agent: bool(truncations.get(agent)) for agent in self._there}
+        for agent in self._there:
+            self._returns[agent] += rewards.get(agent, 0.0)
+            self._lengths[agent] += agent in acting
+            terminated = bool(terminations.get(agent))
+            truncations[agent] |= agent not in present and not terminated  # it left without a word
+            if terminated or truncations[agent]:
+                told.setdefault(agent, {})["episode"] = {"r": self._returns[agent], "l": self._lengths[agent]}
+        terminations = {agent: bool(terminations.get(agent)) for agent in self._there}
+        row = self._row(observations, acting, rewards, terminations, truncations)
+        over, cut = not present, any(truncations.values())
+        return row, float(row["rewards"].sum()), over and not cut, over and cut, told
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            raise UsageError('there are no images: it was made with render_mode=None: give render_mode="rgb_array"')
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """What the environment has besides (`state`, its own attributes), for `call` and `get_attr` of a vector."""
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def _row(self, observations: Any, acted: Any, rewards: Any, terminations: Any, truncations: Any) -> dict[str, Any]:
+        """The slot's observation; from now on those act who are there now."""
+        self._acting = tuple(agent for agent in self._source.agents if agent in self._index)
+        there = {agent for agent in getattr(self._source, "present", self._acting) if agent in self._index}
+        for agent in there - self._there:
+            self._returns[agent], self._lengths[agent] = 0.0, 0
+        self._there = there
+        got = np.zeros(len(self._index), np.float64)
+        for agent, reward in rewards.items():
+            if agent in self._index:
+                got[self._index[agent]] = reward
+        return {
+            "observation": self.layout.observation(observations),
+            "rewards": got,
+            "alive": self._flags(self._acting),
+            "acted": self._flags(acted),
+            "terminations": self._flags(agent for agent, ended in terminations.items() if ended),
+            "truncations": self._flags(agent for agent, ended in truncations.items() if ended),
+        }
+
+    def _flags(self, agents: Any) -> np.ndarray:
+        flags = np.zeros(len(self._index), np.int8)
+        for agent in agents:
+            flags[self._index[agent]] = 1
+        return flags
+
+
+class TurnsEnv:
+    """An AEC environment as a parallel one in which only the agent acts whose turn it is.
+
+    Attributes:
+        agents: whose turn it is; nobody's when the game is over.
+        present: who is in the game.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.agents: list[Any] = []
+        self.present: list[Any] = []
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        self.env.reset(seed=seed, options=options)
+        self._turn()
+        return {agent: self.env.observe(agent) for agent in self.agents}, dict(self.env.infos)
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, ...]:
+        env: Any = self.env
+        env.step(*actions.values())
+        rewards, infos = dict(env.rewards), dict(env.infos)
+        terminations, truncations = dict(env.terminations), dict(env.truncations)
+        over = [agent for agent in self.present if terminations.get(agent) or truncations.get(agent)]
+        observations = {agent: env.observe(agent) for agent in over}
+        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            env.step(None)
+        self._turn()
+        observations |= {agent: env.observe(agent) for agent in self.agents}
+        return observations, rewards, terminations, truncations, infos
+
+    def _turn(self) -> None:
+        env: Any = self.env
+        self.present = [each for each in env.agents if not (env.terminations[each] or env.truncations[each])]
+        self.agents = [env.agent_selection] if self.present else []
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Builds an `AgentsEnv`, anywhere.
+
+    Attributes:
+        env: a callable that returns a PettingZoo environment, or the name of the module that has one
+            ("mpe2.simple_spread_v3"): its `parallel_env`, or its `env` with `turns`.
+        turns: see `AgentsEnv`.
+    """
+
+    env: str | Callable[..., Any]
+    turns: bool = False
+
+    def __call__(self, **kwargs: Any) -> AgentsEnv:
+        env = self.env if callable(self.env) else _found(self.env, "env" if self.turns else "parallel_env")
+        return AgentsEnv(env(**kwargs), turns=self.turns)
+
+
+def _found(module: str, name: str) -> Callable[..., Any]:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise  # something that it imports
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            raise UsageError(f"there is no module {error.name!r} in what is installed") from error
+        text = "which is not installed: pip install 'treadle[pettingzoo]' for PettingZoo and mpe2"
+        raise MissingExtra(f"{module} is of the package {module.partition('.')[0]}, {text}") from error
+    if found is None:
+        raise UsageError(f"the module {module} has no {name}")
+    return found
+
+
+def _told(infos: Any) -> dict[Any, Any]:
+    """Infos by agent, without the empty ones; each is one that may be written to."""
+    return {agent: dict(info) if isinstance(info, dict) else info for agent, info in infos.items() if info}
+
+
+__all__ = ["KEY", "AgentsEnv", "Maker", "TurnsEnv"]

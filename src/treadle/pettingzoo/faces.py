@@ -1,0 +1,351 @@
+"""Vectors of environments with several agents, in two forms over one layout.
+
+Both stand on a `treadle.VectorEnv` of `AgentsEnv`s, their `vec`, and only cut its batches another way: `AgentsVector`
+by agent, `AgentRows` into rows (environment x agent), in environment order. What they do not have themselves (calls of
+some slots, groups, snapshots, statistics) is `vec`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from treadle import trees
+from treadle.errors import UsageError
+from treadle.pettingzoo.env import KEY
+from treadle.pettingzoo.layout import AgentsLayout, Outcome, divided, merged
+from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import columns
+from treadle.vector.next_obs import finals_of
+from treadle.vector.owned import rows_of_infos
+from treadle.vector.rollout import Rollout
+
+Five = tuple[Any, Any, Any, Any, dict[Any, Any]]
+FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
+
+
+class AgentsFace:
+    """What both forms have.
+
+    Attributes:
+        vec: the vector below. Its batches are as `treadle.pettingzoo.layout` says.
+        agents, possible_agents: the names of all agents that there may be.
+    """
+
+    fill = False  # see `Outcome.of`
+
+    def __init__(self, vec: VectorEnv) -> None:
+        self.vec = vec
+        self.layout: AgentsLayout = vec.metadata[KEY]
+        self.agents = self.possible_agents = list(self.layout.agents)
+        self._last: Outcome | None = None
+        self._now = np.zeros((vec.num_envs, len(self.agents)), np.bool_)  # who acts next, in all slots
+
+    # -- the two forms ---------------------------------------------------------------------------------------------
+
+    def _seen(self, batch: Any, axis: int) -> Any:
+        """Observations in this form; `axis` is the slots'."""
+        raise NotImplementedError
+
+    def _given(self, actions: Any, alive: np.ndarray) -> Any:
+        """Actions of slots, from this form; `alive` (bool[n, agents]): who acts."""
+        raise NotImplementedError
+
+    def _each(self, column: np.ndarray, axis: int) -> Any:
+        """A column [..., n, agents] in this form."""
+        raise NotImplementedError
+
+    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        raise NotImplementedError
+
+    # -- stepping --------------------------------------------------------------------------------------------------
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
+        """As `VectorEnv.reset`: environment i gets seed + i."""
+        observations, infos = self.vec.reset(seed=seed, options=options)
+        none = np.zeros(len(observations["rewards"]), np.bool_)
+        return self._handed(observations, none, infos, lambda: none)[::4]
+
+    def step(self, actions: Any) -> Five:
+        """Step every environment: observations, rewards, terminations, truncations, infos, in this form.
+
+        Of agents that are not `alive` actions are not looked at; they must be allowed ones all the same. Raises what
+        `VectorEnv.step` raises; `partial` of an error is a batch of `vec`.
+        """
+        observations, _, terminated, truncated, infos = self.vec.step(self._given(actions, self._now))
+        return self._handed(observations, terminated | truncated, infos, lambda: self.vec.valid)
+
+    @property
+    def alive(self) -> np.ndarray:
+        """bool[n, agents] after the last batch: who acts next. In turn games one agent of each environment."""
+        return self._outcome.alive
+
+    @property
+    def acted(self) -> np.ndarray:
+        """bool[n, agents] of the last batch: whose action was taken. The others' rows are no transitions."""
+        return self._outcome.acted
+
+    def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int, groups: int = 1) -> Rollout:
+        """As `VectorEnv.rollout`, in this form: `policy` gets observations in it, and returns actions in it.
+
+        `valid` are the transitions: where an agent's action was taken.
+        """
+        act = policy and (lambda batch: self._given(policy(self._seen(batch, 0)), batch["alive"]))
+        made, vec = self.vec.rollout(act, steps=steps, groups=groups), self.vec
+        ended = made.terminated | made.truncated
+        outcome = Outcome.of(made.following, made.terminal_observations, ended, lambda: made.valid, fill=self.fill)
+        self._last = Outcome(*(column[-1] for column in outcome))
+        self._now[:] = self._last.alive
+        return replace(
+            made,
+            observations=self._seen(made.observations, 1),
+            actions=self._done(made.actions),
+            rewards=self._each(outcome.rewards, 1),
+            terminated=self._each(outcome.terminations, 1),
+            truncated=self._each(outcome.truncations, 1),
+            valid=self._each(outcome.acted, 1),
+            episode_ids=self._ids(made.episode_ids),
+            infos=[self._infos(infos, vec.num_envs) for infos in made.infos],
+            bootstrap=self._seen(made.bootstrap, 0),
+            following=self._seen(made.following, 1),
+            terminal_observations=self._ends(made.terminal_observations),
+        )
+
+    # -- partial batches -------------------------------------------------------------------------------------------
+
+    def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
+        """See `VectorEnv.async_reset`."""
+        self.vec.async_reset(seed=seed, options=options)
+
+    def send(self, actions: Any, env_id: Any = None) -> None:
+        """Ask for a step of the environments `env_id` (None: all), with actions in this form."""
+        if env_id is not None:
+            env_id = np.asarray(env_id).reshape(len(np.unique(env_id)), -1)[:, 0]
+        self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
+
+    def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
+        """The environments that are ready first, in this form; `min` and `max` count environments.
+
+        infos have "env_id" (what `send` takes) and "alive" and "valid" (see `alive` and `acted`; of this batch).
+        """
+        observations, _, terminated, truncated, infos = self.vec.recv(min=min, max=max, timeout=timeout)
+        ids, valid = infos.pop("env_id"), infos.pop("valid")
+        five = self._handed(observations, terminated | truncated, infos, lambda: valid, ids)
+        five[4].update(env_id=self._ids(ids), alive=self._flat(self.alive), valid=self._flat(self.acted))
+        return five
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """`VectorEnv.call`: one result an environment."""
+        return self.vec.call(name, *args, **kwargs)
+
+    def render(self) -> tuple[Any, ...]:
+        """One frame an environment."""
+        return self.vec.render()
+
+    def close(self, **kwargs: Any) -> None:
+        """See `VectorEnv.close`."""
+        self.vec.close(**kwargs)
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _outcome(self) -> Outcome:
+        if self._last is None:
+            raise UsageError("nobody is there before the first reset()")
+        return self._last
+
+    def _handed(
+        self,
+        batch: Any,
+        ended: np.ndarray,
+        infos: dict[Any, Any],
+        valid: Callable[[], np.ndarray],
+        slots: Any = slice(None),
+    ) -> Any:
+        n = len(ended)
+        self._last = out = Outcome.of(batch, finals_of(infos) if infos else {}, ended, valid, fill=self.fill)
+        self._now[slots] = out.alive
+        return (
+            self._seen(batch, 0),
+            self._each(out.rewards, 0),
+            self._each(out.terminations, 0),
+            self._each(out.truncations, 0),
+            self._infos(infos, n) if infos else {},
+        )
+
+    def _done(self, actions: Any) -> Any:
+        """A rollout's actions in this form."""
+        raise NotImplementedError
+
+    def _ids(self, ids: np.ndarray) -> np.ndarray:
+        return ids
+
+    def _flat(self, mask: np.ndarray) -> np.ndarray:
+        return mask
+
+    def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
+        """Terminal observations in this form."""
+        raise NotImplementedError
+
+
+class AgentsVector(AgentsFace):
+    """Grouped by agent: observations, rewards, terminations and truncations are {agent: [n, ...]}.
+
+    Actions are {agent: [n, ...]}, too; agents that act nowhere may be left out. infos are {agent: columns}; with
+    SAME_STEP there are "final_obs" (n observations of all agents, by name) and "final_info" besides. An agent that is
+    not there has zeros for an observation (None where its space has no fixed shape). After a worker's death that
+    `on_failure` allows all its agents are truncated, and nobody has `acted`.
+    """
+
+    def __init__(self, vec: VectorEnv) -> None:
+        super().__init__(vec)
+        self.num_envs, self.metadata, self.render_mode = vec.num_envs, vec.metadata, vec.render_mode
+        self.single_observation_space = self.layout.observation_spaces.__getitem__
+        self.single_action_space = self.layout.action_spaces.__getitem__
+        batched = [
+            {agent: batch_space(space, vec.num_envs) for agent, space in each.items()}
+            for each in (self.layout.observation_spaces, self.layout.action_spaces)
+        ]
+        self.observation_space, self.action_space = (each.__getitem__ for each in batched)
+
+    def _seen(self, batch: Any, axis: int) -> Any:
+        return self.layout.by_agent(batch["observation"], axis + 1)
+
+    def _given(self, actions: Any, alive: np.ndarray) -> Any:
+        if not isinstance(actions, dict):
+            raise UsageError(f"actions are {{agent: [n, ...]}} in the grouped form, got {type(actions).__name__}")
+        return self.layout.joined_actions(actions, alive)
+
+    def _each(self, column: np.ndarray, axis: int) -> Any:
+        return {agent: column[..., i] for i, agent in enumerate(self.agents)}
+
+    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        if "final_obs" not in infos:
+            return infos
+        found = np.empty(n, object)
+        for slot, final in finals_of(infos).items():
+            found[slot] = self.layout.by_agent(final["observation"], 0)
+        return {**infos, "final_obs": found}
+
+    def _done(self, actions: Any) -> Any:
+        return self.layout.by_agent(actions, 2)
+
+    def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
+        return {at: self.layout.by_agent(final["observation"], 0) for at, final in finals.items()}
+
+
+class AgentRows(AgentsFace, gym.vector.VectorEnv):
+    """A row for each agent of each environment, as a Gymnasium vector of n x agents: row i * agents + j is agent j of
+    environment i. All agents have the same spaces.
+
+    A row whose agent has ended waits until its environment begins again: it is not `valid`, has zeros for an
+    observation, and is truncated when its environment's episode ends, so that whatever bootstraps along a row stops
+    there. Otherwise the autoreset mode is the environments'. In DISABLED mode an environment is reset by all its rows.
+
+    Attributes:
+        agent_id: int64[rows], which of `agents`.
+        env_id: int64[rows].
+    """
+
+    fill = True
+
+    def __init__(self, vec: VectorEnv) -> None:
+        super().__init__(vec)
+        layout, k = self.layout, len(self.agents)
+        if not layout.stacked:
+            vec.close()
+            raise UsageError(
+                f"rows need agents whose spaces are equal and of fixed shape, these are {layout.observation_spaces} "
+                f'and {layout.action_spaces}: use form="grouped"'
+            )
+        self.num_envs = rows = vec.num_envs * k
+        self.agent_id, self.env_id = np.tile(np.arange(k), vec.num_envs), np.repeat(np.arange(vec.num_envs), k)
+        self.single_observation_space, self.single_action_space = (
+            spaces[self.agents[0]] for spaces in (layout.observation_spaces, layout.action_spaces)
+        )
+        self.observation_space = batch_space(self.single_observation_space, rows)
+        self.action_space = batch_space(self.single_action_space, rows)
+        self.metadata, self.render_mode, self.spec = vec.metadata, vec.render_mode, None
+        self.autoreset_mode = vec.autoreset_mode
+
+    @property
+    def valid(self) -> np.ndarray:
+        """bool[rows] of the last batch: which rows are transitions."""
+        return self.acted.reshape(-1)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
+        """As `VectorEnv.reset`: environment i gets seed + i; options["reset_mask"] has all rows of an environment or
+        none."""
+        if isinstance(options, dict) and "reset_mask" in options:
+            mask = np.asarray(options["reset_mask"]).reshape(self.vec.num_envs, -1)
+            if (mask.any(1) != mask.all(1)).any():
+                raise UsageError("an environment is reset as a whole: reset_mask has all of its rows, or none of them")
+            options = {**options, "reset_mask": mask.any(1)}
+        return super().reset(seed=seed, options=options)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.vec.close(**kwargs)
+
+    def close(self, **kwargs: Any) -> None:
+        gym.vector.VectorEnv.close(self, **kwargs)
+
+    def _seen(self, batch: Any, axis: int) -> Any:
+        return merged(batch["observation"], axis)
+
+    def _given(self, actions: Any, alive: np.ndarray) -> Any:
+        try:
+            return divided(actions, len(alive))
+        except ValueError as error:
+            raise UsageError(f"{alive.size} rows want as many actions: {error}") from error
+
+    def _each(self, column: np.ndarray, axis: int) -> Any:
+        return merged(column, axis)
+
+    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        k = len(self.agents)
+        out = self._by_row({key: column for key, column in infos.items() if key not in FINAL}, n)
+        if "final_obs" in infos:
+            finals = self._ends({(slot,): final for slot, final in finals_of(infos).items()})
+            found = np.empty(n * k, object)
+            for (row,), final in finals.items():
+                found[row] = final
+            mask = np.repeat(infos["_final_obs"], k)
+            out.update(final_obs=found, _final_obs=mask)
+            out.update(final_info=self._by_row(infos["final_info"], n), _final_info=mask.copy())
+        return out
+
+    def _by_row(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        """An agent's infos in its row; what is told of none of them, in all rows of the environment."""
+        k, rows = len(self.agents), {}
+        for slot, told in rows_of_infos(infos, n).items():
+            common = {key: value for key, value in told.items() if key not in self.layout.action_spaces}
+            for i, agent in enumerate(self.agents):
+                if info := {**common, **told.get(agent, {})}:
+                    rows[slot * k + i] = info
+        return columns(n * k, rows)
+
+    def _done(self, actions: Any) -> Any:
+        return merged(actions, 1)
+
+    def _ids(self, ids: np.ndarray) -> np.ndarray:
+        return np.repeat(ids, len(self.agents), axis=-1)
+
+    def _flat(self, mask: np.ndarray) -> np.ndarray:
+        return mask.reshape(-1)
+
+    def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
+        return {
+            (*at[:-1], at[-1] * len(self.agents) + i): trees.map(lambda leaf, i=i: leaf[i], final["observation"])
+            for at, final in finals.items()
+            for i in range(len(self.agents))
+        }
+
+
+__all__ = ["AgentRows", "AgentsFace", "AgentsVector"]

@@ -1,0 +1,73 @@
+"""One environment in a process of its own, behind PettingZoo's own interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pettingzoo
+from treadle import trees
+from treadle.pettingzoo.making import make_vec
+from treadle.vector.owned import rows_of_infos
+
+
+class ParallelEnv(pettingzoo.ParallelEnv):
+    """A `pettingzoo.ParallelEnv` that runs in a worker: it may crash or hang (`step_timeout`) without taking the
+    caller along, and tells what it was doing.
+
+    Args:
+        env: as for `make_vec`.
+        **options: as for `make_vec`; `workers` and `inline` are one and none.
+    """
+
+    def __init__(self, env: str | Callable[..., Any], **options: Any) -> None:
+        self.vector = make_vec(env, 1, workers=1, inline=0, autoreset_mode="Disabled", **options)
+        self.metadata, self.render_mode = self.vector.metadata, self.vector.render_mode
+        self.possible_agents = list(self.vector.possible_agents)
+        self.agents: list[Any] = []
+
+    def observation_space(self, agent: Any) -> Any:
+        return self.vector.single_observation_space(agent)
+
+    def action_space(self, agent: Any) -> Any:
+        return self.vector.single_action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        observations, infos = self.vector.reset(seed=seed, options=options)
+        self._see()
+        return self._of(self.agents, observations), self._told(self.agents, infos)
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """As PettingZoo's; without agents left it does nothing and returns empty dicts."""
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        batch = {agent: [action] for agent, action in actions.items() if agent in self.agents}
+        observations, rewards, terminations, truncations, infos = self.vector.step(batch)
+        there = list(self.agents)
+        self._see()
+        there += [agent for agent in self.agents if agent not in there]
+        ends, cuts = ({agent: bool(each[agent][0]) for agent in there} for each in (terminations, truncations))
+        paid = {agent: float(rewards[agent][0]) for agent in there}
+        return self._of(there, observations), paid, ends, cuts, self._told(there, infos)
+
+    def render(self) -> Any:
+        return self.vector.render()[0]
+
+    def state(self) -> Any:
+        return self.vector.call("state")[0]
+
+    def close(self) -> None:
+        self.vector.close()
+
+    def _see(self) -> None:
+        self.agents = [agent for agent, alive in zip(self.possible_agents, self.vector.alive[0]) if alive]
+
+    def _of(self, agents: list[Any], batch: Any) -> dict[Any, Any]:
+        return {agent: trees.map(lambda leaf: leaf[0], batch[agent]) for agent in agents}
+
+    def _told(self, agents: list[Any], infos: Any) -> dict[Any, Any]:
+        told = rows_of_infos(infos, 1).get(0, {})
+        return {agent: told.get(agent, {}) for agent in agents}
+
+
+__all__ = ["ParallelEnv"]

@@ -1,0 +1,197 @@
+"""PettingZoo's own environments and its own tests: MPE, Butterfly, classic games."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import require
+from treadle import pettingzoo as ours
+from treadle import trees
+
+pytestmark = pytest.mark.heavy
+N = 3
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("pettingzoo", "mpe2", "pygame"):
+        require(package)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    warnings.simplefilter("ignore")
+
+
+def dealt(spaces: dict[str, Any], t: int, n: int = N, masks: Any = None) -> dict[str, Any]:
+    """Actions of n environments, the same whoever asks."""
+    out = {}
+    for i, (agent, space) in enumerate(spaces.items()):
+        space.seed(1000 * t + i)
+        out[agent] = np.array([space.sample(None if masks is None else masks[agent][k]) for k in range(n)])
+    return out
+
+
+PARALLEL = {
+    "mpe2.simple_spread_v3": {},
+    "mpe2.simple_tag_v3": {"max_cycles": 10},  # agents with different spaces
+    "mpe2.simple_world_comm_v3": {"continuous_actions": True, "max_cycles": 10},
+    "pettingzoo.butterfly.pistonball_v6": {"n_pistons": 4, "max_cycles": 15},
+    "pettingzoo.butterfly.knights_archers_zombies_v11": {"max_cycles": 12},
+    "pettingzoo.butterfly.cooperative_pong_v6": {"max_cycles": 20},
+    "pettingzoo.classic.rps_v2": {"max_cycles": 5},
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_workers_give_what_a_plain_loop_gives(name: str) -> None:
+    module, kwargs, steps = require(name), PARALLEL[name], 45
+    loops = [module.parallel_env(**kwargs) for _ in range(N)]
+    vector = ours.make_vec(name, N, workers=2, inline=1, kwargs=kwargs)
+    ends = 0
+    try:
+        spaces = {agent: loops[0].action_space(agent) for agent in loops[0].possible_agents}
+        assert {agent: vector.single_action_space(agent) for agent in vector.agents} == spaces
+        observations, _ = vector.reset(seed=11)
+        plain: list[Any] = [(*env.reset(seed=11 + i)[:1], {}, {}, {}) for i, env in enumerate(loops)]
+        for t in range(steps):
+            for slot, env in enumerate(loops):
+                for i, agent in enumerate(vector.agents):
+                    assert vector.alive[slot, i] == (agent in env.agents)
+                    if agent in plain[slot][0]:
+                        row = trees.map(lambda leaf, slot=slot: leaf[slot], observations[agent])
+                        assert trees.equal(trees.map(np.asarray, row), trees.map(np.asarray, plain[slot][0][agent]))
+            given = dealt(spaces, t)
+            for slot, env in enumerate(loops):
+                if not env.agents:
+                    plain[slot] = (*env.reset()[:1], {}, {}, {})
+                    ends += 1
+                else:
+                    plain[slot] = env.step({agent: given[agent][slot] for agent in env.agents})[:4]
+            observations, rewards, terminations, truncations, _ = vector.step(given)
+            for slot in range(N):
+                for agent in vector.agents:
+                    for mine, theirs in zip((rewards, terminations, truncations), plain[slot][1:]):
+                        assert mine[agent][slot] == theirs.get(agent, 0), (t, slot, agent)
+    finally:
+        vector.close()
+        for env in loops:
+            env.close()
+    assert ends >= N
+
+
+@pytest.mark.parametrize("name", ["tictactoe_v3", "connect_four_v3", "rps_v2"])
+def test_turn_games_are_the_game_played_in_a_loop(name: str) -> None:
+    module = require(f"pettingzoo.classic.{name}")
+    vector = ours.make_vec(f"pettingzoo.classic.{name}", N, turns=True, workers=2, inline=0)
+    loops = [module.env() for _ in range(N)]
+    over = 0
+    try:
+        observations, _ = vector.reset(seed=3)
+        for slot, env in enumerate(loops):
+            env.reset(seed=3 + slot)
+        waiting = [False] * N
+        for t in range(80):
+            actions = {agent: np.zeros(N, np.int64) for agent in vector.agents}
+            for slot, env in enumerate(loops):
+                if waiting[slot]:
+                    continue
+                agent = env.agent_selection
+                assert [vector.agents[i] for i in np.flatnonzero(vector.alive[slot])] == [agent]
+                seen = env.observe(agent)
+                row = trees.map(lambda leaf, slot=slot: leaf[slot], observations[agent])
+                assert trees.equal(trees.map(np.asarray, row), trees.map(np.asarray, seen))
+                allowed = np.flatnonzero(seen["action_mask"]) if isinstance(seen, dict) else np.arange(3)
+                actions[agent][slot] = allowed[(t * 7 + slot) % len(allowed)]
+            paid = []
+            for slot, env in enumerate(loops):
+                if waiting[slot]:
+                    env.reset()
+                    waiting[slot] = False
+                    paid.append({})
+                    continue
+                env.step(actions[env.agent_selection][slot])
+                paid.append(dict(env.rewards))
+                ended = [agent for agent in env.agents if env.terminations[agent] or env.truncations[agent]]
+                while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+                    env.step(None)
+                waiting[slot] = not env.agents
+                over += bool(ended)
+            observations, rewards, *_ = vector.step(actions)
+            for slot in range(N):
+                for agent in vector.agents:
+                    assert rewards[agent][slot] == paid[slot].get(agent, 0)
+        assert over >= N or name == "rps_v2"
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "mpe2.simple_tag_v3", "pettingzoo.butterfly.pistonball_v6"])
+def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+    kwargs = {"n_pistons": 2, "max_cycles": 20} if "pistonball" in name else {}
+    env = ours.ParallelEnv(name, kwargs=kwargs)
+    try:
+        parallel_api_test(env, num_cycles=30)
+    finally:
+        env.close()
+    made = []
+
+    def make() -> Any:
+        made.append(ours.ParallelEnv(name, kwargs=kwargs))
+        return made[-1]
+
+    try:
+        parallel_seed_test(make, num_cycles=20)
+    finally:
+        for env in made:
+            env.close()
+
+
+def test_a_dataset_is_one_that_minari_loads(tmp_path: Any) -> None:
+    minari = require("minari")
+    stored = ours.collect_dataset(
+        "mpe2.simple_tag_v3", out=tmp_path / "tag", episodes=3, seed=1, workers=2, env_kwargs={"max_cycles": 6}
+    )
+    assert stored.complete
+    data = minari.MinariDataset(stored.path / "data")
+    episode = data[0]
+    assert set(episode.observations["observation"]) == {"adversary_0", "adversary_1", "adversary_2", "agent_0"}
+    assert episode.observations["observation"]["agent_0"].shape[1:] == (14,)
+    assert episode.observations["rewards"].shape[1] == 4
+    assert np.allclose(episode.observations["rewards"][1:].sum(1), episode.rewards)
+
+
+def test_an_aec_environment_given_as_parallel_is_refused() -> None:
+    from mpe2 import simple_spread_v3
+
+    with pytest.raises(
+        ours_errors().StartupFailed, match="is an AEC environment: say turns=True, or give its parallel"
+    ):
+        ours.make_vec(simple_spread_v3.env, 2, workers=1)
+
+
+def ours_errors() -> Any:
+    from treadle import errors
+
+    return errors
+
+
+def test_images_want_a_render_mode() -> None:
+    from mpe2 import simple_spread_v3
+
+    with_images = ours.make_vec(partial(simple_spread_v3.parallel_env, render_mode="rgb_array"), 2, workers=1)
+    without = ours.make_vec(simple_spread_v3.parallel_env, 2, workers=1)
+    try:
+        with_images.reset(seed=0)
+        without.reset(seed=0)
+        frames = with_images.render()
+        assert [frame.shape for frame in frames] == [(700, 700, 3)] * 2
+        with pytest.raises(ValueError, match='made with render_mode=None: give render_mode="rgb_array"'):
+            without.render()
+    finally:
+        with_images.close()
+        without.close()
