@@ -275,7 +275,7 @@ class Calls:
                 continue
             owed, began = worker.owed[0], worker.turn
             while worker.owed and (reply := worker.take()) is not None:
-                if owed.limit is not None and worker.in_caller and monotonic() - began > owed.limit:
+                if owed.limit is not None and worker.measured and monotonic() - began > owed.limit:
                     self._overran(worker, owed, monotonic() - began, owed.limit)
                 if worker.settle(reply):
                     heard = True
@@ -353,7 +353,7 @@ class Calls:
             return None
         if elapsed <= limit:
             return None
-        if worker.in_caller:
+        if worker.measured:
             self._overran(worker, owed, elapsed, limit)
             return None
         if streams or self.policy is not RestartPolicy.RAISE:
@@ -395,7 +395,7 @@ class Calls:
             self.memory.rows.buffers.unpin(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        """A deadline can only be measured where the caller itself does the work, or a thread that is not left."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1

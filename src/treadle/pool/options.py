@@ -59,8 +59,10 @@ class PoolOptions:
             users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
-            streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
-            inline, thread) it is measured and not enforced: see `Pool.overruns`.
+            streams is killed when it does not get on for so long. A thread cannot be killed: with on_failure "restart"
+            or "drop" it waits no more for its environment, whose own thread is left behind (coroutines are cancelled).
+            For slots in the caller's own thread (serial, inline), and in threads with "raise", it is measured and not
+            enforced: see `Pool.overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.

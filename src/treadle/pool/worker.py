@@ -71,7 +71,7 @@ class Worker(ABC):
         common: what its `common` has made.
 
     Attributes:
-        in_caller: does it run in the caller's process, where nothing can be enforced?
+        in_caller: does it run in the caller's process, where no process can be killed?
         inline: does the caller's own thread do its work, when answers are taken?
         starts_here: must `start` be called by the caller's own thread? Else it is called where no interrupt reaches it.
         shared: does its memory have to be shared between processes?
@@ -150,6 +150,11 @@ class Worker(ABC):
     def ended(self) -> bool:
         """Has it ended? Asks at once, and never waits."""
 
+    @property
+    def measured(self) -> bool:
+        """Are deadlines only measured there, as it cannot be killed?"""
+        return self.in_caller
+
     @abstractmethod
     def ask(self) -> None:
         """Ask it to close its slots and end; what they raise is in `last_words`."""
@@ -197,7 +202,7 @@ class Worker(ABC):
                 raised.update(reply.extras.raised)
         return raised
 
-    def kill(self, number: int) -> None:  # noqa: B027 - nothing can be done where it is the caller's own
+    def kill(self, number: int) -> None:  # noqa: B027 - nothing can be done in the caller's own thread
         """Send it a signal, where it can be killed."""
 
     def bury(self) -> ExitReport:

@@ -490,7 +490,7 @@ class _Run:
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
-            inference=self._collection.stats(),
+            inference=self._collection.asked(),
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
             seconds=seconds,
