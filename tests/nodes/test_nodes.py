@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch
     here = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent"):
         list(treadle.collect("CartPole-v1", lambda batch: here.locked(), episodes=1, nodes=1))
-    monkeypatch.setattr(treadle, "__version__", "0.0.1")
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1" if name == "treadle" else version(name))
     with pytest.raises(UsageError, match=r"treadle is 0\.1\.0 on [\d.]+ and 0\.0\.1 in the caller"):
         list(treadle.collect("CartPole-v1", episodes=1, nodes=1))
 

@@ -1,11 +1,11 @@
 """Which actor goes where, what travels and what must be alike: decisions that need no cluster."""
 
 import threading
+from importlib import metadata
 
 import numpy as np
 import pytest
 
-import treadle
 from treadle.errors import UsageError
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
@@ -63,7 +63,7 @@ def test_messages_share_one_buffer_and_one_copy() -> None:
 
 def test_other_software_is_named() -> None:
     mine = software(["gymnasium.envs", "treadle.nodes", "os", "__main__"])
-    assert mine["treadle"] == treadle.__version__
+    assert mine["treadle"] == metadata.version("treadle")
     assert set(mine) == {"Python", "treadle", "gymnasium", "numpy"}
     assert differences(mine, here="10.0.0.2") == []
     assert differences({**mine, "numpy": "0.1", "no_such_package": "1.0"}, here="10.0.0.2") == [

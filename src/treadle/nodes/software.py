@@ -9,8 +9,6 @@ import zlib
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 
-import treadle
-
 ALWAYS = ("gymnasium", "numpy")
 MISSING = "missing"
 
@@ -21,7 +19,7 @@ def software(modules: Iterable[str]) -> dict[str, str]:
     What is of the standard library, and the caller's own script, are left out: the one comes with Python, the other
     travels.
     """
-    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "treadle": treadle.__version__}
+    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "treadle": metadata.version("treadle")}
     for name in (*ALWAYS, *modules):
         top = name.partition(".")[0]
         if top not in sys.stdlib_module_names and top not in ("treadle", "__main__", "__mp_main__"):
