@@ -26,7 +26,7 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
-from treadle.progress import Progress, Standing
+from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
@@ -558,49 +558,6 @@ def collect(
         "skipping": Skipping.of(on_error, max_skipped, max_deaths),
         **pool_options,
     }
-    return _collect(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
+    from treadle.sample.ordered import in_order  # which is made of what stands here
 
-
-def _collect(
-    recipe: RolloutRecipe,
-    schedule: Schedule,
-    ordered: bool,
-    max_buffered: int,
-    progress: bool | None,
-    options: dict[str, Any],
-) -> Iterator[Episode]:
-    from treadle.sample.caller import collection  # which is made of what stands here
-
-    if schedule.complete:
-        return
-    waiting: dict[int, Episode] = {}
-    held = largest = 0
-
-    def room(outstanding: int) -> bool:
-        return held + largest * outstanding <= max_buffered
-
-    shown = Progress(progress)
-    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
-        following = 0
-        try:
-            for index, _, episode in run:
-                if not ordered:
-                    if schedule.end is None or index < schedule.end:
-                        yield episode
-                    continue
-                waiting[index] = episode
-                largest = max(largest, episode.nbytes)
-                held += episode.nbytes
-                while following in schedule.skipped or following in waiting:
-                    if schedule.end is not None and following >= schedule.end:
-                        break
-                    next_one = waiting.pop(following, None)
-                    following += 1
-                    if next_one is not None:
-                        held -= next_one.nbytes
-                        yield next_one
-            for index in sorted(waiting):  # the last that was missing is one that is left out
-                if schedule.end is None or index < schedule.end:
-                    yield waiting[index]
-        finally:
-            run.warn()
+    return in_order(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
