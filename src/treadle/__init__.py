@@ -85,6 +85,7 @@ _HOME = {
     "Sampler": "sample.samplers.sampler",
     "LocalSampler": "sample.samplers.local_sampler",
     "MultiprocessingSampler": "sample.samplers.multiprocessing_sampler",
+    "RaySampler": "sample.samplers.ray_sampler",
     "run_worker": "sample.samplers.multiprocessing_sampler",
     "WorkersLost": "sample.samplers.workers_lost",
     "rollout": "sample.samplers.rollout",
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from treadle.sample.samplers.in_progress import InProgressEpisode
     from treadle.sample.samplers.local_sampler import LocalSampler
     from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.sample.samplers.ray_sampler import RaySampler
     from treadle.sample.samplers.rollout import rollout
     from treadle.sample.samplers.sampler import Sampler
     from treadle.sample.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
