@@ -10,7 +10,7 @@ from treadle.errors import TaskRaised
 from treadle.vector.gymnasium import VectorEnv
 
 
-class LeRobotVectorEnv(VectorEnv, gym.vector.AsyncVectorEnv):
+class LeRobotVectorEnv(VectorEnv, gym.vector.AsyncVectorEnv):  # type: ignore[misc]  # `call` takes more here
     """`VectorEnv` with the two things that LeRobot's `eval_policy` asks for besides.
 
     It looks at `envs[0]` for a task description, and renders what is one of Gymnasium's own vectors (by `call`, of an

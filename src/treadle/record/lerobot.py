@@ -74,10 +74,13 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
         task: what is to be done, in words; None: the environment's id.
 
     Raises:
-        UsageError: `out` is there, `source` is an .npz file or has no episodes. FileNotFoundError: there is no dataset.
+        UsageError: `out` is there, `source` is no dataset, an .npz file, or has no episodes.
         MissingExtra: no pyarrow, or no imageio-ffmpeg where there are pictures.
     """
-    data, out = load(source), Path(out)
+    try:
+        data, out = load(source), Path(out)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
     if isinstance(data, dict):
         raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted (collect with --format hdf5)")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
