@@ -1,4 +1,4 @@
-"""LeRobot's format, as far as it goes without LeRobot (`tests/foreign/lerobot_suite.py` reads it with LeRobot's code)."""
+"""LeRobot's format, as far as it goes without LeRobot, whose own code reads it in `tests/foreign/lerobot_suite.py`."""
 
 from __future__ import annotations
 

@@ -261,11 +261,12 @@ def _stats(column: np.ndarray) -> dict[str, Any]:
 
 def _picture_stats(histogram: np.ndarray, count: int) -> dict[str, Any]:
     """The same of pictures by channel, as numbers from 0 to 1, from how often each value is there (int[3, 256])."""
-    values, shares = np.arange(256) / 255, histogram / histogram.sum(1, keepdims=True)
-    mean, sums = shares @ values, np.cumsum(shares, axis=1)
+    values, sums = np.arange(256) / 255, np.cumsum(histogram, axis=1)
+    shares = histogram / sums[:, -1:]
+    mean = shares @ values
     found = {"mean": mean, "std": np.sqrt(np.maximum(shares @ values**2 - mean**2, 0))}
     found |= {"min": values[(histogram > 0).argmax(1)], "max": values[255 - (histogram[:, ::-1] > 0).argmax(1)]}
-    found |= {name: values[np.minimum((sums < q).sum(1), 255)] for name, q in QUANTILES.items()}
+    found |= {name: values[(sums < q * sums[:, -1:]).sum(1)] for name, q in QUANTILES.items()}
     return {**{name: value.reshape(3, 1, 1).tolist() for name, value in found.items()}, "count": [count]}
 
 
