@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
     frozenset({"program"}),
+    frozenset({"nodes"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro"}),

@@ -47,6 +47,7 @@ _HOME = {
     "AsyncVectorEnv": "vector.async_vector",
     "make_vec": "vector.make_vec",
     "vector_entry_point": "vector.make_vec",
+    **dict.fromkeys(("register_all", "unregister_all"), "vector.entry_points"),
     **dict.fromkeys(
         ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "vector.refusals"
     ),
@@ -84,6 +85,7 @@ _HOME = {
     "Sampler": "sample.samplers.sampler",
     "LocalSampler": "sample.samplers.local_sampler",
     "MultiprocessingSampler": "sample.samplers.multiprocessing_sampler",
+    "RaySampler": "sample.samplers.ray_sampler",
     "run_worker": "sample.samplers.multiprocessing_sampler",
     "WorkersLost": "sample.samplers.workers_lost",
     "rollout": "sample.samplers.rollout",
@@ -166,6 +168,7 @@ if TYPE_CHECKING:
     from treadle.sample.samplers.in_progress import InProgressEpisode
     from treadle.sample.samplers.local_sampler import LocalSampler
     from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.sample.samplers.ray_sampler import RaySampler
     from treadle.sample.samplers.rollout import rollout
     from treadle.sample.samplers.sampler import Sampler
     from treadle.sample.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
@@ -189,6 +192,7 @@ if TYPE_CHECKING:
         VectorSampledTasks,
     )
     from treadle.vector.async_vector import AsyncVectorEnv
+    from treadle.vector.entry_points import register_all, unregister_all
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs

@@ -314,8 +314,13 @@ class CallerCollection(Collection):
             self._policy.close()
 
 
-def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
-    """One run of what the recipe says: with the policy in the workers, or in the caller."""
+def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
+    """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
+    of a cluster."""
+    if placement is not None:
+        from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
+
+        return NodesCollection(recipe, schedule, placement=placement, **options)
     return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 
