@@ -27,15 +27,16 @@ PACKAGE = SRC / "treadle"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"sb3", "torchrl", "tianshou", "pettingzoo", "dm_env"}),
+    frozenset({"replays", "sb3", "torchrl", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
     frozenset({"program"}),
+    frozenset({"nodes"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress"}),
+    frozenset({"progress", "repro"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
     frozenset({"elsewhere"}),
 )

@@ -161,3 +161,37 @@ def test_every_slot_is_asked_for_once_each_time_it_is_ready(
             assert taken or not waiting or stepping
             waiting = waiting[len(taken) :]
             stepping.update(taken)
+
+
+def fed(former: BatchFormer, call: float, row: float, step: float) -> BatchFormer:
+    """A former that has seen batches of all slots and of half of them, and steps of so many seconds."""
+    now = 0.0
+    for batch in range(40):
+        for slot in range(former.slots // (1 + batch % 2)):
+            former.ready(slot, now)
+            former.stepped(step)
+        rows = len(former.take(now, coming=0))
+        former.answered(rows, now, now + call + row * rows)
+        now += call + row * rows + step
+    return former
+
+
+def test_what_would_be_faster_is_said_by_what_was_measured() -> None:
+    (text,) = fed(BatchFormer(16, 16), call=0.0, row=0.004, step=0.004).advice()  # each row costs as much as a step
+    assert "inference='worker', workers=16" in text
+    assert fed(BatchFormer(16, 16, cores=1), call=0.0, row=0.004, step=0.004).advice() == []
+    assert fed(BatchFormer(16, 16), call=0.04, row=0.0, step=0.004).advice() == []
+    (text,) = fed(BatchFormer(16, 4, size=16, patience=math.inf), call=0.01, row=0.0, step=0.01).advice()
+    assert "batch_size=" in text
+    assert BatchFormer(4, 2).advice() == []
+
+
+def test_a_policy_that_takes_hardly_any_time_is_asked_at_once() -> None:
+    assert best(Pace(0.0001, 0.0, (0.25,), 500), 500) == Choice(1, 0.0)
+
+
+def test_what_has_not_changed_is_not_chosen_for_again() -> None:
+    one, two = Pace(0.01, 0.001, (0.004,), 4), Pace(0.011, 0.001, (0.004, 0.0045), 4)
+    assert one.like(two)
+    assert not one.like(Pace(0.02, 0.001, (0.004,), 4))
+    assert not one.like(None)

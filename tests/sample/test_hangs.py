@@ -93,9 +93,9 @@ def test_without_a_limit_it_is_said_once(
     assert "in strike" in line
 
 
-def test_in_threads_a_limit_is_measured(caplog: pytest.LogCaptureFixture) -> None:
+def test_in_threads_that_may_not_be_replaced_a_limit_is_measured(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
-        options: dict[str, Any] = {"workers": 2, "backend": "thread", "step_timeout": 0.3}
+        options: dict[str, Any] = {"workers": 2, "backend": "thread", "step_timeout": 0.3, "on_failure": "raise"}
         assert len(list(collect(lambda: Walk(None, 1.0), episodes=8, **options))) == 8
     (line,) = [record.getMessage() for record in caplog.records]
     assert "no deadline is enforced" in line

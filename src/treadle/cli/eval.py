@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from treadle.cli import failures
 from treadle.cli.options import EvalOptions
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
 from treadle.record.summary import as_json
+from treadle.record.told import asked
 from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
 
@@ -27,7 +29,7 @@ def run(options: EvalOptions) -> int:
             return failures.FAILED
         compared = compare(first, second, options.seed) if second is not None else None
         if options.json:
-            print(as_json(asdict(compared or first)), file=out)
+            print(as_json(_without_timings(asdict(compared or first))), file=out)
         elif compared is None:
             _show(first)
         else:
@@ -39,10 +41,25 @@ def _play(options: EvalOptions, policy: str) -> Evaluation:
     return evaluate(policy=policy, progress=not options.quiet, **options.arguments())
 
 
+def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
+    """What follows from the command alone, and is the same every time."""
+    kept = {name: value for name, value in told.items() if name != "inference"}
+    return {name: _without_timings(value) if isinstance(value, dict) else value for name, value in kept.items()}
+
+
 def _show(result: Evaluation) -> None:
     print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
     _rest(result)
+    _asked(result)
     print(result)
+
+
+def _asked(result: Evaluation) -> None:
+    """How its policy was asked in the caller, and what would be faster."""
+    if said := asked(result.inference):
+        print(f"{result.policy} was {said}")
+        for text in result.inference["advice"]:
+            print(f"advice: {text}")
 
 
 def _show_pair(result: Comparison) -> None:
@@ -60,6 +77,8 @@ def _show_pair(result: Comparison) -> None:
     one, two = (f"return of {each.policy}" for each in (result.first, result.second))
     print_table(rows, ("episode", one, two, "difference", "seed"))
     _rest(result.first)
+    for each in (result.first, result.second):
+        _asked(each)
     print(result.first)
     print(result.second)
     print(result)

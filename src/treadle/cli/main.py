@@ -86,6 +86,24 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+REPLAY_HELP = """Play a failure again, or any episode of a run, and stop where it failed.
+
+  treadle replay data --pdb
+
+  treadle replay data 5 --render episode.mp4
+
+  treadle replay data/failures/episode-7.repro --step 299
+
+The environment is built in this process, from the same seeds, and given the same actions; where none were recorded (the
+worker died) the policy is asked again. What it raises is shown with its own frames. A death is replayed in a process of
+its own and its last line shown; a step that hangs is stopped after the limit of the run (--timeout). Rewards, ends and
+observations are compared with what was recorded on the way: the first step and field that differ are told.
+
+A run leaves what its failures are replayed from in DIR/failures. Such a file opens no pickle unless --trust says so.
+
+Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C."""
+
+
 CHECK_HELP = """Play an environment before a run is begun with it, and say what cannot be trusted.
 
   treadle check CartPole-v1
@@ -113,6 +131,18 @@ runs in a process of its own. See docs/faults.md.
 Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
 
 
+EXPORT_HELP = """Write a collected dataset in another format.
+
+  treadle dataset export run out --fps 10 --task "push the block onto the target"
+
+SOURCE is what was --out of treadle collect, or the directory of any Minari dataset. OUT is a directory that is not
+there yet, and will hold a LeRobotDataset v3.0, for LeRobotDataset("me/name", root=OUT). Pictures become videos, nearly
+as they were; everything else is stored as it is. It needs pyarrow, and imageio-ffmpeg where there are pictures: pip
+install 'treadle[lerobot]'.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -131,7 +161,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "check", "check-vector") else ""
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "replay", "check", "check-vector") else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -327,6 +357,32 @@ def _app(given: list[str]) -> Callable[..., Any]:
             ),
         )  # fmt: skip
 
+    @app.command(name="replay", help=REPLAY_HELP)
+    def replay(
+        source: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A .repro file, or the directory of a run.")],
+        episode: Annotated[int | None, typer.Argument(metavar="[EPISODE]", help="Of a directory: which; without it the "
+                           "failure that ended the run.")] = None,
+        env: Annotated[str | None, typer.Option(metavar="ENV", help="The environment, where the file cannot name it.")]
+        = None,
+        pdb: Annotated[bool, typer.Option("--pdb", help="Stop in a debugger at the line that raised; before the step "
+                       "that ended the worker; with --step before that one.")] = False,
+        step: Annotated[int | None, typer.Option(metavar="N", help="Stop after step N.")] = None,
+        render: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a video, .mp4 or .png.")] = None,
+        policy: Annotated[bool, typer.Option("--policy", help="Ask the episode's own policy, although its actions were "
+                          "recorded.")] = False,
+        other_policy: Annotated[str | None, typer.Option(metavar=POLICY, help="Ask this one instead.")] = None,
+        trust: Annotated[bool, typer.Option("--trust", help="Open what the file holds as pickles. That runs code of "
+                         "the file's: only for files of your own.")] = False,
+        timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="A step that takes longer hangs.")]
+        = None,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.replay import ReplayOptions, run
+
+        chosen = other_policy or policy or None
+        return partial(run, ReplayOptions(source, episode, env, chosen, step, pdb, render, trust, timeout, json))
+
     @app.command(name="check", help=CHECK_HELP)
     def check(
         env: Env,
@@ -358,5 +414,22 @@ def _app(given: list[str]) -> Callable[..., Any]:
         from treadle.testing.vector_check import check_vector_env
 
         return lambda: run(partial(check_vector_env, make, drills=drill or None, limit=limit), json)
+
+    dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
+
+    @dataset.command(name="export", help=EXPORT_HELP)
+    def export(
+        source: Annotated[Path, typer.Argument(metavar="SOURCE", help="What was collected.")],
+        out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to.")],
+        format: Annotated[str, typer.Option(metavar="lerobot", help="The format.")] = "lerobot",
+        fps: Annotated[int, typer.Option(metavar="N", help="Steps a second: it decides the timestamps.")] = 30,
+        task: Annotated[str | None, typer.Option(metavar="TEXT", show_default="the environment's id", help="What was "
+                        "to be done, in words.")] = None,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.dataset import export as run
+
+        return partial(run, source, out, format, fps, task)
 
     return app

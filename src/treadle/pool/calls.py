@@ -241,7 +241,7 @@ class Calls:
             with self.group.lock, Later() if self._remote else nullcontext():
                 if self.group.closed:
                     self.check()
-                if self.wear:
+                if self.wear.able:
                     self.look_at_memory()
                 if self._take(hear) or self._watch(hear):
                     return True
@@ -275,7 +275,7 @@ class Calls:
                 continue
             owed, began = worker.owed[0], worker.turn
             while worker.owed and (reply := worker.take()) is not None:
-                if owed.limit is not None and worker.in_caller and monotonic() - began > owed.limit:
+                if owed.limit is not None and worker.measured and monotonic() - began > owed.limit:
                     self._overran(worker, owed, monotonic() - began, owed.limit)
                 if worker.settle(reply):
                     heard = True
@@ -353,7 +353,7 @@ class Calls:
             return None
         if elapsed <= limit:
             return None
-        if worker.in_caller:
+        if worker.measured:
             self._overran(worker, owed, elapsed, limit)
             return None
         if streams or self.policy is not RestartPolicy.RAISE:
@@ -395,7 +395,7 @@ class Calls:
             self.memory.rows.buffers.unpin(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """A deadline can only be measured where the caller itself, or a thread of it, does the work."""
+        """A deadline can only be measured where the caller itself does the work, or a thread that is not left."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1
@@ -455,7 +455,7 @@ class Calls:
 
     def look_at_memory(self) -> None:
         """Kill workers that are over the hard limit of their memory; nothing unless it is time for a look."""
-        for worker in self.wear.look(self.workers, monotonic()):
+        for worker in self.wear.look(self.workers, monotonic()) if self.wear.able else ():
             worker.stalled = self.wear.too_large(worker, self.memory.at_work(worker))
             worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
 

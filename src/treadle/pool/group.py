@@ -28,6 +28,7 @@ from treadle.pool.worker import BACKENDS, Common, SerialWorker, Worker
 log = logging.getLogger("treadle")
 
 TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
+THREAD_SECONDS = 0.2  # that a thread gets to end which waits no more for its environment
 FAREWELL = 1.0  # seconds that workers get to close their slots when the pool cannot be started
 
 
@@ -189,7 +190,7 @@ class WorkerGroup:
         for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             for worker in left:
                 worker.kill(number)
-            left = self._await_ends(left, monotonic() + (0.0 if self._kind.in_caller else seconds))
+            left = self._await_ends(left, monotonic() + (THREAD_SECONDS if self._kind.in_caller else seconds))
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for worker in self.workers:

@@ -16,6 +16,8 @@ from enum import Enum
 
 
 class State(Enum):
+    __hash__ = object.__hash__  # members are alone; Enum's own is Python, and every answer looks into the table
+
     STARTING = "starting"
     IDLE = "idle"
     BUSY = "busy"
@@ -28,6 +30,8 @@ class State(Enum):
 
 
 class Event(Enum):
+    __hash__ = object.__hash__  # as of `State`
+
     HELLO = "hello"
     SEND = "send"
     REPLY = "reply"  # one of several outstanding answers

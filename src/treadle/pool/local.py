@@ -1,24 +1,95 @@
-"""Workers that are threads of the caller's. They cannot be killed, and no deadline can be enforced on them; everything
-else is the same walk.
+"""Workers that are threads of the caller's. They cannot be killed: one that is to be replaced because it is late waits
+no more for its environment, and ends; the thread that is in the environment's call is left behind (`aside.py`).
+Everything else is the same walk.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import queue
 import sys
 import threading
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from treadle.errors import ClosedPool
+from treadle.errors import ClosedPool, UsageError
 from treadle.pool import bell, child
+from treadle.pool.aside import MOST_LEFT, OwnThread, Patience
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
-from treadle.pool.local_channel import LocalChannel
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Reply
+from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
+
+log = logging.getLogger("treadle")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPacked:
+    """A message that needs no pickling, and so never fits the box."""
+
+    body: Any
+    size: float = float("inf")
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+class LocalChannel:
+    """One end of a road within a process: messages pass by reference."""
+
+    in_process = True
+    outbox = ()  # what has yet to be sent: nothing
+
+    def __init__(self, inbox: deque[Any], outbox: deque[Any]) -> None:
+        self._inbox, self._outbox = inbox, outbox
+
+    @classmethod
+    def pair(cls) -> tuple[LocalChannel, LocalChannel]:
+        a: deque[Any] = deque()
+        b: deque[Any] = deque()
+        return cls(a, b), cls(b, a)
+
+    @staticmethod
+    def pack(message: Any) -> LocalPacked:
+        return LocalPacked(message)
+
+    def send(self, message: Any, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
+        self._outbox.append(message)
+
+    def send_packed(self, packed: LocalPacked, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
+        self._outbox.append(packed.body)
+
+    def recv(self) -> tuple[Any, list[int]] | None:
+        return (self._inbox.popleft(), []) if self._inbox else None
+
+    def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
+        return self.recv()
+
+    def settle(self) -> None:
+        """Nothing is borrowed."""
+
+    def pump(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._inbox.clear()
+
+
+class TheirLine(Line):
+    """The thread's half. One that was given up has nothing more to say."""
+
+    patience: Patience
+
+    def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
+        if not self.patience.over:
+            super().answer(id, extras, last, ended)
+        elif id != CLOSING:
+            raise ClosedPool("nobody waits for it any more")
 
 
 class ThreadWorker(Worker):
@@ -27,6 +98,14 @@ class ThreadWorker(Worker):
     in_caller = True
 
     def start(self) -> None:
+        if len(OwnThread.left) >= MOST_LEFT:
+            raise UsageError(
+                f"{MOST_LEFT} threads hang in calls of environments that were given up, and no more are left behind: "
+                "processes (backend='process') can be killed"
+            )
+        options = self.common.options
+        self._patience = Patience(options.step_timeout is not None and options.policy is not RestartPolicy.RAISE)
+        self._asked = False
         self.channel, self._theirs = LocalChannel.pair()
         self.line = None
         self._places: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
@@ -46,15 +125,24 @@ class ThreadWorker(Worker):
         fields, bells = memory.lines[self.index], (bell.local_bell(), memory.pool_bell)
         line = Line(memory.arena, fields, *bells, self.channel, self.slots)
         line.clear()
-        theirs = Line(memory.arena, fields, *bells, self._theirs, self.slots)
+        theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)
+        theirs.patience = self._patience
         self.line = line
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
 
-    def take(self) -> Reply | None:
-        return None if self.line is None else self.line.take(0.0)
-
     def ended(self) -> bool:
         return self._over
+
+    @property
+    def measured(self) -> bool:
+        return not self._patience.limited
+
+    def kill(self, number: int) -> None:
+        if self._patience.limited and not self._patience.waiting and not self._patience.over:
+            log.warning("%s hangs elsewhere than in its environment: it is given up when that ends", self._thread.name)
+        self._patience.give_up()
+        if not self._asked:
+            self.ask()
 
     def stack(self) -> str:
         import traceback
@@ -63,6 +151,7 @@ class ThreadWorker(Worker):
         return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
     def ask(self) -> None:
+        self._asked = True
         self._places.put(None)  # for one that has not joined yet
         if self.line is not None:
             self.line.stop(CLOSING)
@@ -74,6 +163,7 @@ class ThreadWorker(Worker):
         return self.report
 
     def _run(self) -> None:
+        self._patience.adopt()
         try:
             self._serve()
         finally:
@@ -91,8 +181,11 @@ class ThreadWorker(Worker):
         line, rows = place
         if rows is not None:
             server.attach(rows)
-        with contextlib.suppress(ClosedPool):  # the pool was dropped, and has not waited for the answer
+        try:
             child.serve(server, line)
+        except ClosedPool:  # it was given up; or the pool was dropped, and has not waited for the answer
+            if self._patience.over:
+                server.close()
 
 
 __all__ = ["ThreadWorker"]

@@ -27,6 +27,7 @@ class CommonKeywords(TypedDict, total=False):
     max_restarts: int | None
     worker_output: str
     worker_environ: WorkerEnviron
+    recorder: bool | str
     memory_limit: MemoryLimit
     max_episodes_per_worker: int | None
 
@@ -44,6 +45,7 @@ class PoolKeywords(StartKeywords, total=False):
 
     backend: str
     on_failure: str
+    placement: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,10 @@ class PoolOptions:
             users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
-            streams is killed when it does not get on for so long. For slots in the caller's own process (serial,
-            inline, thread) it is measured and not enforced: see `Pool.overruns`.
+            streams is killed when it does not get on for so long. A thread cannot be killed: with on_failure "restart"
+            or "drop" it waits no more for its environment, whose own thread is left behind (coroutines are cancelled).
+            For slots in the caller's own thread (serial, inline), and in threads with "raise", it is measured and not
+            enforced: see `Pool.overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
@@ -69,6 +73,9 @@ class PoolOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
+        placement: of workers on nodes of a cluster, where the backend has any: see `treadle.nodes.placing`.
+        recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
+            observation, where faces can. False: nothing is.
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
             "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
             nothing is lost; one that has twice as much is killed at once, which is a death. (soft, hard): both limits.
@@ -90,6 +97,8 @@ class PoolOptions:
     max_restarts: int | None = 3
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
+    placement: Any = None
+    recorder: bool | str = True
     memory_limit: MemoryLimit = None
     max_episodes_per_worker: int | None = None
 
@@ -100,6 +109,8 @@ class PoolOptions:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
             raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
+        if self.recorder not in (True, False, "full"):
+            raise UsageError(f"recorder must be True, False or 'full', got {self.recorder!r}")
         if self.worker_environ is not None:
             if self.backend in ("thread", "serial") or self.start_method == "fork":
                 here = self.backend if self.backend != "process" else "start_method='fork'"

@@ -15,6 +15,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
+from treadle.program import aside
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
@@ -51,6 +52,9 @@ class EnvRecipe:
 
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
+        return aside.built(self._built)  # type: ignore[no-any-return]
+
+    def _built(self) -> gym.Env:
         register_missing(self.registrations)
         for name in self.imports:
             importlib.import_module(name)
@@ -64,6 +68,8 @@ class EnvRecipe:
                 env = gym.make(self.env, **self.kwargs)
         else:
             env = construct(self.env, self.kwargs)
+            if aside.of_coroutines(env):
+                env = aside.Awaited(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
         made = f"{self.env!r} made a {type(env).__name__}"

@@ -10,6 +10,8 @@ decides, and `row`, which of the worker's environments it is about, 0..rows-1. A
 cannot tell several environments apart: with more than one row each gets a policy of its own, which a class or factory
 is called for, and which is asked with batches of one row. A ready-made object is refused then.
 
+Any of these may be coroutines (`async def`): then they run on an event loop, with those of the process's other workers.
+
 Batches have a leading axis (rows): arrays [rows, ...], dicts and tuples of arrays where the space nests, text as a
 list of str.
 """
@@ -32,6 +34,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from treadle.errors import BadAction, UsageError, Where
+from treadle.pool.aside import Settled
 from treadle.pool.original import attributes_of
 from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
@@ -335,15 +338,16 @@ class PolicyActor(Actor):
         self._reset = getattr(policy, "reset", None)
         self._takes = _parameters(self._reset) if callable(self._reset) else []
         self._last: list[Any] = [None] * rows
+        self._settled = Settled()
 
     def _ask(self, batch: Any) -> tuple[Any, Any]:
         if self._asker is None:
             return self._ask_each()
-        answer = self._asker.ask(batch, self._rngs[0] if self._rows == 1 else self._rngs)
+        answer = self._settled(self._asker.ask(batch, self._rngs[0] if self._rows == 1 else self._rngs))
         return _pair(answer) if self._asker.pairs else (answer, None)
 
     def _ask_each(self) -> tuple[Any, Any]:
-        answers = [self._policy.get_action(observation) for observation in self._last]
+        answers = [self._settled(self._policy.get_action(observation)) for observation in self._last]
         pairs = [answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {}) for answer in answers]
         return [action for action, _ in pairs], [info for _, info in pairs]
 
@@ -376,7 +380,8 @@ class PolicyActor(Actor):
     def close(self) -> None:
         close = getattr(self._policy, "close", None)
         if callable(close):
-            close()
+            self._settled(close())
+        self._settled.close()
 
 
 class SeparateActors(Actor):

@@ -30,22 +30,23 @@ from treadle.record import packing
 from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
-from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.run_directory import SUMMARY, PartSink, RunDirectory
 from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.caller import CALLER, collection
-from treadle.sample.collect import Collection, Tally
+from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
+from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping
+from treadle.sample.watch import Tally
 
 log = logging.getLogger("treadle")
 
@@ -111,6 +112,7 @@ def collect_dataset(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -173,6 +175,7 @@ def collect_dataset(
         raise UsageError("retry_skipped is for a run that is resumed: give resume too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     env = env_of(env)
@@ -359,6 +362,7 @@ class _Run:
             workers=workers,
             skipping=skipping,
             skip=self._skip,
+            keep=self._place.keep_failure,
             tell=tell,
             **pool_options,
         )
@@ -487,7 +491,7 @@ class _Run:
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=_data_file(report.path, self._format).stat().st_size,
             recoverable=self._format == "hdf5" and self._spec is not None,
-            inference=self._collection.stats(),
+            inference=self._collection.asked(),
             terminated=sum(note.terminated for note in notes),
             truncated=sum(note.truncated for note in notes),
             seconds=seconds,

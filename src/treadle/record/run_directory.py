@@ -6,6 +6,7 @@ DIR/.parts/         finished episodes that are not merged yet, and which are lef
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
 DIR/.episodes       of a complete run: what the dataset can be taken apart with when the run is to go on
+DIR/failures/       what each episode that failed can be replayed from: episode-5.repro
 DIR/.reopened/      parts that are being made of the dataset of such a run
 DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
 DIR/.replaced/      what a run that replaces another found, until its first episode is finished
@@ -21,6 +22,7 @@ continues another waits for the second, because workers outlive a killed caller 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -31,14 +33,20 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
+
 from treadle.errors import UsageError
 from treadle.record.journal import EpisodeNote, journals, read
-from treadle.record.parts import Format, recover
+from treadle.record.parts import Format, PartWriter, recover
 from treadle.record.reopening import KEPT, reopen
+from treadle.record.spaces import check_storable
 from treadle.record.summary import Summary, read_summary, skipped_of, write_text
+from treadle.repro import SUFFIX, Repro
+from treadle.sample.episode import Episode
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
@@ -49,6 +57,7 @@ SUMMARY = "summary.json"
 REPLACED = ".replaced"
 SKIPPED = "skipped.json"
 REOPENED = ".reopened"
+FAILURES = "failures"
 AMOUNTS = ("episodes", "steps")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
@@ -226,6 +235,10 @@ class RunDirectory:
         """The run is not complete any more: it has parts, and its dataset until the next one is made of them."""
         os.rename(self.path / REOPENED, self.parts)
 
+    def keep_failure(self, repro: Repro) -> None:
+        """Write down what a failed episode can be replayed from."""
+        repro.save(self.path / FAILURES / f"episode-{repro.about['index']}{SUFFIX}")
+
     def grow(self, arguments: Mapping[str, Any]) -> None:
         """Note that more is asked for than when the run was begun. Call it when there are parts."""
         before = self._begun()
@@ -281,7 +294,8 @@ class RunDirectory:
         self.parts.mkdir()
 
     def _put_aside(self, output: Path) -> None:
-        paths = [*self._files(), output]  # the parts first: they say whose run it is when this is cut short
+        # the parts first: they say whose run it is when this is cut short
+        paths = [*self._files(), self.path / FAILURES, output]
         if (self.path / ARGUMENTS).exists():
             try:
                 paths.append(self.path / self._begun()["output"])
@@ -351,9 +365,11 @@ class RunDirectory:
             os.close(fd)
 
     def abandon(self) -> None:
-        """The run has made nothing: DIR becomes what it was before `begin`."""
+        """The run has made nothing: DIR becomes what it was before `begin`, less `failures`, of which its own stays."""
         for path in self._files():
             remove(path)
+        if (self.path / FAILURES).exists():
+            remove(self.path / REPLACED / "was" / FAILURES)
         self._restore()
 
     def keep_damaged(self, path: Path) -> Path:
@@ -448,3 +464,55 @@ def file_digests(*references: Any) -> dict[str, str]:
         if name.endswith((".py", ".zip")) and os.path.isfile(name):
             out[name] = hashlib.blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
     return out
+
+
+@dataclass(frozen=True)
+class PartSink:
+    """A factory of sinks, as `treadle.sample.rollout_slot.RolloutRecipe` takes it.
+
+    Attributes:
+        directory: of the parts; it must be there when the first episode is stored, not before: a run that cannot
+            build its environments has not touched what an earlier one left.
+        infos, format: as for `PartWriter`.
+
+    Raises:
+        TypeError: when the environment's spaces have no place in a dataset.
+    """
+
+    directory: str
+    infos: bool
+    format: Format
+
+    def __call__(self, worker: int, observation_space: gym.Space, action_space: gym.Space) -> OpenSink:
+        check_storable(observation_space, "observations")
+        check_storable(action_space, "actions")
+        return OpenSink(self, worker, observation_space, action_space)
+
+
+class OpenSink:
+    """One worker's."""
+
+    def __init__(self, parts: PartSink, worker: int, observation_space: gym.Space, action_space: gym.Space) -> None:
+        self._parts, self._worker = parts, worker
+        self._spaces = observation_space, action_space
+        self._writer: PartWriter | None = None
+        self._hold = -1
+
+    def add(self, episode: Episode) -> EpisodeNote:
+        """See `PartWriter.add`."""
+        if self._writer is None:
+            parts = self._parts
+            self._hold = hold_parts(parts.directory)
+            self._writer = PartWriter(
+                parts.directory, self._worker, *self._spaces, infos=parts.infos, format=parts.format
+            )
+        return self._writer.add(episode)
+
+    def close(self) -> None:
+        """Close what was opened, unless an environment has done so."""
+        with contextlib.suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            if self._hold >= 0:
+                os.close(self._hold)

@@ -48,7 +48,7 @@ class Summary:
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
-        inference: how the policy was asked in the caller (`treadle.sample.batching.BatchFormer.stats`); empty: it was
+        inference: how the policy was asked in the caller (`treadle.sample.collect.Collection.asked`); empty: it was
             asked in the workers.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments; nor an `.npz` file.

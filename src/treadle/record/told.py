@@ -40,6 +40,7 @@ def rows_of(
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
     rows.append(("policy", asked(summary.inference)))
+    rows += [("advice", text) for text in summary.inference.get("advice", ())]
     rows = [row for row in rows if row[1]]
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"

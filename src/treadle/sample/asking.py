@@ -1,6 +1,6 @@
 """A policy that is asked in the caller, with batches of whichever slots are ready.
 
-It may be
+It may be (any of it as coroutines, too)
 - a callable `policy(observations)` on arrays [k, ...] (dicts and tuples of them where the space nests, lists for what
   has no fixed shape), or an object with `get_actions` or Stable-Baselines3's `predict`;
 - one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
@@ -26,6 +26,7 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadAction, UsageError
+from treadle.pool.aside import Settled
 from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
 from treadle.sample.arguments import check_patience, check_positive
@@ -98,6 +99,11 @@ class CallerPolicy:
         self._initial = initial if callable(initial) else None
         self._call, self._draws = _caller(policy, name)
         self._looked = False
+        self._settled = Settled()
+
+    def close(self) -> None:
+        """Let go of what the asking holds."""
+        self._settled.close()
 
     def start(self, slot: int, seed: int) -> None:
         """A slot begins an episode, whose policy draws from `seed`."""
@@ -124,7 +130,7 @@ class CallerPolicy:
         if padding:
             batch = trees.map(lambda leaf: _padded(leaf, padding), batch)
             rngs += [copy.deepcopy(rngs[0]) for _ in range(padding)] if rngs else []
-        actions, after, infos = self._parted(self._call(batch, rngs, state), rows + padding)
+        actions, after, infos = self._parted(self._settled(self._call(batch, rngs, state)), rows + padding)
         if self._initial:
             for slot, each in zip(slots, self._split(after, rows + padding), strict=False):
                 self._states[slot] = each

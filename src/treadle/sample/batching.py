@@ -21,11 +21,13 @@ import numpy as np
 from treadle.sample.arguments import check_patience, check_positive
 
 AGAIN = (8, 32, 128, 1024)  # batches after which is chosen, as what was measured grows
+CHANGED = 1.2  # times: what has changed by less is not chosen for again
 KEPT = 512  # step times and batches that are remembered
 EVENTS = 4000  # steps that one simulation plays at most
 # what promises so much of the most is as good: the model does not know what a batch costs besides the policy
 LEVEL = 0.98
-PATIENCES = (0.0, 0.5, 1.0, 2.0, math.inf)  # tried, in times of the policy's call
+PATIENCES = (0.5, 1.0, 2.0)  # tried besides none and for ever, in times of the policy's call
+FASTER = 1.2  # times: what promises less is not worth a word
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,18 @@ class Pace:
     def policy(self, rows: int) -> float:
         """Seconds for a batch."""
         return self.call + self.row * rows
+
+    @property
+    def step(self) -> float:
+        """Mean seconds of a step."""
+        return sum(self.steps) / len(self.steps)
+
+    def like(self, other: Pace | None) -> bool:
+        """Is it about the same?"""
+        if other is None:
+            return False
+        pairs = ((self.step, other.step), (self.policy(1), other.policy(1)), (self.policy(16), other.policy(16)))
+        return all(max(one, two) <= CHANGED * min(one, two) for one, two in pairs)
 
 
 @dataclass
@@ -90,6 +104,7 @@ class BatchFormer:
     size: rows to wait for; None: chosen.
     patience: seconds that a ready slot is kept waiting for others; None: chosen.
     most: rows that the policy takes at a time; None: as many as there are.
+    cores: that policies in the workers would compute on; None: one for each.
     """
 
     slots: int
@@ -97,6 +112,7 @@ class BatchFormer:
     size: int | None = None
     patience: float | None = None
     most: int | None = None
+    cores: int | None = None
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -109,6 +125,7 @@ class BatchFormer:
         self._asked: deque[tuple[int, float]] = deque(maxlen=KEPT)  # rows, seconds
         self._steps: deque[float] = deque(maxlen=KEPT)
         self._ended: float | None = None  # when the latest batch was answered
+        self._chosen_for: Pace | None = None
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -178,8 +195,40 @@ class BatchFormer:
     def choose(self) -> None:
         """Choose what the user has not given, by what was measured."""
         pace = self.pace()
-        if pace is not None:
+        if pace is not None and not pace.like(self._chosen_for):
+            self._chosen_for = pace
             self.choice = best(pace, self.slots, self._most, self.size, self.patience)
+
+    def outlook(self) -> dict[str, float]:
+        """Steps a second in the model, by what was measured: as it is asked now ("now"), with the best choice ("best",
+        of "best_size" and "best_patience"), and if each worker asked by itself about one row at a time ("worker").
+        {}: too little was measured."""
+        pace = self.pace()
+        if pace is None:
+            return {}
+        choice = best(pace, self.slots, self._most)
+        now, then = (simulated(pace, self.slots, each, self._most) for each in (self.choice, choice))
+        alone = pace.workers / (pace.step + pace.policy(1))
+        if self.cores is not None and pace.policy(1):
+            alone = min(alone, self.cores / pace.policy(1))
+        return {"now": now, "best": then, "best_size": choice.size, "best_patience": choice.patience, "worker": alone}
+
+    def advice(self) -> list[str]:
+        """What would be faster by what was measured, a sentence each."""
+        look = self.outlook()
+        found: list[str] = []
+        if not look:
+            return found
+        if look["best"] > FASTER * look["now"]:
+            better = f"batch_size={look['best_size']:.0f}, patience={look['best_patience']:.2g}"
+            found.append(f"with {better} it would make about {look['best'] / look['now']:.1f} times as many steps")
+        most = max(look["best"], look["now"])
+        if look["worker"] > FASTER * most:
+            found.append(
+                f"asked in the workers (inference='worker', workers={self.workers}) it would make about "
+                f"{look['worker'] / most:.1f} times as many steps, if a row takes as long there as was measured here"
+            )
+        return found
 
     def stats(self) -> dict[str, float]:
         """What came of it: batches, mean rows of one, share of the time that the policy was at work, mean seconds that
@@ -224,13 +273,28 @@ def best(
     only where no other does as well.
     """
     most = slots if most is None else min(most, slots)
-    rates: dict[Choice, float] = {}
-    for rows in [min(size, most)] if size is not None else candidates(most):
-        call = pace.policy(rows)
-        for times in (patience,) if patience is not None else PATIENCES:
-            choice = Choice(rows, times if patience is not None else times * call if times else 0.0)
-            if rows > 1 or choice.patience == 0 or patience is not None:  # one row never waits
-                rates[choice] = simulated(pace, slots, choice, most)
+    at_once, rates = Choice(1, 0.0), dict[Choice, float]()
+
+    def play(choice: Choice) -> None:
+        if choice not in rates:
+            rates[choice] = simulated(pace, slots, choice, most)
+
+    sizes = [min(size, most)] if size is not None else candidates(most)
+    if size is None and patience is None:
+        if pace.policy(most) <= (1 - LEVEL) * pace.step * slots / pace.workers:
+            return at_once  # whatever it is asked for takes hardly any time
+        play(at_once)
+        for rows in sizes[1:]:
+            play(Choice(rows, math.inf))
+        sizes = sorted({choice.size for choice in sorted(rates, key=lambda each: rates[each])[-3:]} | {3 * most // 4})
+    for rows in sizes:
+        if patience is not None:
+            play(Choice(rows, patience))
+        elif rows > 1:
+            for choice in (*(Choice(rows, times * pace.policy(rows)) for times in PATIENCES), Choice(rows, math.inf)):
+                play(choice)
+    if not rates:
+        return at_once
     level = LEVEL * max(rates.values())
     good = [choice for choice, rate in rates.items() if rate >= level]
     good = [choice for choice in good if not math.isinf(choice.patience)] or good
@@ -252,10 +316,10 @@ def simulated(pace: Pace, slots: int, choice: Choice, most: int | None = None, s
     slots ready, and its first quarter is not counted.
 
     Args:
-        steps: to be made; 0: 40 a slot, at most `EVENTS`.
+        steps: to be made; 0: 20 a slot, at most `EVENTS`.
     """
     most = slots if most is None else most
-    total = steps or min(EVENTS, 40 * slots)
+    total = steps or min(EVENTS, 20 * slots)
     durations = _durations(pace.steps, total + slots)
     free = [0.0] * pace.workers  # when each worker has finished what it was given
     out: list[tuple[float, int]] = []  # (when it is ready, slot)

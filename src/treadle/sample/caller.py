@@ -16,10 +16,11 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, WorkerError
-from treadle.pool import failure
+from treadle.pool import bell, failure
 from treadle.pool.calls import Done, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
+from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
@@ -47,7 +48,10 @@ class CallerCollection(Collection):
     def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
+        if options.get("backend") == "thread" and options.get("workers") is None:
+            options["workers"] = asking.num_envs  # they share an interpreter, and are for environments that wait
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
+        self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
         try:
             self._policy = CallerPolicy(
@@ -61,7 +65,8 @@ class CallerCollection(Collection):
             self.close()
             raise
         self._least = pool.n
-        self._former = BatchFormer(pool.n, self.workers, asking.batch_size, asking.patience, asking.pad_to)
+        numbers = asking.batch_size, asking.patience, asking.pad_to
+        self._former = BatchFormer(pool.n, self.workers, *numbers, cores=bell.cores())
         assert memory is not None  # such a pool has rows
         self._rows = SlotRows(memory, pool.workers, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
@@ -73,6 +78,7 @@ class CallerCollection(Collection):
         self._env_seeds, self._policy_seeds = SeedStream(self._root, 0), SeedStream(self._root, 1)
         self._policy_seconds = 0.0
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
+        self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
@@ -94,6 +100,9 @@ class CallerCollection(Collection):
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
+
+    def advice(self) -> list[str]:
+        return self._former.advice()
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -225,11 +234,25 @@ class CallerCollection(Collection):
                 del self._playing[slot]
             else:
                 self._former.ready(slot, now)
-        seconds = (now - float(self._since[slots[0]])) / len(slots)
-        self._former.stepped(seconds)
-        known = self._busy.get(worker.index)
-        self._busy[worker.index] = seconds if known is None else 0.9 * known + 0.1 * seconds
+        self._time(worker, len(slots), now - float(self._since[slots[0]]))
         return found
+
+    def _time(self, worker: Worker, steps: int, passed: float) -> None:
+        """Note what a step takes, by the worker's own account where it has one. passed: since it was sent."""
+        index, line = worker.index, worker.line
+        if line is not None:
+            # answers come together: those of one round of its slots are counted together, too
+            counted, before = self._counted.get(index, (0, 0))
+            steps, spent = counted + steps, int(line.words[BUSY_NS])
+            if steps < len(worker.slots):
+                self._counted[index] = steps, before
+                return
+            self._counted[index] = 0, spent
+            passed = max(spent - before, 0) * 1e-9
+        seconds = passed / steps
+        self._former.stepped(seconds)
+        known = self._busy.get(index)
+        self._busy[index] = seconds if known is None else 0.9 * known + 0.1 * seconds
 
     def _slot_raised(self, worker: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
@@ -285,9 +308,19 @@ class CallerCollection(Collection):
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
         return {**super().shares(), CALLER: Shares(policy=self._policy_seconds)}
 
+    def close(self) -> None:
+        super().close()
+        if hasattr(self, "_policy"):  # else it could not be made
+            self._policy.close()
 
-def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
-    """One run of what the recipe says: with the policy in the workers, or in the caller."""
+
+def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
+    """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
+    of a cluster."""
+    if placement is not None:
+        from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
+
+        return NodesCollection(recipe, schedule, placement=placement, **options)
     return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,13 +26,16 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
-from treadle.progress import Progress, Standing
+from treadle.progress import Standing
+from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.placed import spread
+from treadle.sample.recorded import record
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
@@ -47,7 +49,7 @@ from treadle.sample.rollout_slot import (
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Watch
+from treadle.sample.watch import Tally, Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
@@ -57,17 +59,6 @@ MOST_ORDERS = 12  # that one worker may have at a time
 SHARES = "shares"  # the tag of the request for `Shares`
 DEFAULT_BUFFER = 1 << 30
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
-
-
-@dataclass
-class Tally:
-    """What a run has done so far."""
-
-    steps: int = 0
-    episodes: int = 0
-    restarts: int = 0
-    speculative: int = 0
-    by_worker: dict[int, int] = field(default_factory=dict)  # worker -> steps
 
 
 class Collection:
@@ -86,6 +77,7 @@ class Collection:
         tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
         skip: called with each episode that the run goes on without.
+        keep: called with the repro of each episode that has failed; see `recorded.py`.
         pool_options: for the pool, with on_failure "restart" if nothing else is said. A worker is replaced as often as
             that gets the run on; with max_restarts, as often as that in ten minutes. Under "drop" it is not replaced,
             and the others go on.
@@ -102,12 +94,14 @@ class Collection:
         room: Callable[[int], bool] | None = None,
         skipping: Skipping | None = None,
         skip: Callable[[Skipped], None] | None = None,
+        keep: Callable[[Repro], Any] | None = None,
         tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
         self._recipe, self.schedule, self._root = recipe, schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
         self._note_skipped = skip or (lambda skipped: None)
+        self._keep, self._asked_for = keep or (lambda repro: None), recipe
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
         self._watch = Watch(schedule.standing(), tell, recipe.rows)
@@ -122,6 +116,7 @@ class Collection:
         pool_options.setdefault("max_restarts", None)
         self.workers = count
         self._least = count * recipe.rows  # indices that are out however little room there is
+        self._most = recipe.rows + AHEAD  # that a worker has before anybody looks whether it has enough
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
@@ -147,27 +142,39 @@ class Collection:
         """How the policy was asked, where that is in the caller; else {}."""
         return {}
 
+    def advice(self) -> list[str]:
+        """What would have been faster, as far as it was measured."""
+        return []
+
+    def asked(self) -> dict[str, Any]:
+        """How the policy was asked in the caller, with the "advice" that follows; {}: it was not."""
+        stats: dict[str, Any] = self.stats()
+        return {**stats, "advice": self.advice()} if stats else {}
+
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         """The workers, each of which plays by itself."""
         factories = [partial(RolloutSlot, self._recipe, slot, globals) for slot in range(self.workers)]
         return Pool(factories, rows=False, **options)
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        try:
+            yield from self._made()
+        except CollectionFailed as error:
+            self._record(error)
+            raise
+
+    def _record(self, error: CollectionFailed) -> None:
+        if self.pool.options.recorder:
+            record(self._asked_for, self._root, error, self._keep)
+
+    def _made(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()
         watch.begin(self.pool)
         self._deal()
         while not self.schedule.complete:
             self.calls.poll(watch.patience(self._patience()), heard.append)
             watch.look()
-            results: list[tuple[int, int, Any]] = []
-            while heard:
-                event = heard.popleft()
-                if isinstance(event, Done):
-                    results += self._answered(event)
-                elif isinstance(event, Lost):
-                    self._died(event)
-                else:
-                    self._ready(event.worker)
+            results = self._heard(heard)
             self._deal(len(results))  # before the results are used: that may take long
             yield from results
             if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
@@ -178,6 +185,19 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _heard(self, events: deque[Event]) -> list[tuple[int, int, Any]]:
+        """What events tell, which are taken from the deque one by one."""
+        results: list[tuple[int, int, Any]] = []
+        while events:
+            event = events.popleft()
+            if isinstance(event, Done):
+                results += self._answered(event)
+            elif isinstance(event, Lost):
+                self._died(event)
+            else:
+                self._ready(event.worker)
+        return results
 
     def _ready(self, worker: Worker) -> None:
         """A worker was started in the place of another."""
@@ -200,8 +220,7 @@ class Collection:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
         able = self._able()
-        most = self._recipe.rows + AHEAD
-        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < most]
+        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < self._most]
         while takers:
             worker = min(takers, key=lambda each: len(dealt[each.index]))
             if indices := self._next(worker, held):
@@ -216,7 +235,7 @@ class Collection:
         """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
         soon as they have nothing more to do."""
         able = [each for each in self.pool.workers if each.state in life.ALIVE and each.index not in self._out]
-        for worker in able if self.calls.wear and self._failure is None else ():
+        for worker in able if self.calls.wear.able and self._failure is None else ():
             idle = worker.state is life.State.IDLE and not self._dealt[worker.index]
             if idle and (why := self.calls.wear.worn(worker)):
                 self.calls.retire(worker, why)
@@ -232,7 +251,7 @@ class Collection:
                 return [suspects.pop(0)]
             del self._suspects[worker.index]
         wanted = self._wants(worker)
-        if self.calls.wear:
+        if self.calls.wear.able:
             wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index])))
         return self._taken(wanted, held)
 
@@ -380,6 +399,7 @@ class Collection:
             return
         skipped = Skipped(index, seeding.episode_env_seed(self._root, index), error.reason)
         self._note_skipped(skipped)
+        self._record(error)
         log.warning("%s; it is left out", error)
         why = self._skipping.too_many(schedule.skipped, schedule.episodes, len(schedule.lengths))
         if why:
@@ -415,9 +435,11 @@ class Collection:
         return found
 
     def warn(self) -> None:
-        """Log the remarks that were not logged at once; for faces that do not tell of them in another way."""
+        """Log the remarks that were not logged at once, and advice; for faces that do not tell of them otherwise."""
         for text in self.notes():
             log.warning("%s", text)
+        for text in self.advice():
+            log.info("the policy was asked in the caller; %s", text)
 
     def notes(self) -> list[str]:
         """The remarks that were not logged at once."""
@@ -446,6 +468,7 @@ def collect(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -515,6 +538,7 @@ def collect(
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
@@ -534,49 +558,6 @@ def collect(
         "skipping": Skipping.of(on_error, max_skipped, max_deaths),
         **pool_options,
     }
-    return _collect(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
+    from treadle.sample.ordered import in_order  # which is made of what stands here
 
-
-def _collect(
-    recipe: RolloutRecipe,
-    schedule: Schedule,
-    ordered: bool,
-    max_buffered: int,
-    progress: bool | None,
-    options: dict[str, Any],
-) -> Iterator[Episode]:
-    from treadle.sample.caller import collection  # which is made of what stands here
-
-    if schedule.complete:
-        return
-    waiting: dict[int, Episode] = {}
-    held = largest = 0
-
-    def room(outstanding: int) -> bool:
-        return held + largest * outstanding <= max_buffered
-
-    shown = Progress(progress)
-    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
-        following = 0
-        try:
-            for index, _, episode in run:
-                if not ordered:
-                    if schedule.end is None or index < schedule.end:
-                        yield episode
-                    continue
-                waiting[index] = episode
-                largest = max(largest, episode.nbytes)
-                held += episode.nbytes
-                while following in schedule.skipped or following in waiting:
-                    if schedule.end is not None and following >= schedule.end:
-                        break
-                    next_one = waiting.pop(following, None)
-                    following += 1
-                    if next_one is not None:
-                        held -= next_one.nbytes
-                        yield next_one
-            for index in sorted(waiting):  # the last that was missing is one that is left out
-                if schedule.end is None or index < schedule.end:
-                    yield waiting[index]
-        finally:
-            run.warn()
+    return in_order(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
 from typing import Any
@@ -31,6 +31,7 @@ from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe
 from treadle.sample.schedule import Schedule
 
@@ -89,6 +90,7 @@ class Evaluation:
         success: share of episodes that were successes, 0 to 1; None when no episode's last info says. One that says
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
+        inference: how the policy was asked in the caller, as `treadle.sample.collect.Collection.asked`; {}: it was not.
     """
 
     policy: str
@@ -100,6 +102,7 @@ class Evaluation:
     success: float | None = None
     success_low: float | None = None
     success_high: float | None = None
+    inference: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def returns(self) -> np.ndarray:
@@ -198,6 +201,7 @@ def evaluate(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -230,6 +234,7 @@ def evaluate(
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
@@ -253,7 +258,9 @@ def evaluate(
             if watch is not None:
                 watch(score)
         run.warn()
-    return evaluation_of(policy_name(policy), [scores[index] for index in range(episodes)], seed)
+        asked = run.asked()
+    found = evaluation_of(policy_name(policy), [scores[index] for index in range(episodes)], seed)
+    return replace(found, inference=asked)
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
@@ -295,7 +302,7 @@ def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
     """The result of a policy's scores, by index; `seed`: of the bootstrap."""
     returns = np.array([score.total_reward for score in scores], np.float64)
     low, high = bootstrap(returns, seed)
-    rates: tuple[float, ...] = ()
+    rates: tuple[Any, ...] = ()
     if any(score.success is not None for score in scores):
         successes = sum(score.success is True for score in scores)
         rates = successes / len(scores), *wilson(successes, len(scores))

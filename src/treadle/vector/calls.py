@@ -1,31 +1,43 @@
-"""What a vector asks of its environments besides stepping: methods and attributes, of all slots or of some."""
+"""What a vector asks of its environments besides stepping: methods, attributes and states, of all slots or of some."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import UsageError
-from treadle.pool.lockstep import Lockstep
-from treadle.vector.env_slot import REFUSED, Ask, OwnValue
-from treadle.vector.orders import chosen_slots
-from treadle.vector.turns import Turns, one_at_a_time
+from treadle.pool import checkpoint
+from treadle.states import snapshot_file
+from treadle.vector.core import Core
+from treadle.vector.env_slot import REFUSED, Ask, OwnValue, SlotState
+from treadle.vector.orders import chosen_slots, states_by_slot
+from treadle.vector.turns import one_at_a_time
+
+FORMAT = "treadle vector snapshot 2"
+
+Function = Callable[..., Any]  # of an environment and more arguments
 
 
-class SlotCalls:
-    """The calling part of `VectorEnv`. Every method raises ClosedVector and AlreadyPending, and WorkerError for what
-    an environment raises (TaskRaised, of the original's type as well)."""
+class SlotCalls(gym.vector.VectorEnv):
+    """A Gymnasium vector whose environments are slots of a pool: what is asked of them besides stepping.
 
-    num_envs: int
-    _lockstep: Lockstep
-    _turns: Turns
+    Every method raises ClosedVector and AlreadyPending, and WorkerError for what an environment raises (TaskRaised, of
+    the original's type as well).
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core, self._pool, self._lockstep, self._turns = core, core.pool, core.lockstep, core.turns
+        self.num_envs = core.pool.n
 
     @one_at_a_time
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, looked up through its wrappers, called where it can be.
+    def call(self, name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of every environment, looked up through its wrappers, called where it can be. Or, for `name`, a
+        function, which is called with the (wrapped) environment where that is.
 
         Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
         """
@@ -33,7 +45,7 @@ class SlotCalls:
         return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
 
     @one_at_a_time
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str | Function, /, *args: Any, **kwargs: Any) -> None:
         """Begin a `call`; `call_wait` returns its result."""
         self._turns.check_free("call_async")
         self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
@@ -56,11 +68,11 @@ class SlotCalls:
         self.set_attr_at(range(self.num_envs), name, values)
 
     @overload
-    def call_at(self, slots: int, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call_at(self, slots: int, name: str | Function, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
-    def call_at(self, slots: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    def call_at(self, slots: Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     @one_at_a_time
-    def call_at(self, slots: int | Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call_at(self, slots: int | Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> Any:
         """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
@@ -89,8 +101,69 @@ class SlotCalls:
         """One frame (or whatever the render mode says) a slot."""
         return self.call("render")
 
+    # -- states --------------------------------------------------------------------------------------------------------
 
-def _callable(name: str) -> str:
+    @one_at_a_time
+    def get_states(self) -> tuple[SlotState, ...]:
+        """The complete state of every slot: its environment's, with wrappers and generators, and whether its episode
+        has just ended. They pickle, and any slot of a vector of the same environments takes them.
+
+        Raises StateError (as TaskRaised) for an environment that cannot be captured.
+        """
+        self._turns.check_free("call_async")
+        return tuple(self._lockstep.call(Ask.GET_STATE))
+
+    @one_at_a_time
+    def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
+        """Put every slot into a state, or some slots.
+
+        Args:
+            states: one for each of them.
+            slots: which; None: all.
+
+        Raises UsageError for a wrong number of states, StateError for one of another environment.
+        """
+        given = states_by_slot(states, slots, self.num_envs, SlotState)
+        self._turns.check_free("call_async")
+        self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
+        self._lockstep._stale -= given.keys()
+        if self._lockstep.recovery is not None:
+            self._lockstep.recovery.placed(given.keys())
+
+    @one_at_a_time
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
+        and the generators of the action spaces. The file is there whole, or not at all."""
+        states = self.get_states()
+        kept = {
+            "format": FORMAT,
+            "states": states,
+            "checkpoint": checkpoint.take(self._lockstep),
+            **self._core.counts.kept(),
+            "spaces": (self.action_space, self.single_action_space),
+        }
+        snapshot_file.write(path, kept)
+
+    @one_at_a_time
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
+
+        The file is a pickle: read only what you trust.
+
+        Raises UsageError for a file that is no snapshot, or of another number of slots; StateError for one of other
+        environments.
+        """
+        kept = snapshot_file.read(path, FORMAT, "a vector of environments")
+        if len(kept["states"]) != self.num_envs:
+            raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
+        self.set_states(kept["states"])
+        checkpoint.put(self._lockstep, kept["checkpoint"])
+        self._core.counts.put(kept)
+        for space, before in zip((self.action_space, self.single_action_space), kept["spaces"], strict=True):
+            space.__dict__.update(before.__dict__)
+
+
+def _callable(name: str | Function) -> str | Function:
     if name in REFUSED:
         raise UsageError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
     return name

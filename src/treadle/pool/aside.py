@@ -1,0 +1,222 @@
+"""Calls of users' code in the caller's own process that can be given up.
+
+A thread cannot be killed. So where a worker is a thread and has a time limit, its environment is called in a thread of
+the environment's own (`OwnThread`), and the worker's thread only waits for the answer: when it is told to wait no more,
+it ends, another takes its place, and the call's thread is left behind as a daemon. Coroutines run as tasks of an event
+loop, one for the whole process (`EventLoop`); those that are given up are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from treadle.pool.interrupts import undisturbed
+
+LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
+
+MOST_LEFT = 100  # threads that may be left behind in calls that do not end
+
+log = logging.getLogger("treadle")
+_mine = threading.local()
+
+
+class GivenUp(RuntimeError):
+    """The caller waits no more for this worker."""
+
+
+class Patience:
+    """What a worker's thread waits with.
+
+    limited: is there a time limit that is to be enforced? Then environments are called where they can be left.
+
+    Attributes:
+        over: it waits for nothing any more.
+    """
+
+    def __init__(self, limited: bool) -> None:
+        self.limited, self.over = limited, False
+        self._pending: Future[Any] | None = None
+
+    @classmethod
+    def mine(cls) -> Patience | None:
+        """Of the thread that asks; None: it is no worker's."""
+        return getattr(_mine, "patience", None)
+
+    def adopt(self) -> None:
+        """The thread that calls this waits with it from now on."""
+        _mine.patience = self
+
+    @property
+    def waiting(self) -> bool:
+        """Does it wait for a call that it could give up?"""
+        return self._pending is not None
+
+    def wait(self, future: Future[Any]) -> Any:
+        """The future's result, or what it raises; GivenUp."""
+        self._pending = future  # before `over` is looked at
+        try:
+            if self.over:
+                future.cancel()
+            return future.result()
+        except CancelledError:
+            if not self.over:
+                raise
+            raise GivenUp("its time was over") from None
+        finally:
+            self._pending = None
+
+    def give_up(self) -> None:
+        """Wait no more, for this and for whatever comes."""
+        self.over = True
+        if (future := self._pending) is not None:
+            future.cancel()
+
+
+def waited(future: Future[Any]) -> Any:
+    """The future's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
+    patience = Patience.mine()
+    if patience is not None:
+        return patience.wait(future)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class OwnThread:
+    """A daemon thread that does what it is given, one after another, until it is to `end`."""
+
+    left: ClassVar[set[threading.Thread]] = set()  # those of this process that are behind in a call still
+
+    def __init__(self, name: str) -> None:
+        self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._todo.put((future, function))
+        return future
+
+    def end(self) -> None:
+        """It ends when it has done all that it was given; waits for that only where it does not hang."""
+        patience = Patience.mine()
+        self._todo.put(None)
+        if patience is not None and patience.over:
+            self.left.add(self._thread)
+            if self._thread.is_alive():
+                many = len(self.left)
+                log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
+        else:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (todo := self._todo.get()) is not None:
+            future, function = todo
+            with suppress(InvalidStateError):  # given up: nobody waits
+                try:
+                    value = function()
+                except BaseException as error:  # noqa: BLE001 - it is the one's who waits
+                    future.set_exception(error)
+                else:
+                    future.set_result(value)
+                    del value
+            del todo, future, function
+        self.left.discard(threading.current_thread())
+
+
+class EventLoop:
+    """A share in the process's event loop, which runs in a thread of its own as long as anybody has one."""
+
+    _lock = threading.Lock()
+    _shares = 0
+    _pid = 0
+    _loop: asyncio.AbstractEventLoop
+    _thread: threading.Thread
+
+    def __init__(self) -> None:
+        self._open = True
+        undisturbed(self._take, lambda _: self.close())
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns, or raises."""
+        return waited(self.begin(coroutine))
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """It runs, whoever waits for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Give the share back. With the last one what still runs there is cancelled."""
+        if self._open and EventLoop._pid == os.getpid():
+            self._open = False
+            undisturbed(self._give_back, lambda _: None)
+
+    def _take(self) -> None:
+        kind = EventLoop
+        with kind._lock:
+            if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
+                kind._loop, kind._shares, kind._pid = asyncio.new_event_loop(), 0, os.getpid()
+                kind._thread = threading.Thread(target=kind._loop.run_forever, name="treadle-event-loop", daemon=True)
+                kind._thread.start()
+            kind._shares += 1
+
+    def _give_back(self) -> None:
+        kind = EventLoop
+        with kind._lock:
+            kind._shares -= 1
+            if kind._shares:
+                return
+            loop, thread = kind._loop, kind._thread
+            with suppress(TimeoutError):  # somebody blocks it: what is left is a daemon
+                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(2 * LAST_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(LAST_SECONDS)
+            if not thread.is_alive():
+                loop.close()
+
+
+class Settled:
+    """What calls return, coroutines run to their ends; it has a share in the event loop from the first of them on."""
+
+    _loop: EventLoop | None = None
+
+    def __call__(self, value: Any) -> Any:
+        if not asyncio.iscoroutine(value):
+            return value
+        self._loop = self._loop or EventLoop()
+        return self._loop.run(value)
+
+    def begin(self, value: Any) -> None:
+        """Nobody waits for it."""
+        if asyncio.iscoroutine(value):
+            self._loop = self._loop or EventLoop()
+            self._loop.begin(value)
+
+    def close(self) -> None:
+        """Give the share back."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=LAST_SECONDS / 2)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=LAST_SECONDS / 2)
+
+
+__all__ = ["MOST_LEFT", "EventLoop", "GivenUp", "OwnThread", "Patience", "Settled", "waited"]

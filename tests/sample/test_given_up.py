@@ -1,0 +1,249 @@
+"""Slots in threads at their deadline, environments and policies of coroutines: what hangs is given up, the bytes are
+those of workers that never hung."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import treadle
+from treadle.errors import UsageError
+from treadle.pool import aside, local
+from treadle.sample.episode import Episode
+from treadle.sample.failed import CollectionFailed
+
+LIMIT = 0.3
+
+
+class Walk(gym.Env):
+    """Episodes of 2 to 13 steps."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
+    action_space = gym.spaces.Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t, self.end = 0, int(self.np_random.integers(2, 14))
+        return np.array([0, self.end], np.float64), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.array([self.t, self.end], np.float64), float(action), self.t >= self.end, False, {}
+
+
+class Gate:
+    """What hangs waits here, and whoever has hung once does not do it again."""
+
+    def __init__(self) -> None:
+        self.opened, self.hung, self.closed = threading.Event(), set[Any](), list[str]()
+
+    def hangs(self, env: Any) -> bool:
+        if env.end != 7 or env.t != 2 or env.np_random_seed in self.hung:
+            return False
+        self.hung.add(env.np_random_seed)
+        return True
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    found = Gate()
+    yield found
+    found.opened.set()
+    for thread in list(aside.OwnThread.left):
+        thread.join(10)
+
+
+class Hanging(Walk):
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def step(self, action: Any) -> Any:
+        if self.gate.hangs(self):
+            self.gate.opened.wait(20)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.gate.closed.append(threading.current_thread().name)
+
+
+class Coroutines(Walk):
+    async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().reset(seed=seed, options=options)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0.0005)
+        return super().step(action)
+
+
+class HangingCoroutines(Coroutines):
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        if self.gate.hangs(self):
+            await asyncio.sleep(1000)
+        return await super().step(action)
+
+    async def close(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self.gate.closed.append(threading.current_thread().name)
+
+
+def policy(observations: np.ndarray) -> np.ndarray:
+    return (observations.sum(axis=1) % 5).astype(np.int64)
+
+
+async def thinking(observations: np.ndarray) -> np.ndarray:
+    await asyncio.sleep(0.0005)
+    return policy(observations)
+
+
+class OneByOne:
+    async def get_action(self, observation: np.ndarray) -> Any:
+        await asyncio.sleep(0.0005)
+        return policy(observation[None])[0], {"value": 1.0}
+
+
+def key(episode: Episode) -> tuple[Any, ...]:
+    return episode.index, episode.seed, episode.observations.tobytes(), episode.actions.tobytes()
+
+
+def made(env: Any, policy: Any = policy, **options: Any) -> list[Any]:
+    return [key(each) for each in treadle.collect(env, policy, episodes=30, seed=3, **options)]
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Any]:
+    return made(Walk, inference="worker", backend="serial")
+
+
+WHERE = [
+    {"inference": "worker", "workers": 4},
+    {"inference": "caller", "num_envs": 6},
+    {"inference": "caller", "num_envs": 6, "workers": 2},
+]
+
+
+@pytest.mark.parametrize("options", WHERE, ids=str)
+def test_a_thread_at_its_deadline_is_left_and_the_episode_made_again(
+    options: dict[str, Any], gate: Gate, plain: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "treadle"):
+        assert made(lambda: Hanging(gate), backend="thread", step_timeout=LIMIT, **options) == plain
+    assert len(gate.hung) == 1
+    (left,) = aside.OwnThread.left
+    assert left.is_alive()
+    assert left.daemon
+    told = [record.getMessage() for record in caplog.records]
+    assert any("left behind in a call that was given up (1 of at most 100)" in text for text in told), told
+    assert any("is replaced" in text for text in told), told
+    closed = len(gate.closed)
+    gate.opened.set()  # its late answer is dropped, and its environment closed in the end
+    left.join(10)
+    assert not left.is_alive()
+    assert len(gate.closed) == closed + 1
+
+
+@pytest.mark.parametrize("options", WHERE, ids=str)
+def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gate: Gate, plain: list[Any]) -> None:
+    assert made(lambda: HangingCoroutines(gate), backend="thread", step_timeout=LIMIT, **options) == plain
+    assert len(gate.hung) == 1
+    assert not aside.OwnThread.left
+    assert set(gate.closed) == {"treadle-event-loop"}
+
+
+@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+@pytest.mark.parametrize("inference", ["worker", "caller"])
+@pytest.mark.parametrize("thought", [policy, thinking])
+def test_coroutines_make_the_same_episodes_everywhere(
+    thought: Any, inference: str, backend: str, plain: list[Any]
+) -> None:
+    assert made(Coroutines, thought, inference=inference, backend=backend) == plain
+
+
+def test_a_policy_of_coroutines_may_be_asked_one_by_one(plain: list[Any]) -> None:
+    assert made(Coroutines, OneByOne(), inference="worker", backend="thread", workers=5) == plain
+
+
+def test_wrappers_see_no_coroutines(plain: list[Any]) -> None:
+    wrappers = [lambda env: gym.wrappers.TimeLimit(env, 50), gym.wrappers.RecordEpisodeStatistics]
+    assert made(Coroutines, wrappers=wrappers, backend="thread") == plain
+
+
+def test_vectors_step_coroutines_side_by_side() -> None:
+    """All of them are in their steps at the same time, or none would come to its end."""
+    n = 12
+    inside = list[asyncio.Future[None]]()
+
+    class Together(Coroutines):
+        async def step(self, action: Any) -> Any:  # type: ignore[override]
+            inside.append(asyncio.get_running_loop().create_future())
+            if len(inside) == n:
+                for each in inside:
+                    each.set_result(None)
+            await inside[len(inside) - 1]
+            return await super().step(action)
+
+    envs = treadle.make_vec(Together, n, workers=n, backend="thread")
+    try:
+        envs.reset(seed=1)
+        assert envs.step(np.zeros(n, np.int64))[0][:, 0].tolist() == [1] * n
+    finally:
+        envs.close()
+
+
+def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:
+    envs = treadle.make_vec(
+        lambda: Hanging(gate), 8, workers=8, backend="thread", step_timeout=LIMIT, on_failure="restart"
+    )
+    try:
+        envs.reset(seed=11)
+        cut = 0
+        for _ in range(40):
+            infos = envs.step(np.zeros(8, np.int64))[4]
+            cut += int(np.sum(infos.get("aborted", False)))
+        assert cut == len(gate.hung) >= 1
+    finally:
+        envs.close()
+
+
+def test_no_more_threads_are_left_behind_than_are_allowed(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "MOST_LEFT", 1)
+    with pytest.raises((UsageError, CollectionFailed), match=r"backend='process'"):
+        made(lambda: Hanging(gate), backend="thread", workers=2, step_timeout=LIMIT, inference="worker")
+
+
+@pytest.mark.parametrize("kind", [Hanging, HangingCoroutines])
+def test_closing_waits_for_nobody_who_hangs(kind: Any, gate: Gate) -> None:
+    envs = treadle.make_vec(
+        lambda: kind(gate), 4, workers=4, backend="thread", step_timeout=60.0, close_timeout=0.2, on_failure="restart"
+    )
+    envs.reset(seed=11)
+    for _ in range(30):
+        if gate.hung:
+            break
+        envs.step_async(np.zeros(4, np.int64))
+        try:
+            envs.step_wait(timeout=LIMIT)
+        except TimeoutError:
+            break
+    assert gate.hung
+    envs.close()
+    assert len(aside.OwnThread.left) == (kind is Hanging), "it has waited for the call's end"
+
+
+def test_what_makes_coroutines_is_an_environment() -> None:
+    class Other:
+        observation_space, action_space = Walk.observation_space, Walk.action_space
+        reset, step = Coroutines.reset, Coroutines.step
+
+    with pytest.raises(UsageError, match="Other does not"):
+        made(Other)
