@@ -223,7 +223,9 @@ class PartialBatches:
         while self._heard:
             event = self._heard[0]
             if isinstance(event, Done):
-                self._end(event.tag)
+                joint = event.tag  # which may have two requests: a step, and a reset of what a fresh worker begins
+                if not joint.unsent and not self._calls.awaits(joint):
+                    self._end(joint)
             elif isinstance(event, Lost):
                 self._lost(event)
             self._heard.popleft()
