@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from treadle.cli import failures
-from treadle.cli.options import CollectOptions, EvalOptions, PlanOptions
+from treadle.cli.options import CheckOptions, CollectOptions, EvalOptions, PlanOptions
 
 COLLECT_HELP = """Play whole episodes in parallel and store them as a dataset.
 
@@ -86,6 +86,21 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+CHECK_HELP = """Play an environment before a run is begun with it, and say what cannot be trusted.
+
+  treadle check CartPole-v1
+
+  treadle check my_env.py:make_env --env-kwargs '{"size": 8}'
+
+It is built and played in worker processes: spaces and dtypes at reset and in random steps, to the last bit; the same
+episode under the same seed, in another process, beside another environment and after other episodes; global generators;
+observations that are written over; what it prints, leaves running and keeps in memory; how long steps and resets take;
+whether its state can be taken and put back; what Gymnasium's own checker says; and it is made to raise, and killed. A
+FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise somebody. Each says what to do.
+
+Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
+
+
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -104,7 +119,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan") else ""
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "check") else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -299,5 +314,24 @@ def _app(given: list[str]) -> Callable[..., Any]:
                 tuple(import_), out, force, quiet, json, debug,
             ),
         )  # fmt: skip
+
+    @app.command(name="check", help=CHECK_HELP)
+    def check(
+        env: Env,
+        steps: Annotated[int, typer.Option(metavar="N", help="Random steps.")] = 1000,
+        seed: Seed = 0,
+        seconds: Annotated[float, typer.Option(metavar="S", help="Fewer steps where they take longer.")] = 10.0,
+        timeout: Annotated[float, typer.Option(metavar="S", help="What takes so much longer hangs.")] = 30.0,
+        env_kwargs: Kwargs = "",
+        wrap: Wrap = [],  # noqa: B006
+        import_: Import = [],  # noqa: B006
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.check import run
+        from treadle.testing.env_check import check_env
+
+        options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
+        return lambda: run(partial(check_env, **options.arguments()), json)
 
     return app

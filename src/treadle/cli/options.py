@@ -189,6 +189,31 @@ class PlanOptions:
         }
 
 
+@dataclass(frozen=True)
+class CheckOptions:
+    """Of `treadle check`."""
+
+    env: str
+    steps: int
+    seed: int
+    seconds: float
+    timeout: float
+    env_kwargs: str
+    wrap: tuple[str, ...]
+    imports: tuple[str, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `check_env`. Raises UsageError for what cannot be meant."""
+        _at_least_one("--steps", self.steps)
+        if not (self.seed >= 0 and self.seconds > 0 and self.timeout > 0):
+            raise UsageError("--seed must not be negative, --seconds and --timeout must be more than 0")
+        return {
+            **{name: value for name, value in vars(self).items() if name != "wrap"},
+            "env_kwargs": _env_kwargs(self.env_kwargs),
+            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
+        }
+
+
 def _workers(text: str) -> int | str:
     if text == "auto":
         return "auto"

@@ -1,0 +1,20 @@
+"""For testing what steps environments, and environments themselves: checks that users run, and zoos of what goes wrong.
+
+`check_env` plays an environment and says what cannot be trusted; `faults` has broken environments, one for each way to
+fail, `misbehaved` such as run and lie.
+
+The names below are loaded when they are first used.
+"""
+
+from treadle.lazy import lazily
+
+_HOME = {
+    "check_env": "env_check",
+    "Report": "verdict",
+    "Finding": "verdict",
+    "CheckFailed": "verdict",
+}
+
+__all__ = list(_HOME)
+
+__getattr__, __dir__ = lazily(__name__, _HOME)

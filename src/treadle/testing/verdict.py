@@ -1,0 +1,110 @@
+"""What a check has found, for people and for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from treadle.errors import TreadleError
+
+FAULT, WARNING = "fault", "warning"
+WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        level: "fault": runs fail or cannot be repeated. "warning": it works, and somebody will be surprised.
+        about: one word for what was checked.
+        what: what was seen.
+        advice: what to do.
+    """
+
+    level: str
+    about: str
+    what: str
+    advice: str
+
+
+@dataclass
+class Report:
+    """Attributes:
+    subject: what was checked.
+    advice: what to do, by what a finding is about.
+    findings: what is not as it should be, in the order in which it was found.
+    passed: what is as it should be: words for what was checked.
+    facts: measured values by name, for people.
+    """
+
+    subject: str
+    advice: Mapping[str, str] = field(default_factory=dict, repr=False)
+    findings: list[Finding] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Is there no fault?"""
+        return not self.faults
+
+    @property
+    def faults(self) -> list[Finding]:
+        """The findings that are faults."""
+        return [each for each in self.findings if each.level == FAULT]
+
+    def fault(self, about: str, what: str) -> None:
+        """Note a fault."""
+        self.add(FAULT, about, what)
+
+    def warning(self, about: str, what: str) -> None:
+        """Note a warning."""
+        self.add(WARNING, about, what)
+
+    def add(self, level: str, about: str, what: str, advice: str = "") -> None:
+        """Note a finding; one that is known by the same words is noted once. `advice`: "": that on what it is about."""
+        finding = Finding(level, about, what, advice or self.advice.get(about, ""))
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def found(self, about: str) -> bool:
+        """Is there a finding about that?"""
+        return any(each.about == about for each in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": self.ok, **{name: part for name, part in asdict(self).items() if name != "advice"}}
+
+    def raise_for_faults(self) -> None:
+        """Raise CheckFailed with the whole text when there is a fault."""
+        if not self.ok:
+            raise CheckFailed(str(self), report=self)
+
+    def __str__(self) -> str:
+        faults, others = len(self.faults), len(self.findings) - len(self.faults)
+        counted = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((faults, FAULT), (others, WARNING)) if n]
+        lines = [f"{self.subject}: {', '.join(counted) or 'nothing to find fault with'}"]
+        for each in self.findings:
+            lines.append(f"  {each.level.upper():8}{each.about}: {_shown(each.what)}")
+            lines += [f"          -> {_shown(each.advice)}"] if each.advice else []
+        lines += [f"  ok      {_shown(', '.join(self.passed))}"] if self.passed else []
+        widest = max(map(len, self.facts), default=0)
+        lines += [f"  {name:{widest}}  {value}" for name, value in self.facts.items()]
+        return "\n".join(lines)
+
+
+class CheckFailed(TreadleError, AssertionError):
+    """A check has found faults. Field: report."""
+
+    report: Report
+
+
+def _shown(text: str) -> str:
+    """A text over several lines, further ones set in."""
+    return textwrap.fill(" ".join(text.split()), WIDTH, subsequent_indent=" " * 10)
+
+
+__all__ = ["FAULT", "WARNING", "CheckFailed", "Finding", "Report"]
