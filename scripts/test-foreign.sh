@@ -41,6 +41,12 @@ suites() { declare -F | sed -n "s/^declare -f suite_//p"; }
 
 # --- the suites -------------------------------------------------------------------------------------------------------
 
+# dm_control's own requirements take a MuJoCo that it does not work with
+suite_dm_control() {
+  environment dm_control dm-env dm_control==1.0.50 'mujoco<4'
+  $python -m pytest -q -p no:cacheprovider tests/foreign/dm_control_suite.py
+}
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 case ${1:-} in

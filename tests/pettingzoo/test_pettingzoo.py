@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import treadle
 from conftest import require
 from treadle import pettingzoo as ours
 from treadle import trees
@@ -49,7 +50,7 @@ PARALLEL = {
 def test_workers_give_what_a_plain_loop_gives(name: str) -> None:
     module, kwargs, steps = require(name), PARALLEL[name], 45
     loops = [module.parallel_env(**kwargs) for _ in range(N)]
-    vector = ours.make_vec(name, N, workers=2, inline=1, kwargs=kwargs)
+    vector = ours.make_vec(module.parallel_env, N, workers=2, inline=1, kwargs=kwargs)
     ends = 0
     try:
         spaces = {agent: loops[0].action_space(agent) for agent in loops[0].possible_agents}
@@ -85,7 +86,7 @@ def test_workers_give_what_a_plain_loop_gives(name: str) -> None:
 @pytest.mark.parametrize("name", ["tictactoe_v3", "connect_four_v3", "rps_v2"])
 def test_turn_games_are_the_game_played_in_a_loop(name: str) -> None:
     module = require(f"pettingzoo.classic.{name}")
-    vector = ours.make_vec(f"pettingzoo.classic.{name}", N, turns=True, workers=2, inline=0)
+    vector = ours.make_vec(module.env, N, turns=True, workers=2, inline=0)
     loops = [module.env() for _ in range(N)]
     over = 0
     try:
@@ -133,7 +134,7 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
     kwargs = {"n_pistons": 2, "max_cycles": 20} if "pistonball" in name else {}
-    env = ours.ParallelEnv(name, kwargs=kwargs)
+    env = ours.ParallelEnv(require(name).parallel_env, kwargs=kwargs)
     try:
         parallel_api_test(env, num_cycles=30)
     finally:
@@ -141,7 +142,7 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
     made = []
 
     def make() -> Any:
-        made.append(ours.ParallelEnv(name, kwargs=kwargs))
+        made.append(ours.ParallelEnv(require(name).parallel_env, kwargs=kwargs))
         return made[-1]
 
     try:
@@ -153,9 +154,8 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
 
 def test_a_dataset_is_one_that_minari_loads(tmp_path: Any) -> None:
     minari = require("minari")
-    stored = ours.collect_dataset(
-        "mpe2.simple_tag_v3", out=tmp_path / "tag", episodes=3, seed=1, workers=2, env_kwargs={"max_cycles": 6}
-    )
+    env = partial(ours.AgentsEnv, require("mpe2.simple_tag_v3").parallel_env, max_cycles=6)
+    stored = treadle.collect_dataset(env, out=tmp_path / "tag", episodes=3, seed=1, workers=2)
     assert stored.complete
     data = minari.MinariDataset(stored.path / "data")
     episode = data[0]
@@ -168,16 +168,8 @@ def test_a_dataset_is_one_that_minari_loads(tmp_path: Any) -> None:
 def test_an_aec_environment_given_as_parallel_is_refused() -> None:
     from mpe2 import simple_spread_v3
 
-    with pytest.raises(
-        ours_errors().StartupFailed, match="is an AEC environment: say turns=True, or give its parallel"
-    ):
+    with pytest.raises(treadle.StartupFailed, match="is an AEC environment: say turns=True, or give its parallel"):
         ours.make_vec(simple_spread_v3.env, 2, workers=1)
-
-
-def ours_errors() -> Any:
-    from treadle import errors
-
-    return errors
 
 
 def test_images_want_a_render_mode() -> None:

@@ -7,7 +7,6 @@ from treadle.lazy import lazily
 
 _HOME = {
     "make_vec": "making",
-    "collect_dataset": "making",
     "AgentsEnv": "env",
     "AgentsVector": "faces",
     "AgentRows": "faces",

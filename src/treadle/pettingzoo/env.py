@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError
 from treadle.pettingzoo.layout import AgentsLayout
 
 KEY = "treadle agents"  # of the layout, in an environment's metadata
@@ -27,20 +24,20 @@ class AgentsEnv(gym.Env):
     its info.
 
     Args:
-        env: a `pettingzoo.ParallelEnv`; with `turns`, a `pettingzoo.AECEnv`.
+        make: returns a `pettingzoo.ParallelEnv`; with `turns`, a `pettingzoo.AECEnv`.
         turns: do agents take turns (AEC)?
+        **kwargs: for `make`.
 
     Raises:
         UsageError: it is one kind, and `turns` says the other.
     """
 
-    def __init__(self, env: Any, *, turns: bool = False) -> None:
+    def __init__(self, make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> None:
+        env = make(**kwargs)
         if hasattr(env, "agent_iter") != turns:
-            have, want = (
-                ("an AEC environment", "turns=True") if not turns else ("a parallel environment", "turns=False")
-            )
-            text = f"{type(env).__name__} is {have}: say {want}"
-            raise UsageError(text if turns else f"{text}, or give its parallel_env (pettingzoo.utils.aec_to_parallel)")
+            kind, other = ("a parallel", False) if turns else ("an AEC", True)
+            hint = "" if turns else ", or give its parallel_env (pettingzoo.utils.aec_to_parallel)"
+            raise UsageError(f"{type(env).__name__} is {kind} environment: say turns={other}{hint}")
         self.env = env
         self._source: Any = TurnsEnv(env) if turns else env
         self.layout = layout = AgentsLayout.of(env)
@@ -155,42 +152,9 @@ class TurnsEnv:
         self.agents = [env.agent_selection] if self.present else []
 
 
-@dataclass(frozen=True)
-class Maker:
-    """Builds an `AgentsEnv`, anywhere.
-
-    Attributes:
-        env: a callable that returns a PettingZoo environment, or the name of the module that has one
-            ("mpe2.simple_spread_v3"): its `parallel_env`, or its `env` with `turns`.
-        turns: see `AgentsEnv`.
-    """
-
-    env: str | Callable[..., Any]
-    turns: bool = False
-
-    def __call__(self, **kwargs: Any) -> AgentsEnv:
-        env = self.env if callable(self.env) else _found(self.env, "env" if self.turns else "parallel_env")
-        return AgentsEnv(env(**kwargs), turns=self.turns)
-
-
-def _found(module: str, name: str) -> Callable[..., Any]:
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise  # something that it imports
-        if importlib.util.find_spec(module.partition(".")[0]) is not None:
-            raise UsageError(f"there is no module {error.name!r} in what is installed") from error
-        text = "which is not installed: pip install 'treadle[pettingzoo]' for PettingZoo and mpe2"
-        raise MissingExtra(f"{module} is of the package {module.partition('.')[0]}, {text}") from error
-    if found is None:
-        raise UsageError(f"the module {module} has no {name}")
-    return found
-
-
 def _told(infos: Any) -> dict[Any, Any]:
     """Infos by agent, without the empty ones; each is one that may be written to."""
     return {agent: dict(info) if isinstance(info, dict) else info for agent, info in infos.items() if info}
 
 
-__all__ = ["KEY", "AgentsEnv", "Maker", "TurnsEnv"]
+__all__ = ["KEY", "AgentsEnv", "TurnsEnv"]

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from treadle import trees
 from treadle.errors import UsageError
 from treadle.pettingzoo.env import KEY
-from treadle.pettingzoo.layout import AgentsLayout, Outcome, divided, merged
+from treadle.pettingzoo.layout import AgentsLayout, Outcome
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import columns
 from treadle.vector.next_obs import finals_of
@@ -38,6 +38,11 @@ class AgentsFace:
     """
 
     fill = False  # see `Outcome.of`
+    width = 1  # rows of a slot
+    _cut: Callable[[Any, int], Any]  # a tree of [..., n, agents, ...] in this form; the int is the slots' axis
+    _given: Callable[[Any, np.ndarray], Any]  # a slots' batch of actions from this form; and bool[n, agents]: who acts
+    _told: Callable[[dict[Any, Any], int], dict[Any, Any]]  # infos of n slots in this form
+    _ends: Callable[[dict[Any, Any]], dict[Any, Any]]  # terminal observations, by (slot,) or (t, slot), in this form
 
     def __init__(self, vec: VectorEnv) -> None:
         self.vec = vec
@@ -45,25 +50,6 @@ class AgentsFace:
         self.agents = self.possible_agents = list(self.layout.agents)
         self._last: Outcome | None = None
         self._now = np.zeros((vec.num_envs, len(self.agents)), np.bool_)  # who acts next, in all slots
-
-    # -- the two forms ---------------------------------------------------------------------------------------------
-
-    def _seen(self, batch: Any, axis: int) -> Any:
-        """Observations in this form; `axis` is the slots'."""
-        raise NotImplementedError
-
-    def _given(self, actions: Any, alive: np.ndarray) -> Any:
-        """Actions of slots, from this form; `alive` (bool[n, agents]): who acts."""
-        raise NotImplementedError
-
-    def _each(self, column: np.ndarray, axis: int) -> Any:
-        """A column [..., n, agents] in this form."""
-        raise NotImplementedError
-
-    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
-        raise NotImplementedError
-
-    # -- stepping --------------------------------------------------------------------------------------------------
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
         """As `VectorEnv.reset`: environment i gets seed + i."""
@@ -95,28 +81,26 @@ class AgentsFace:
 
         `valid` are the transitions: where an agent's action was taken.
         """
-        act = policy and (lambda batch: self._given(policy(self._seen(batch, 0)), batch["alive"]))
-        made, vec = self.vec.rollout(act, steps=steps, groups=groups), self.vec
-        ended = made.terminated | made.truncated
-        outcome = Outcome.of(made.following, made.terminal_observations, ended, lambda: made.valid, fill=self.fill)
+        act = policy and (lambda batch: self._given(policy(self._cut(batch["observation"], 0)), batch["alive"]))
+        made, cut = self.vec.rollout(act, steps=steps, groups=groups), self._cut
+        finals, ended = made.terminal_observations, made.terminated | made.truncated
+        outcome = Outcome.of(made.following, finals, ended, lambda: made.valid, fill=self.fill)
         self._last = Outcome(*(column[-1] for column in outcome))
         self._now[:] = self._last.alive
         return replace(
             made,
-            observations=self._seen(made.observations, 1),
-            actions=self._done(made.actions),
-            rewards=self._each(outcome.rewards, 1),
-            terminated=self._each(outcome.terminations, 1),
-            truncated=self._each(outcome.truncations, 1),
-            valid=self._each(outcome.acted, 1),
-            episode_ids=self._ids(made.episode_ids),
-            infos=[self._infos(infos, vec.num_envs) for infos in made.infos],
-            bootstrap=self._seen(made.bootstrap, 0),
-            following=self._seen(made.following, 1),
-            terminal_observations=self._ends(made.terminal_observations),
+            observations=cut(made.observations["observation"], 1),
+            actions=cut(made.actions, 1),
+            rewards=cut(outcome.rewards, 1),
+            terminated=cut(outcome.terminations, 1),
+            truncated=cut(outcome.truncations, 1),
+            valid=cut(outcome.acted, 1),
+            episode_ids=np.repeat(made.episode_ids, self.width, axis=1),
+            infos=[self._infos(infos, self.vec.num_envs) for infos in made.infos],
+            bootstrap=cut(made.bootstrap["observation"], 0),
+            following=cut(made.following["observation"], 1),
+            terminal_observations=self._ends(finals),
         )
-
-    # -- partial batches -------------------------------------------------------------------------------------------
 
     def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
         """See `VectorEnv.async_reset`."""
@@ -125,21 +109,19 @@ class AgentsFace:
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Ask for a step of the environments `env_id` (None: all), with actions in this form."""
         if env_id is not None:
-            env_id = np.asarray(env_id).reshape(len(np.unique(env_id)), -1)[:, 0]
+            env_id = np.asarray(env_id)[:: self.width]
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
 
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
         """The environments that are ready first, in this form; `min` and `max` count environments.
 
-        infos have "env_id" (what `send` takes) and "alive" and "valid" (see `alive` and `acted`; of this batch).
+        infos have "env_id" (what `send` takes) and "valid"; `alive` and `acted` are of these environments.
         """
         observations, _, terminated, truncated, infos = self.vec.recv(min=min, max=max, timeout=timeout)
         ids, valid = infos.pop("env_id"), infos.pop("valid")
         five = self._handed(observations, terminated | truncated, infos, lambda: valid, ids)
-        five[4].update(env_id=self._ids(ids), alive=self._flat(self.alive), valid=self._flat(self.acted))
+        five[4].update(env_id=np.repeat(ids, self.width), valid=self._cut(self.acted, 0))
         return five
-
-    # -- the rest --------------------------------------------------------------------------------------------------
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """`VectorEnv.call`: one result an environment."""
@@ -161,38 +143,22 @@ class AgentsFace:
             raise UsageError("nobody is there before the first reset()")
         return self._last
 
-    def _handed(
-        self,
-        batch: Any,
-        ended: np.ndarray,
-        infos: dict[Any, Any],
-        valid: Callable[[], np.ndarray],
-        slots: Any = slice(None),
-    ) -> Any:
-        n = len(ended)
+    def _handed(self, batch: Any, ended: np.ndarray, infos: Any, valid: Any, slots: Any = slice(None)) -> Any:
+        """A batch of `slots` in this form; see `Outcome.of` for `ended` and `valid`."""
         self._last = out = Outcome.of(batch, finals_of(infos) if infos else {}, ended, valid, fill=self.fill)
         self._now[slots] = out.alive
-        return (
-            self._seen(batch, 0),
-            self._each(out.rewards, 0),
-            self._each(out.terminations, 0),
-            self._each(out.truncations, 0),
-            self._infos(infos, n) if infos else {},
-        )
+        parts = (batch["observation"], out.rewards, out.terminations, out.truncations)
+        return *(self._cut(part, 0) for part in parts), self._infos(infos, len(ended))
 
-    def _done(self, actions: Any) -> Any:
-        """A rollout's actions in this form."""
-        raise NotImplementedError
-
-    def _ids(self, ids: np.ndarray) -> np.ndarray:
-        return ids
-
-    def _flat(self, mask: np.ndarray) -> np.ndarray:
-        return mask
-
-    def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
-        """Terminal observations in this form."""
-        raise NotImplementedError
+    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        out = self._told({key: column for key, column in infos.items() if key not in FINAL}, n) if infos else {}
+        if "final_obs" in infos:
+            found, mask = np.empty(n * self.width, object), np.repeat(infos["_final_obs"], self.width)
+            for (row,), final in self._ends({(slot,): final for slot, final in finals_of(infos).items()}).items():
+                found[row] = final
+            out.update(final_obs=found, _final_obs=mask)
+            out.update(final_info=self._told(infos["final_info"], n), _final_info=mask.copy())
+        return out
 
 
 class AgentsVector(AgentsFace):
@@ -207,35 +173,23 @@ class AgentsVector(AgentsFace):
     def __init__(self, vec: VectorEnv) -> None:
         super().__init__(vec)
         self.num_envs, self.metadata, self.render_mode = vec.num_envs, vec.metadata, vec.render_mode
-        self.single_observation_space = self.layout.observation_spaces.__getitem__
-        self.single_action_space = self.layout.action_spaces.__getitem__
-        batched = [
-            {agent: batch_space(space, vec.num_envs) for agent, space in each.items()}
-            for each in (self.layout.observation_spaces, self.layout.action_spaces)
-        ]
-        self.observation_space, self.action_space = (each.__getitem__ for each in batched)
+        seen, done = self.layout.observation_spaces, self.layout.action_spaces
+        self.single_observation_space, self.single_action_space = seen.__getitem__, done.__getitem__
+        self.observation_space, self.action_space = (
+            {agent: batch_space(space, vec.num_envs) for agent, space in each.items()}.__getitem__
+            for each in (seen, done)
+        )
 
-    def _seen(self, batch: Any, axis: int) -> Any:
-        return self.layout.by_agent(batch["observation"], axis + 1)
+    def _cut(self, tree: Any, axis: int) -> Any:
+        return self.layout.by_agent(tree, axis + 1)
 
     def _given(self, actions: Any, alive: np.ndarray) -> Any:
         if not isinstance(actions, dict):
             raise UsageError(f"actions are {{agent: [n, ...]}} in the grouped form, got {type(actions).__name__}")
         return self.layout.joined_actions(actions, alive)
 
-    def _each(self, column: np.ndarray, axis: int) -> Any:
-        return {agent: column[..., i] for i, agent in enumerate(self.agents)}
-
-    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
-        if "final_obs" not in infos:
-            return infos
-        found = np.empty(n, object)
-        for slot, final in finals_of(infos).items():
-            found[slot] = self.layout.by_agent(final["observation"], 0)
-        return {**infos, "final_obs": found}
-
-    def _done(self, actions: Any) -> Any:
-        return self.layout.by_agent(actions, 2)
+    def _told(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+        return infos
 
     def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
         return {at: self.layout.by_agent(final["observation"], 0) for at, final in finals.items()}
@@ -258,20 +212,20 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
 
     def __init__(self, vec: VectorEnv) -> None:
         super().__init__(vec)
-        layout, k = self.layout, len(self.agents)
+        layout, n = self.layout, vec.num_envs
         if not layout.stacked:
             vec.close()
             raise UsageError(
                 f"rows need agents whose spaces are equal and of fixed shape, these are {layout.observation_spaces} "
                 f'and {layout.action_spaces}: use form="grouped"'
             )
-        self.num_envs = rows = vec.num_envs * k
-        self.agent_id, self.env_id = np.tile(np.arange(k), vec.num_envs), np.repeat(np.arange(vec.num_envs), k)
-        self.single_observation_space, self.single_action_space = (
-            spaces[self.agents[0]] for spaces in (layout.observation_spaces, layout.action_spaces)
-        )
-        self.observation_space = batch_space(self.single_observation_space, rows)
-        self.action_space = batch_space(self.single_action_space, rows)
+        self.width = k = len(self.agents)
+        self.num_envs = n * k
+        self.agent_id, self.env_id = np.tile(np.arange(k), n), np.repeat(np.arange(n), k)
+        self.single_observation_space = layout.observation_spaces[self.agents[0]]
+        self.single_action_space = layout.action_spaces[self.agents[0]]
+        self.observation_space = batch_space(self.single_observation_space, n * k)
+        self.action_space = batch_space(self.single_action_space, n * k)
         self.metadata, self.render_mode, self.spec = vec.metadata, vec.render_mode, None
         self.autoreset_mode = vec.autoreset_mode
 
@@ -296,55 +250,30 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
     def close(self, **kwargs: Any) -> None:
         gym.vector.VectorEnv.close(self, **kwargs)
 
-    def _seen(self, batch: Any, axis: int) -> Any:
-        return merged(batch["observation"], axis)
+    def _cut(self, tree: Any, axis: int) -> Any:
+        return trees.map(lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree)
 
     def _given(self, actions: Any, alive: np.ndarray) -> Any:
         try:
-            return divided(actions, len(alive))
+            return trees.map(lambda leaf: np.reshape(leaf, (*alive.shape, *np.shape(leaf)[1:])), actions)
         except ValueError as error:
             raise UsageError(f"{alive.size} rows want as many actions: {error}") from error
 
-    def _each(self, column: np.ndarray, axis: int) -> Any:
-        return merged(column, axis)
-
-    def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
-        k = len(self.agents)
-        out = self._by_row({key: column for key, column in infos.items() if key not in FINAL}, n)
-        if "final_obs" in infos:
-            finals = self._ends({(slot,): final for slot, final in finals_of(infos).items()})
-            found = np.empty(n * k, object)
-            for (row,), final in finals.items():
-                found[row] = final
-            mask = np.repeat(infos["_final_obs"], k)
-            out.update(final_obs=found, _final_obs=mask)
-            out.update(final_info=self._by_row(infos["final_info"], n), _final_info=mask.copy())
-        return out
-
-    def _by_row(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+    def _told(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
         """An agent's infos in its row; what is told of none of them, in all rows of the environment."""
-        k, rows = len(self.agents), {}
+        rows = {}
         for slot, told in rows_of_infos(infos, n).items():
             common = {key: value for key, value in told.items() if key not in self.layout.action_spaces}
             for i, agent in enumerate(self.agents):
                 if info := {**common, **told.get(agent, {})}:
-                    rows[slot * k + i] = info
-        return columns(n * k, rows)
-
-    def _done(self, actions: Any) -> Any:
-        return merged(actions, 1)
-
-    def _ids(self, ids: np.ndarray) -> np.ndarray:
-        return np.repeat(ids, len(self.agents), axis=-1)
-
-    def _flat(self, mask: np.ndarray) -> np.ndarray:
-        return mask.reshape(-1)
+                    rows[slot * self.width + i] = info
+        return columns(n * self.width, rows)
 
     def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
         return {
-            (*at[:-1], at[-1] * len(self.agents) + i): trees.map(lambda leaf, i=i: leaf[i], final["observation"])
+            (*at[:-1], at[-1] * self.width + i): trees.map(lambda leaf, i=i: leaf[i], final["observation"])
             for at, final in finals.items()
-            for i in range(len(self.agents))
+            for i in range(self.width)
         }
 
 

@@ -133,8 +133,9 @@ class AgentsLayout:
         return dict(self.by_agent(actions, 0)) if self.stacked else actions
 
     def by_agent(self, tree: Any, axis: int) -> dict[Any, Any]:
-        """agent -> views of its part of a batch; `axis` is the agents', where they are stacked."""
-        if not self.stacked:
+        """agent -> views of its part of an array or a tree of them; `axis` is the agents'. Where they are not stacked
+        a tree is by agent already."""
+        if not self.stacked and isinstance(tree, dict):
             return tree
         before = (slice(None),) * axis
         return {agent: trees.map(lambda leaf, i=i: leaf[(*before, i)], tree) for i, agent in enumerate(self.agents)}
@@ -186,14 +187,4 @@ def _idle(space: gym.Space, n: int) -> Any:
     return layout.unflatten(values)
 
 
-def merged(tree: Any, axis: int) -> Any:
-    """The same with the axes `axis` and `axis` + 1 made one: [n, agents, ...] becomes [n * agents, ...]."""
-    return trees.map(lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree)
-
-
-def divided(tree: Any, n: int) -> Any:
-    """[n * agents, ...] as [n, agents, ...]."""
-    return trees.map(lambda leaf: np.asarray(leaf).reshape(n, -1, *np.shape(leaf)[1:]), tree)
-
-
-__all__ = ["AgentsLayout", "Outcome", "divided", "merged"]
+__all__ = ["AgentsLayout", "Outcome"]

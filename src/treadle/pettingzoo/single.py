@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pettingzoo
 from treadle import trees
+from treadle.errors import MissingExtra
 from treadle.pettingzoo.making import make_vec
 from treadle.vector.owned import rows_of_infos
+
+try:
+    import pettingzoo
+except ImportError as error:
+    raise MissingExtra(f"this needs PettingZoo ({error}): pip install 'treadle[pettingzoo]'") from error
 
 
 class ParallelEnv(pettingzoo.ParallelEnv):
@@ -20,7 +25,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         **options: as for `make_vec`; `workers` and `inline` are one and none.
     """
 
-    def __init__(self, env: str | Callable[..., Any], **options: Any) -> None:
+    def __init__(self, env: Callable[..., Any], **options: Any) -> None:
         self.vector = make_vec(env, 1, workers=1, inline=0, autoreset_mode="Disabled", **options)
         self.metadata, self.render_mode = self.vector.metadata, self.vector.render_mode
         self.possible_agents = list(self.vector.possible_agents)

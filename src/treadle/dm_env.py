@@ -1,0 +1,245 @@
+"""dm_env, both ways: its environments in Treadle's slots, and Treadle's vectors behind its interface.
+
+The two interfaces say the same in other words. A step of type LAST is a termination where its discount is 0, else a
+truncation; the step after it ignores its action and is of type FIRST, which is Gymnasium's NEXT_STEP autoreset. What a
+discount tells beyond that (one below 1 within an episode, say) travels in an environment's info as "discount".
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+
+from treadle import trees
+from treadle.errors import MissingExtra, UsageError
+from treadle.vector.make_vec import make_vec
+
+try:
+    import dm_env
+    from dm_env import specs
+except ImportError as error:
+    raise MissingExtra(f"treadle.dm_env needs dm_env ({error}): pip install 'treadle[dm_env]'") from error
+
+FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
+
+
+# -- specs and spaces --------------------------------------------------------------------------------------------------
+
+
+def space_of(spec: Any) -> gym.Space:
+    """The space of a spec, or of specs in dicts, lists and tuples. Raises UsageError for a kind that has none."""
+    if isinstance(spec, dict):
+        return gs.Dict({key: space_of(part) for key, part in spec.items()})
+    if isinstance(spec, list | tuple):
+        return gs.Tuple([space_of(part) for part in spec])
+    if isinstance(spec, specs.DiscreteArray):
+        return gs.Discrete(spec.num_values)
+    if not isinstance(spec, specs.Array) or spec.dtype.kind not in "biuf":
+        raise UsageError(f"no space has the values of {spec}")
+    if isinstance(spec, specs.BoundedArray):
+        low, high = (np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in (spec.minimum, spec.maximum))
+        return gs.Box(low, high, spec.shape, spec.dtype.type)
+    least, most = (-np.inf, np.inf) if spec.dtype.kind == "f" else (0, 1)
+    if spec.dtype.kind in "iu":
+        least, most = np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max
+    return gs.Box(least, most, spec.shape, spec.dtype.type)
+
+
+def spec_of(space: gym.Space, name: str | None = None) -> Any:
+    """The spec of a space, or of spaces in Dicts and Tuples. Raises UsageError for one without a fixed shape."""
+    if isinstance(space, gs.Dict):
+        return {key: spec_of(part, key) for key, part in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(spec_of(part) for part in space.spaces)
+    if isinstance(space, gs.Discrete) and space.start == 0:
+        return specs.DiscreteArray(int(space.n), space.dtype, name)
+    if isinstance(space, gs.Discrete | gs.MultiDiscrete):
+        counts, start = (space.n, space.start) if isinstance(space, gs.Discrete) else (space.nvec, space.start)
+        return specs.BoundedArray(space.shape, space.dtype, start, start + counts - 1, name)
+    if isinstance(space, gs.MultiBinary):
+        return specs.BoundedArray(space.shape, space.dtype, 0, 1, name)
+    if not isinstance(space, gs.Box):
+        raise UsageError(f"no spec has the values of {space}")
+    if not (space.bounded_below.any() or space.bounded_above.any()):
+        return specs.Array(space.shape, space.dtype, name)
+    return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
+
+
+# -- a dm_env environment in a slot ------------------------------------------------------------------------------------
+
+
+class FromDmEnv(gym.Env):
+    """A `dm_env.Environment` as a Gymnasium environment; see `from_dm_env`."""
+
+    def __init__(self, make: Callable[..., Any], seed_by: Callable[[Any, int], Any] | None = None, **kw: Any) -> None:
+        self._make, self._seed = partial(make, **kw), seed_by
+        self.env = self._make()
+        if not isinstance(self.env, dm_env.Environment):
+            raise UsageError(f"{make!r} made a {type(self.env).__name__}, which is no dm_env.Environment")
+        self._spec = self.env.observation_spec()
+        self.observation_space, self.action_space = space_of(self._spec), space_of(self.env.action_spec())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._seeded(seed)
+        return self._seen(self.env.reset().observation), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        step = self.env.step(action)
+        if step.first():
+            raise UsageError("the episode has ended, or not begun: reset it first")
+        discount = 1.0 if step.discount is None else float(step.discount)
+        terminated = bool(step.last() and discount == 0.0)
+        info = {} if discount == float(not terminated) else {"discount": discount}
+        return self._seen(step.observation), float(step.reward), terminated, bool(step.last() and not terminated), info
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _seen(self, observation: Any) -> Any:
+        """The observation; scalars, which dm_env allows as Python's, as arrays of their spec's dtype."""
+        return _with_specs(observation, self._spec)
+
+    def _seeded(self, seed: int) -> None:
+        if self._seed is not None:
+            self._seed(self.env, seed)
+        elif (state := _random_state(self.env)) is not None:
+            state.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])
+        elif "seed" in inspect.signature(self._make).parameters:
+            self.env.close()
+            self.env = self._make(seed=seed)
+        else:
+            warnings.warn(
+                f"{type(self.env).__name__} cannot be seeded, so episodes cannot be made again: let the function that "
+                "makes it take seed=, or give from_dm_env(..., seed=function)",
+                stacklevel=2,
+            )
+
+
+def _random_state(env: Any) -> np.random.RandomState | None:
+    """Where dm_control's environments have their generator: its suite in the task, its composer in the environment."""
+    for state in (getattr(getattr(env, "task", None), "random", None), getattr(env, "random_state", None)):
+        if isinstance(state, np.random.RandomState):
+            return state
+    return None
+
+
+def _with_specs(value: Any, spec: Any) -> Any:
+    if isinstance(spec, dict):
+        return {key: _with_specs(value[key], part) for key, part in spec.items()}
+    if isinstance(spec, list | tuple):
+        return tuple(_with_specs(*pair) for pair in zip(value, spec, strict=True))
+    return value if isinstance(value, np.ndarray | np.generic) else np.asarray(value, spec.dtype)
+
+
+def from_dm_env(make: Callable[..., Any], *, seed: Callable[[Any, int], Any] | None = None) -> Callable[..., FromDmEnv]:
+    """What builds a Gymnasium environment from a `dm_env.Environment`, for `treadle.make_vec`, `collect` and the rest.
+
+    Args:
+        make: returns the environment; called where it is to run.
+        seed: `seed(env, number)` is called before a reset that is given one. None: dm_control's environments have their
+            generator seeded (as `suite.load(..., task_kwargs={"random": number})` does it); any other is made anew
+            by `make(seed=number)`, where `make` takes that; else a warning says that seeds change nothing.
+
+    Raises (where it is built): UsageError for what is no dm_env environment, or has specs that no space has.
+    """
+    return partial(FromDmEnv, make, seed_by=seed)
+
+
+# -- Treadle's vectors behind dm_env's interface -----------------------------------------------------------------------
+
+
+class DmVector(dm_env.Environment):
+    """n environments as one `dm_env.Environment` whose time steps are batches.
+
+    `step_type` is int64[n] of `dm_env.StepType`, `reward` and `discount` are float64[n] (0 and 1 in rows of type
+    FIRST), `observation` has arrays [n, ...], and so have actions and specs. After a row's LAST its action is not
+    looked at, and the row is of type FIRST: each row goes on by itself.
+
+    Args:
+        env: as for `treadle.make_vec`: an id, a function that returns a Gymnasium environment, or `from_dm_env(...)`.
+        n: how many.
+        **options: as for `treadle.make_vec`.
+    """
+
+    def __init__(self, env: Any, n: int = 1, **options: Any) -> None:
+        if options.pop("autoreset_mode", "NextStep") != "NextStep":
+            raise UsageError('dm_env begins the next episode in the step after the last one: autoreset_mode="NextStep"')
+        self.vec = make_vec(env, n, autoreset_mode="NextStep", **options)
+        self._begun = False
+        try:
+            self._observation_spec, self._action_spec = (
+                spec_of(space, name)
+                for space, name in ((self.vec.observation_space, "observation"), (self.vec.action_space, "action"))
+            )
+        except UsageError:
+            self.vec.close()
+            raise
+
+    def reset(self, *, seed: Any = None) -> dm_env.TimeStep:
+        """Begin an episode in every row; row i gets `seed` + i."""
+        observation, _ = self.vec.reset(seed=seed)
+        self._begun, n = True, self.vec.num_envs
+        return dm_env.TimeStep(np.full(n, FIRST), np.zeros(n), np.ones(n), observation)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if not self._begun:
+            return self.reset()
+        observation, reward, terminated, truncated, infos = self.vec.step(action)
+        kind = np.where(terminated | truncated, LAST, np.where(self.vec.valid, MID, FIRST))
+        discount = np.where(terminated, 0.0, 1.0)
+        if "discount" in infos:
+            told = infos["_discount"]
+            discount[told] = infos["discount"][told]
+        return dm_env.TimeStep(kind, reward, discount, observation)
+
+    def observation_spec(self) -> Any:
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        return self._action_spec
+
+    def reward_spec(self) -> Any:
+        return specs.Array((self.vec.num_envs,), np.float64, "reward")
+
+    def discount_spec(self) -> Any:
+        return specs.BoundedArray((self.vec.num_envs,), np.float64, 0.0, 1.0, "discount")
+
+    def close(self) -> None:
+        self.vec.close()
+
+
+class DmEnvironment(DmVector):
+    """One environment in a worker as a `dm_env.Environment`: `DmVector` of one, without the batch."""
+
+    def __init__(self, env: Any, **options: Any) -> None:
+        super().__init__(env, 1, **{"workers": 1, "inline": 0, **options})
+        self._observation_spec = spec_of(self.vec.single_observation_space, "observation")
+        self._action_spec = spec_of(self.vec.single_action_space, "action")
+        self.reward_spec = super(DmVector, self).reward_spec  # type: ignore[method-assign]
+        self.discount_spec = super(DmVector, self).discount_spec  # type: ignore[method-assign]
+
+    def reset(self, *, seed: Any = None) -> dm_env.TimeStep:
+        return self._row(super().reset(seed=seed))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if not self._begun:
+            return self.reset()
+        return self._row(super().step(trees.map(lambda leaf: np.asarray(leaf)[None], action)))
+
+    def _row(self, batch: dm_env.TimeStep) -> dm_env.TimeStep:
+        kind, observation = int(batch.step_type[0]), trees.map(lambda leaf: leaf[0], batch.observation)
+        if kind == FIRST:
+            return dm_env.restart(observation)
+        return dm_env.TimeStep(dm_env.StepType(kind), batch.reward[0], batch.discount[0], observation)
+
+
+__all__ = ["DmEnvironment", "DmVector", "FromDmEnv", "from_dm_env", "space_of", "spec_of"]
