@@ -14,7 +14,7 @@ if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed packa
 from benchmarks import inference, many_slots  # noqa: E402
 from benchmarks.inference import SETTINGS, Rates, Setting, complete, contestants, ideal, measure  # noqa: E402
 
-SMALL = Setting(2, 0.0, 0.00001, 0.0, 0.0)
+SMALL = Setting(4, 0.0, 0.00001, 0.0, 0.0)
 
 
 def test_what_is_there_is_not_measured_again() -> None:

@@ -45,6 +45,13 @@ Results = list[tuple[int, int, Any]]  # (index, length, what was made)
 ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
 
 
+def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
+    """The reset's options in episode `index`; None where there are none for it."""
+    if given is None:
+        return None
+    return given(index) if callable(given) else given[index % len(given)]
+
+
 @dataclass(frozen=True)
 class RolloutOrder:
     """What a worker is asked to do.
@@ -336,10 +343,7 @@ class RolloutSlot(EpisodeSlot):
 
     def _options_of(self, index: int) -> dict[str, Any]:
         """The reset's further arguments in episode `index`; none where there are no options for it."""
-        given = self._recipe.reset_options
-        if given is None:
-            return {}
-        options = given(index) if callable(given) else given[index % len(given)]
+        options = options_of(self._recipe.reset_options, index)
         return {} if options is None else {"options": options}
 
     def _build_env(self, row: int) -> None:
