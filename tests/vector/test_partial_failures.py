@@ -244,3 +244,12 @@ def test_as_many_rows_come_as_were_asked_for_whoever_dies(tmp_path: Path, mode: 
                     seen.setdefault(row["seen"][LIFE], []).append((row["seen"][1], row["seen"][T]))
             for steps in seen.values():
                 assert steps == sorted(set(steps))
+
+
+def test_what_was_done_is_counted(tmp_path: Path) -> None:
+    with closing(mortals(tmp_path)) as vector:
+        rows = begun(vector, LENGTH + 2)
+        vector.send([0], [2])
+        rows.take(1)
+        assert vector.stats().steps.tolist() == [LENGTH + 1, LENGTH + 1, LENGTH + 2]
+        assert vector.stats().episodes.tolist() == [2, 2, 2]

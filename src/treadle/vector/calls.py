@@ -1,27 +1,36 @@
-"""What a vector asks of its environments besides stepping: methods and attributes, of all slots or of some."""
+"""What a vector asks of its environments besides stepping: methods, attributes and states, of all slots or of some."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, overload
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import UsageError
-from treadle.pool.lockstep import Lockstep
-from treadle.vector.env_slot import REFUSED, Ask, OwnValue
-from treadle.vector.orders import chosen_slots
-from treadle.vector.turns import Turns, one_at_a_time
+from treadle.pool import checkpoint
+from treadle.states import snapshot_file
+from treadle.vector.core import Core
+from treadle.vector.env_slot import REFUSED, Ask, OwnValue, SlotState
+from treadle.vector.orders import chosen_slots, states_by_slot
+from treadle.vector.turns import one_at_a_time
+
+FORMAT = "treadle vector snapshot 2"
 
 
-class SlotCalls:
-    """The calling part of `VectorEnv`. Every method raises ClosedVector and AlreadyPending, and WorkerError for what
-    an environment raises (TaskRaised, of the original's type as well)."""
+class SlotCalls(gym.vector.VectorEnv):
+    """A Gymnasium vector whose environments are slots of a pool: what is asked of them besides stepping.
 
-    num_envs: int
-    _lockstep: Lockstep
-    _turns: Turns
+    Every method raises ClosedVector and AlreadyPending, and WorkerError for what an environment raises (TaskRaised, of
+    the original's type as well).
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core, self._pool, self._lockstep, self._turns = core, core.pool, core.lockstep, core.turns
+        self.num_envs = core.pool.n
 
     @one_at_a_time
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -88,6 +97,67 @@ class SlotCalls:
     def render(self) -> tuple[Any, ...]:
         """One frame (or whatever the render mode says) a slot."""
         return self.call("render")
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    @one_at_a_time
+    def get_states(self) -> tuple[SlotState, ...]:
+        """The complete state of every slot: its environment's, with wrappers and generators, and whether its episode
+        has just ended. They pickle, and any slot of a vector of the same environments takes them.
+
+        Raises StateError (as TaskRaised) for an environment that cannot be captured.
+        """
+        self._turns.check_free("call_async")
+        return tuple(self._lockstep.call(Ask.GET_STATE))
+
+    @one_at_a_time
+    def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
+        """Put every slot into a state, or some slots.
+
+        Args:
+            states: one for each of them.
+            slots: which; None: all.
+
+        Raises UsageError for a wrong number of states, StateError for one of another environment.
+        """
+        given = states_by_slot(states, slots, self.num_envs, SlotState)
+        self._turns.check_free("call_async")
+        self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
+        self._lockstep._stale -= given.keys()
+        if self._lockstep.recovery is not None:
+            self._lockstep.recovery.placed(given.keys())
+
+    @one_at_a_time
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
+        and the generators of the action spaces. The file is there whole, or not at all."""
+        states = self.get_states()
+        kept = {
+            "format": FORMAT,
+            "states": states,
+            "checkpoint": checkpoint.take(self._lockstep),
+            **self._core.counts.kept(),
+            "spaces": (self.action_space, self.single_action_space),
+        }
+        snapshot_file.write(path, kept)
+
+    @one_at_a_time
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
+
+        The file is a pickle: read only what you trust.
+
+        Raises UsageError for a file that is no snapshot, or of another number of slots; StateError for one of other
+        environments.
+        """
+        kept = snapshot_file.read(path, FORMAT, "a vector of environments")
+        if len(kept["states"]) != self.num_envs:
+            raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
+        self.set_states(kept["states"])
+        checkpoint.put(self._lockstep, kept["checkpoint"])
+        self._core.counts.put(kept)
+        for space, before in zip((self.action_space, self.single_action_space), kept["spaces"], strict=True):
+            space.__dict__.update(before.__dict__)
 
 
 def _callable(name: str) -> str:

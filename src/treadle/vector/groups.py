@@ -12,31 +12,26 @@ the policy computes on one of the same W cores, max(p, e + p / W).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.batch import Batch
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Op
-from treadle.pool.parts import Part, Parts, parts_of
-from treadle.pool.pool import Pool
-from treadle.vector.actions import Mender
-from treadle.vector.env_slot import Ask
-from treadle.vector.orders import Options, Orders, Seeds, orders_of_all
-from treadle.vector.turns import Turns, one_at_a_time
-
-Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
+from treadle.pool.parts import Part, parts_of
+from treadle.vector.core import Core
+from treadle.vector.infos import Five
+from treadle.vector.orders import Options, Seeds, orders_of_all
+from treadle.vector.turns import one_at_a_time
 
 
 class GroupSteps:
     """A part of a vector's slots, spoken to as the vector itself would be."""
 
-    def __init__(self, vector: Any, part: Part) -> None:
-        self._vector, self.part = vector, part
-        self._mender = Mender(vector.single_action_space, len(part.slots), self._ignoring)
+    def __init__(self, core: Core, part: Part) -> None:
+        self.core, self.part, self._mender = core, part, core.mender(part)
 
     def post(self, actions: Any) -> None:
         """Begin a step. Raises what `VectorEnv.step` raises about actions and slots."""
@@ -44,26 +39,21 @@ class GroupSteps:
 
     def current(self) -> Batch:
         """What has come of it; see `Part.current`."""
-        joint, vector = self.part._joint, self._vector
+        joint = self.part._joint
         stepped = joint is not None and joint.op is Op.STEP
         try:
             batch = self.part.current()
         except WorkerError as error:
-            partial = getattr(error, "partial", None)
-            if isinstance(partial, Batch):
-                error.partial = self.five(partial)
+            self.core.form.keep_partial(error, self.five)
             raise
         if stepped:
-            vector._group_steps[self.part.rows] += 1
+            self.core.counts.steps[self.part.rows] += 1
         return batch
 
     def five(self, batch: Batch) -> Five:
         """The five parts of a step, of the group's rows."""
-        observations, rewards, terminated, truncated, infos = self._vector._handed(batch)
+        observations, rewards, terminated, truncated, infos = self.core.form.five(batch)
         return observations, rewards, terminated, truncated, _rows(infos, self.part.rows)
-
-    def _ignoring(self) -> Sequence[bool]:
-        return self.part.call(Ask.OVER) if self._vector._ignores_after_ends else ()
 
 
 def _rows(infos: Any, rows: slice) -> Any:
@@ -95,7 +85,7 @@ class Group:
     valid: np.ndarray
 
     def __init__(self, loop: GroupLoop, steps: GroupSteps) -> None:
-        self._loop, self._steps, self._turns = loop, steps, loop.vector._turns
+        self._loop, self._steps, self._turns = loop, steps, loop.core.turns
         self.slots, self.num_envs, self.t = steps.part.rows, len(steps.part.slots), -1
 
     def __repr__(self) -> str:
@@ -129,17 +119,16 @@ class Group:
             observations and infos, of k rows; `observations` are these from now on.
         """
         self._check("reset()")
-        part, vector = self._steps.part, self._loop.vector
+        part, core = self._steps.part, self._loop.core
         seeds = [int(seed) + slot for slot in part.slots] if isinstance(seed, int | np.integer) else seed
-        gone = {row for row, slot in enumerate(part.slots) if slot in vector._lockstep.gone}
+        gone = {row for row, slot in enumerate(part.slots) if slot in core.lockstep.gone}
         orders = orders_of_all(self.num_envs, seeds, options, gone)
         chosen = list(part.slots) if orders.slots is None else [part.slots[row] for row in orders.slots]
-        seeds, given, _ = vector._ordered(Orders(orders.seeds, orders.options, chosen))
+        core.counts.note_resets(chosen)
         try:
-            batch = part.reset(seeds, given, chosen)
+            batch = part.reset(orders.seeds, orders.options, chosen)
         except WorkerError as error:
-            if isinstance(error.partial, Batch):  # type: ignore[attr-defined]  # of a reset it is one
-                error.partial = self._steps.five(error.partial)  # type: ignore[attr-defined]
+            core.form.keep_partial(error, self._steps.five)
             raise
         self.observations, _, _, _, infos = self._steps.five(batch)
         return self.observations, infos
@@ -161,14 +150,15 @@ class Group:
 class GroupLoop(Iterator[Group]):
     """See `VectorEnv.groups`."""
 
-    def __init__(self, vector: Any, parts: Parts, steps: int | None) -> None:
-        self.vector, self.steps, self._parts = vector, steps, parts
-        self._waiting = deque(Group(self, GroupSteps(vector, part)) for part in parts.parts)
+    def __init__(self, core: Core, count: int, steps: int | None) -> None:
+        self.core, self.steps, self._parts = core, steps, parts_of(core.lockstep, count)
+        self._waiting = deque(Group(self, GroupSteps(core, part)) for part in self._parts.parts)
         self._out: Group | None = None  # the caller has it
+        core.turns.loop = self
 
     def check(self) -> None:
         """Raises UsageError when something else has been asked of the vector since it began."""
-        if self._parts.over or self.vector._loop is not self:
+        if self._parts.over or self.core.turns.loop is not self:
             raise UsageError(
                 "this loop over groups has ended, as something else was asked of the vector meanwhile: begin another "
                 "one, it goes on from where the slots are"
@@ -180,7 +170,7 @@ class GroupLoop(Iterator[Group]):
             self._waiting.append(group)
         if not self._waiting:
             raise StopIteration
-        self.vector._turns.check_open()
+        self.core.turns.check_open()
         self.check()
         group = self._waiting.popleft()
         try:
@@ -192,63 +182,6 @@ class GroupLoop(Iterator[Group]):
         return group
 
 
-class GroupsFace:
-    """The part of a vector that steps in groups."""
-
-    num_envs: int
-    _pool: Pool
-    _lockstep: Lockstep
-    _turns: Turns
-    _calls: int
-    _resets: np.ndarray
-    _partial: Any
-    _groups: int
-    _loop: GroupLoop | None = None
-    reset: Callable[..., Any]
-
-    @one_at_a_time
-    def groups(self, *, steps: int | None = None) -> Iterator[Group]:
-        """A loop over the vector's groups (`groups=` of its constructor), in turn, from where the slots are. The first
-        loop resets them if nobody has.
-
-            for group in envs.groups(steps=128):
-                observations[group.t, group.slots] = group.observations
-                if group.t < 128:
-                    group.step(policy(group.observations))
-
-        A group comes with what its last step has brought. `Group.step` begins its next one and returns at once; then
-        the next group comes, as soon as it has arrived. A group that is not stepped rests: it does not come again, and
-        the loop is over when all of them rest. Group i of k is the slots i, i + k, i + 2k, ...: `Group.slots`.
-
-        Whatever else is asked of the vector (`step`, `reset`, `rollout`, `call`, ...) ends the loop: steps that are
-        under way are finished, and what they have brought is dropped, as far as it is not to be seen afterwards. To
-        leave it (`break`) is no call: another loop goes on with them, and nothing is lost.
-
-        Args:
-            steps: how many each group takes at most; it comes once more than that, with the results of the last. None:
-                no limit.
-
-        Raises:
-            From the loop, what `step` raises; `partial` has the group's rows. UsageError: this vector has been used for
-            partial batches, or its workers own vectorised environments.
-        """
-        self._turns.check_free("groups")
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1):
-            raise UsageError(f"groups() takes a whole number of steps, at least one, or None, got steps={steps!r}")
-        self._check_groups()
-        if not (self._calls or self._resets.any()):
-            self.reset()
-        loop = self._loop = GroupLoop(self, parts_of(self._lockstep, self._groups), steps)
-        return loop
-
-    def _check_groups(self) -> None:
-        """Raises UsageError where slots cannot be stepped in groups."""
-        if self._partial is not None:
-            raise UsageError("groups go on from the last batch of all slots: use another vector for partial batches")
-        if any(about.metadata.get("together") for about in self._pool.descriptions):
-            raise UsageError("rows of a vectorised environment are stepped together: there are no groups of them")
-
-
 def check_count(groups: Any, n: int) -> int:
     """How many groups n slots are to be stepped in. Raises UsageError unless it is a whole number from 1 to n."""
     if isinstance(groups, bool) or not isinstance(groups, int | np.integer) or not 1 <= groups <= n:
@@ -256,4 +189,4 @@ def check_count(groups: Any, n: int) -> int:
     return int(groups)
 
 
-__all__ = ["Group", "GroupLoop", "GroupSteps", "GroupsFace", "check_count"]
+__all__ = ["Group", "GroupLoop", "GroupSteps", "check_count"]

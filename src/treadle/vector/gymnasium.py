@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from time import monotonic
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -21,33 +20,29 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.batch import Batch
 from treadle.pool.options import PoolOptions, StartKeywords
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
-from treadle.vector.actions import Mender
 from treadle.vector.calls import SlotCalls
-from treadle.vector.env_slot import Ask, EnvLike, slots_of
-from treadle.vector.groups import GroupsFace, check_count
-from treadle.vector.infos import InfoStyle, batcher
+from treadle.vector.core import Core
+from treadle.vector.env_slot import EnvLike, slots_of
+from treadle.vector.groups import Group, GroupLoop, check_count
+from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.owned import OwnedVectors, mode_of_all
-from treadle.vector.partial import PartialFace
+from treadle.vector.partial import PartialBatches, Partly
 from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.refusals import SpacesDiffer
-from treadle.vector.rollout import RolloutFace
+from treadle.vector.rollout import Act, Rollout, RolloutMaker
 from treadle.vector.shares import Why, choose_shares, matters, worth_using
-from treadle.vector.snapshots import SnapshotFace
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
-from treadle.vector.stats import VectorStats, busy_shares
+from treadle.vector.stats import Counts, VectorStats
 from treadle.vector.turns import A_STEP, IDLE, Turns, one_at_a_time
 
 log = logging.getLogger("treadle")
 
-Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
-
-class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, gym.vector.VectorEnv):
+class VectorEnv(SlotCalls):
     """Steps n environments at once. Use it from one thread at a time: calls that overlap are refused (AlreadyPending).
 
     Args:
@@ -124,7 +119,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             slots = slots_of(
                 envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
             )
-        self.num_envs = n = len(slots)
+        n = len(slots)
         self._groups = check_count(groups, n)
         if not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores, guarded):
             found, threads = measure(slots[0], n, pool), policy_threads()
@@ -136,31 +131,30 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             if inline:
                 text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
                 log.info(text, inline - 1, n, inline)
-        self._pool = _start(slots, workers=workers, inline=inline, copy=copy, blocks=blocks, options=pool)
+        engine = _start(slots, workers=workers, inline=inline, copy=copy, blocks=blocks, options=pool)
         try:
-            self._lockstep = self._pool.lockstep
-            spaces = vector_spaces(self._pool.descriptions, observation_mode)
+            spaces = vector_spaces(engine.descriptions, observation_mode)
+            lockstep, about = engine.lockstep, engine.descriptions[0].metadata
             if isinstance(envs, OwnedVectors):
-                self.autoreset_mode = mode_of_all(self._pool.descriptions, autoreset_mode)
+                self.autoreset_mode = mode_of_all(engine.descriptions, autoreset_mode)
                 _mode(self.autoreset_mode, style)
         except BaseException:
-            self._pool.close(0.0)
+            engine.close(0.0)
             raise
         # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
-        self._lockstep.waive_reset()
+        lockstep.waive_reset()
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
         self.single_action_space, self.action_space = spaces.single_action_space, spaces.action_space
-        about = self._pool.descriptions[0].metadata
         self.metadata = {**about["metadata"], "autoreset_mode": self.autoreset_mode}
         self.render_mode = about["render_mode"]
         self.spec = _spec(envs, about["spec"])
-        self._turns = Turns(self._pool, self._lockstep, type(self).__name__)
-        self._began, self._calls, self._group_steps = monotonic(), 0, np.zeros(n, np.int64)
-        self._resets = np.zeros(n, np.int64)
-        self._infos = batcher(style, n, on_failure not in (None, "raise"))
-        self._no_infos: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self._infos({}, {})
-        self._mender = Mender(self.single_action_space, n, self._ignoring)
+        turns = Turns(engine, lockstep, type(self).__name__)
+        form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
+        super().__init__(Core(engine, lockstep, turns, form, Counts(n), self.autoreset_mode, self.single_action_space))
+        self._mender = self._core.mender(lockstep)
+        self._partial: PartialBatches | None = None
+        self._rollouts: RolloutMaker | None = None
         self._step = self._bind()
         if type(self).step is VectorEnv.step:  # a subclass that overrides it must be asked
             self.step = self._step  # type: ignore[method-assign, assignment]
@@ -168,9 +162,9 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
     # -- step --------------------------------------------------------------------------------------------------------
 
     def _bind(self) -> Callable[[Any], Five]:
-        advance, handed = self._lockstep.step, self._handed
+        advance, form, counts = self._lockstep.step, self._core.form, self._core.counts
         turns, mender = self._turns, self._mender
-        loose, in_list = bool(self._lockstep.observations.loose), self._no_infos is not dict
+        loose, in_list = bool(self._lockstep.observations.loose), form.empty is not dict
 
         def step(actions: Any) -> Five:
             if turns.state is not IDLE:
@@ -190,14 +184,14 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
             except ClosedPool as error:
                 raise turns.closed() from error
             except WorkerError as error:
-                self._keep_partial(error)
+                form.keep_partial(error)
                 raise
             finally:
                 turns.owner = before
-            self._calls += 1
+            counts.calls += 1
             observations, rewards, terminated, truncated, infos, finals, news = batch
             if infos or finals or loose or in_list or news:
-                return handed(batch)
+                return form.five(batch)
             return observations, rewards, terminated, truncated, {}
 
         return step
@@ -234,9 +228,9 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
 
         Raises WaitTimeout (the step is still pending then), NothingPending, and what `step` raises.
         """
-        batch = self._waited(AsyncState.WAITING_STEP, timeout)
-        self._calls += 1
-        return self._handed(batch)
+        found = self._waited(AsyncState.WAITING_STEP, timeout)
+        self._core.counts.calls += 1
+        return found
 
     # -- reset -------------------------------------------------------------------------------------------------------
 
@@ -265,7 +259,7 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
     @one_at_a_time
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """The result of `reset_async`; as `step_wait`."""
-        return self._reset_result(self._waited(AsyncState.WAITING_RESET, timeout))
+        return _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
 
     @one_at_a_time
     def reset_at(
@@ -283,17 +277,145 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
 
     def _ordered(self, orders: Orders) -> Orders:
         """The same orders, checked and counted."""
-        if orders.slots is not None and not (self._calls or self._resets.any()):
-            raise UsageError("the first reset() must be of all slots: the others have no observation to keep")
-        self._resets[slice(None) if orders.slots is None else orders.slots] += 1
+        self._core.counts.note_resets(orders.slots)
         return orders
 
     def _reset(self, orders: Orders) -> tuple[Any, Any]:
+        form = self._core.form
         try:
-            return self._reset_result(self._lockstep.reset(*self._ordered(orders)))
+            return _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
         except WorkerError as error:
-            self._keep_partial(error)
+            form.keep_partial(error)
             raise
+
+    # -- several steps, or some slots ----------------------------------------------------------------------------------
+
+    @one_at_a_time
+    def rollout(self, policy: Act | None = None, *, steps: int, groups: int = 1) -> Rollout:
+        """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
+
+        Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
+        the caller's to keep: the next one is made elsewhere as long as anybody holds an array of it. With copy=False
+        the next one is written over it.
+
+        In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
+        infos of these resets are not kept.
+
+        Args:
+            policy: called with a batch of observations (as `step` returns it), returns a batch of actions. The arrays
+                it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
+                whose seed decides).
+            steps: how many, T.
+            groups: ask the policy about a group of slots at a time, while the other groups are stepped; see
+                `treadle.vector.groups`. It needs a policy, and actions of fixed shape. The rollout is the same as long
+                as what the policy does for a slot does not depend on the others (or on how often it was asked before).
+
+        Raises:
+            What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
+            from there. ArenaError: there is no memory for it. UsageError: `steps` is below 1, or this vector has been
+            used for partial batches.
+        """
+        self._turns.check_free("rollout")
+        if not isinstance(steps, int | np.integer) or steps < 1:
+            raise UsageError(f"a rollout has a whole number of steps, at least one, got steps={steps!r}")
+        self._core.check_whole("rollouts")
+        if not self._core.counts.begun:
+            self.reset()
+        count = check_count(groups, self.num_envs)
+        if count > 1:
+            self._core.check_groups()
+            if policy is None or self._lockstep.actions.loose:
+                raise UsageError("a rollout in groups needs a policy, and actions of a fixed shape")
+        if self._rollouts is None:
+            self._rollouts = RolloutMaker(self._core, self._step, self.reset, lambda _: self.action_space.sample())
+        return self._rollouts.make(policy, steps, count)
+
+    @one_at_a_time
+    def groups(self, *, steps: int | None = None) -> Iterator[Group]:
+        """A loop over the vector's groups (`groups=` of its constructor), in turn, from where the slots are. The first
+        loop resets them if nobody has.
+
+            for group in envs.groups(steps=128):
+                observations[group.t, group.slots] = group.observations
+                if group.t < 128:
+                    group.step(policy(group.observations))
+
+        A group comes with what its last step has brought. `Group.step` begins its next one and returns at once; then
+        the next group comes, as soon as it has arrived. A group that is not stepped rests: it does not come again, and
+        the loop is over when all of them rest. Group i of k is the slots i, i + k, i + 2k, ...: `Group.slots`.
+
+        Whatever else is asked of the vector (`step`, `reset`, `rollout`, `call`, ...) ends the loop: steps that are
+        under way are finished, and what they have brought is dropped, as far as it is not to be seen afterwards. To
+        leave it (`break`) is no call: another loop goes on with them, and nothing is lost.
+
+        Args:
+            steps: how many each group takes at most; it comes once more than that, with the results of the last. None:
+                no limit.
+
+        Raises:
+            From the loop, what `step` raises; `partial` has the group's rows. UsageError: this vector has been used for
+            partial batches, or its workers own vectorised environments.
+        """
+        self._turns.check_free("groups")
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1):
+            raise UsageError(f"groups() takes a whole number of steps, at least one, or None, got steps={steps!r}")
+        self._core.check_groups()
+        if not self._core.counts.begun:
+            self.reset()
+        return GroupLoop(self._core, self._groups, steps)
+
+    @one_at_a_time
+    def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
+        """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
+        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
+        slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
+        self._opened("async_reset").reset(orders.seeds, orders.options, slots)
+        self._settle_turn()
+
+    @one_at_a_time
+    def send(self, actions: Any, env_id: Any = None) -> None:
+        """Ask for a step of the slots `env_id` (int[m], None: all), with m actions.
+
+        Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
+        nothing was sent.
+        """
+        self._opened("send").send(actions, env_id)
+        self._settle_turn()
+
+    @one_at_a_time
+    def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
+        """The slots that are ready first, in the order in which they became so.
+
+        Args:
+            min: how many to wait for (None: `batch_size`); fewer come when fewer are out.
+            max: how many to hand out at most (None: `min`).
+            timeout: seconds for the whole call; None: for ever.
+
+        Returns:
+            observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows, and
+            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are no transition: resets,
+            and those that tell of a worker's death). With on_failure="restart" or "drop" these say so as `step`'s do
+            ("aborted", "restarted", "dropped"); that of a dropped slot is its last: `send` leaves it out from then on.
+
+        Raises:
+            NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
+        """
+        partial = self._opened("recv")
+        try:
+            return partial.recv(min, max, timeout)
+        finally:
+            self._settle_turn()
+
+    @property
+    def batch_size(self) -> int:
+        """How many slots `recv` waits for unless told otherwise; half of all, at least one, until it is set."""
+        return self._opened("batch_size").batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if not 1 <= size <= self.num_envs:
+            raise UsageError(f"batch_size must be in 1..{self.num_envs}, got {size}")
+        self._opened("batch_size").batch_size = size
 
     # -- about it ----------------------------------------------------------------------------------------------------
 
@@ -311,19 +433,14 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
     def valid(self) -> np.ndarray:
         """bool[n]: which rows of the last batch are transitions. False after a reset, NEXT_STEP's own included."""
         self._turns.check_open()
-        if not (self._calls or self._resets.any()):
+        if not self._core.counts.begun:
             return np.zeros(self.num_envs, np.bool_)
         return self._lockstep.valid
 
     def stats(self) -> VectorStats:
         """What it has done since it was made."""
         self._turns.check_open()
-        elapsed, episodes = monotonic() - self._began, self._lockstep.episodes
-        steps = self._calls + self._group_steps - self._lockstep.missed
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            steps -= np.maximum(0, episodes - self._resets)
-        restarts = np.array(self._pool.restarts, np.int64)
-        return VectorStats(steps, episodes, restarts, busy_shares(self._pool, elapsed), elapsed)
+        return self._core.counts.stats(self._pool, self._lockstep, self.autoreset_mode is AutoresetMode.NEXT_STEP)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -341,37 +458,29 @@ class VectorEnv(RolloutFace, GroupsFace, PartialFace, SnapshotFace, SlotCalls, g
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _ignores_after_ends(self) -> bool:
-        """Does a slot ignore its action in the step after an end?"""
-        return self.autoreset_mode is AutoresetMode.NEXT_STEP
-
-    def _ignoring(self) -> Sequence[bool]:
-        return self._lockstep.call(Ask.OVER) if self._ignores_after_ends else ()
-
-    def _waited(self, state: AsyncState, timeout: float | None) -> Batch:
+    def _waited(self, state: AsyncState, timeout: float | None) -> Five:
+        form = self._core.form
         try:
-            return self._turns.wait(state, timeout)
+            return form.five(self._turns.wait(state, timeout))
         except WorkerError as error:
-            self._keep_partial(error)
+            form.keep_partial(error)
             raise
 
-    def _handed(self, batch: Batch) -> Five:
-        observations = batch.observations
-        if self._lockstep.observations.loose:
-            observations = _lists_as_tuples(observations)
-        some = batch.infos or batch.finals or batch.news
-        infos = self._infos(batch.infos, batch.finals, batch.news) if some else self._no_infos()
-        return observations, batch.rewards, batch.terminated, batch.truncated, infos
+    def _opened(self, name: str) -> PartialBatches:
+        """For the method `name`. Raises ClosedVector, AlreadyPending; then what is pending stays so."""
+        if self._turns.state is not Partly.OPEN:
+            self._turns.check_free(name)
+        if self._partial is None:
+            self._partial = PartialBatches(self._core, max(1, self.num_envs // 2))
+            self._core.partly = True
+        return self._partial
 
-    def _reset_result(self, batch: Batch) -> tuple[Any, Any]:
-        observations, _, _, _, infos = self._handed(batch)
-        return observations, infos
+    def _settle_turn(self) -> None:
+        self._turns.state = Partly.OPEN if self._partial is not None and self._partial.open else IDLE
 
-    def _keep_partial(self, error: BaseException) -> None:
-        partial = getattr(error, "partial", None)
-        if isinstance(partial, Batch):
-            error.partial = self._handed(partial)  # type: ignore[attr-defined]  # it has one: a line above
+
+def _reset_parts(five: Five) -> tuple[Any, Any]:
+    return five[0], five[4]
 
 
 def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
@@ -393,12 +502,3 @@ def _start(slots: Sequence[Callable[[], Any]], **options: Any) -> Pool:
 def _spec(envs: Any, text: str | None) -> EnvSpec | None:
     """The spec of vectors that are made of one id; Gymnasium's have none when they are made of callables."""
     return EnvSpec.from_json(text) if isinstance(envs, str | EnvSpec) and text is not None else None
-
-
-def _lists_as_tuples(tree: Any) -> Any:
-    """Leaves without a fixed shape come as lists; Gymnasium batches them as tuples."""
-    if isinstance(tree, dict):
-        return {key: _lists_as_tuples(part) for key, part in tree.items()}
-    if type(tree) is tuple:
-        return tuple(_lists_as_tuples(part) for part in tree)
-    return tuple(tree) if isinstance(tree, list) else tree

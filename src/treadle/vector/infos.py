@@ -30,12 +30,13 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
-from treadle.pool.batch import NO_NEWS, News
+from treadle.pool.batch import NO_NEWS, Batch, News
 from treadle.pool.info_rows import InfoRows
 from treadle.program.own_names import kept_as, own_names
 
 Infos = Mapping[int, dict[str, Any]]
 Finals = dict[int, tuple[Any, dict[str, Any]]]
+Five = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 
 FINALS = frozenset({"final_obs", "final_info", "final_observation"})  # what `next_obs` reads, whatever the mode
 NEWS = {News.ABORTED: "aborted", News.RESTARTED: "restarted", News.DROPPED: "dropped"}
@@ -65,6 +66,46 @@ def batcher(style: InfoStyle, n: int, goes_on: bool = False) -> Callable[..., An
     build = {InfoStyle.GYMNASIUM: gymnasium_infos, InfoStyle.LEGACY: legacy_infos, InfoStyle.LIST: list_infos}[style]
     own = FINALS.union(NEWS.values()) if goes_on else FINALS
     return lambda infos, finals, news=NO_NEWS: build(n, infos, finals, news, own)
+
+
+class BatchForm:
+    """How a vector hands out a batch of its engine's: in Gymnasium's five parts.
+
+    Args:
+        style: of the infos.
+        n: slots.
+        loose: are there leaves without a fixed shape? They come as lists; Gymnasium batches them as tuples.
+        goes_on: see `batcher`.
+
+    Attributes:
+        infos: see `batcher`.
+        empty: the infos of a batch that has none.
+    """
+
+    def __init__(self, style: InfoStyle, n: int, loose: bool, goes_on: bool) -> None:
+        self._loose, self.infos = loose, batcher(style, n, goes_on)
+        self.empty: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self.infos({}, {})
+
+    def five(self, batch: Batch) -> Five:
+        """Observations, rewards, terminations, truncations, infos."""
+        observations = _lists_as_tuples(batch.observations) if self._loose else batch.observations
+        some = batch.infos or batch.finals or batch.news
+        infos = self.infos(batch.infos, batch.finals, batch.news) if some else self.empty()
+        return observations, batch.rewards, batch.terminated, batch.truncated, infos
+
+    def keep_partial(self, error: BaseException, five: Callable[[Batch], Five] | None = None) -> None:
+        """What an error has of the other slots' results, in this form, or that of `five`."""
+        partial = getattr(error, "partial", None)
+        if isinstance(partial, Batch):
+            error.partial = (five or self.five)(partial)  # type: ignore[attr-defined]  # it has one: a line above
+
+
+def _lists_as_tuples(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _lists_as_tuples(part) for key, part in tree.items()}
+    if type(tree) is tuple:
+        return tuple(_lists_as_tuples(part) for part in tree)
+    return tuple(tree) if isinstance(tree, list) else tree
 
 
 def gymnasium_infos(
@@ -307,4 +348,15 @@ def _is_number(kind: type) -> bool:
     return kind is int or kind is float or kind is bool or issubclass(kind, np.number)
 
 
-__all__ = ["Finals", "InfoStyle", "Infos", "batcher", "columns", "gymnasium_infos", "legacy_infos", "list_infos"]
+__all__ = [
+    "BatchForm",
+    "Finals",
+    "Five",
+    "InfoStyle",
+    "Infos",
+    "batcher",
+    "columns",
+    "gymnasium_infos",
+    "legacy_infos",
+    "list_infos",
+]

@@ -33,16 +33,14 @@ from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.messages import Extras, Op
-from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
-from treadle.vector.infos import FINALS, NEWS, gymnasium_infos
-from treadle.vector.orders import chosen_slots, orders_of_all
+from treadle.vector.core import Core
+from treadle.vector.infos import FINALS, NEWS, Five, gymnasium_infos
+from treadle.vector.orders import chosen_slots
 from treadle.vector.refusals import NothingPending, WaitTimeout
-from treadle.vector.turns import IDLE, one_at_a_time
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us
@@ -57,8 +55,9 @@ class PartialBatches:
         recovery: the lockstep's; None: a death is the end.
     """
 
-    def __init__(self, pool: Pool, lockstep: Lockstep, batch_size: int) -> None:
-        memory = lockstep.memory
+    def __init__(self, core: Core, batch_size: int) -> None:
+        pool, lockstep = core.pool, core.lockstep
+        memory, self._counts = lockstep.memory, core.counts
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size, self.recovery = batch_size, lockstep.recovery
         self._rows = SlotRows(memory, pool.workers, remember=self.recovery is not None)
@@ -75,6 +74,7 @@ class PartialBatches:
         self._steps: dict[int, int] = {}
         self._together = any(each.metadata.get("together") for each in pool.descriptions)  # see `owned.py`
         # with a recovery: what is under way, a joint request each, and one that hears of deaths of those who owe none
+        self._own = OWN if self.recovery is None else OWN.union(NEWS.values())
         self._joints: set[JointRequest] = set()
         self._heard: deque[Event] = deque()
         self._nobody = JointRequest(Op.CALL, -1, (), True, others=lambda: list(self._joints), recovery=self.recovery)
@@ -94,6 +94,7 @@ class PartialBatches:
         """Ask for resets. Raises UsageError when a slot is out or ready, BrokenPool after a worker's death."""
         self._begin()
         self._check(slots, "reset", {FREE, STALE})
+        self._counts.resets[slots] += 1
         orders = {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)}
         if self.recovery is not None:
             living = self.recovery.reachable(list(slots))
@@ -115,13 +116,15 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        self._post(Op.STEP, dict.fromkeys(slot for slot in chosen if slot not in self._lockstep.gone), mailed)
+        living = [slot for slot in chosen if slot not in self._lockstep.gone]
+        self._post(Op.STEP, dict.fromkeys(living), mailed)
+        self._counts.steps[living] += 1
 
-    def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Any:
-        """(slots int64[m], observation tree of [m, ...], rewards, terminated, truncated, infos, finals, valid, news).
+    def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Five:
+        """Observation tree of [m, ...], rewards, terminated, truncated, infos; see `VectorEnv.recv`.
 
         Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and hands
-        out at most `most` (None: `least`). infos, finals and news are keyed by row. Raises NothingPending, WaitTimeout
+        out at most `most` (None: `least`). Raises NothingPending, WaitTimeout
         (with everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all
         that was left of a worker's death has been received.
         """
@@ -281,7 +284,7 @@ class PartialBatches:
                 self._state[slot] = READY
                 self._ready.append(slot)
 
-    def _hand_out(self, slots: list[int]) -> Any:
+    def _hand_out(self, slots: list[int]) -> Five:
         index = np.array(slots, np.int64)
         self._state[index] = FREE
         layout = self._lockstep.observations
@@ -292,17 +295,9 @@ class PartialBatches:
             info, untold = self._told.pop(slots[row], ({}, None))
             finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
         news = {row: self._news.pop(slot) for row, slot in enumerate(slots) if slot in self._news}
-        return (
-            index,
-            self._rows.read(slots),
-            self._rewards[index],
-            terminated,
-            truncated,
-            infos,
-            finals,
-            self._valid[index],
-            news,
-        )
+        columns = gymnasium_infos(len(index), infos, finals, news, self._own)
+        columns["env_id"], columns["valid"] = index, self._valid[index]
+        return self._rows.read(slots), self._rewards[index], terminated, truncated, columns
 
 
 class Partly(Enum):
@@ -311,83 +306,4 @@ class Partly(Enum):
     OPEN = "recv"
 
 
-class PartialFace:
-    """The methods of a vector that speak EnvPool's protocol. `send` and `recv` may follow each other in any order, with
-    several requests out at once, so that a policy can work on some slots while others are stepped."""
-
-    num_envs: int
-    _pool: Pool
-    _lockstep: Lockstep
-    _turns: Any
-    _partial: PartialBatches | None = None
-
-    @one_at_a_time
-    def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
-        """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
-        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
-        slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
-        self._opened("async_reset").reset(orders.seeds, orders.options, slots)
-        self._settle_turn()
-
-    @one_at_a_time
-    def send(self, actions: Any, env_id: Any = None) -> None:
-        """Ask for a step of the slots `env_id` (int[m], None: all), with m actions.
-
-        Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
-        nothing was sent.
-        """
-        self._opened("send").send(actions, env_id)
-        self._settle_turn()
-
-    @one_at_a_time
-    def recv(
-        self, *, min: int | None = None, max: int | None = None, timeout: float | None = None
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """The slots that are ready first, in the order in which they became so.
-
-        Args:
-            min: how many to wait for (None: `batch_size`); fewer come when fewer are out.
-            max: how many to hand out at most (None: `min`).
-            timeout: seconds for the whole call; None: for ever.
-
-        Returns:
-            observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows, and
-            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are no transition: resets,
-            and those that tell of a worker's death). With on_failure="restart" or "drop" these say so as `step`'s do
-            ("aborted", "restarted", "dropped"); that of a dropped slot is its last: `send` leaves it out from then on.
-
-        Raises:
-            NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
-        """
-        partial = self._opened("recv")
-        try:
-            index, seen, rewards, terminated, truncated, infos, finals, valid, news = partial.recv(min, max, timeout)
-        finally:
-            self._settle_turn()
-        own = OWN if partial.recovery is None else OWN.union(NEWS.values())
-        columns = gymnasium_infos(len(index), infos, finals, news, own)
-        columns["env_id"], columns["valid"] = index, valid
-        return seen, rewards, terminated, truncated, columns
-
-    @property
-    def batch_size(self) -> int:
-        """How many slots `recv` waits for unless told otherwise; half of all, at least one, until it is set."""
-        return self._opened("batch_size").batch_size
-
-    @batch_size.setter
-    def batch_size(self, size: int) -> None:
-        if not 1 <= size <= self.num_envs:
-            raise UsageError(f"batch_size must be in 1..{self.num_envs}, got {size}")
-        self._opened("batch_size").batch_size = size
-
-    def _opened(self, name: str) -> PartialBatches:
-        """For the method `name`. Raises ClosedVector, AlreadyPending; then what is pending stays so."""
-        if self._turns.state is not Partly.OPEN:
-            self._turns.check_free(name)
-        if self._partial is None:
-            self._partial = PartialBatches(self._pool, self._lockstep, max(1, self.num_envs // 2))
-        return self._partial
-
-    def _settle_turn(self) -> None:
-        open_now = self._partial is not None and self._partial.open
-        self._turns.state = Partly.OPEN if open_now else IDLE
+__all__ = ["PartialBatches", "Partly"]

@@ -15,19 +15,17 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from treadle.errors import UsageError
 from treadle.pool.batch import Batch
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import joined
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.parts import Part, parts_of
-from treadle.pool.pool import Pool
 from treadle.pool.rollouts import RolloutBuffer, Rollouts
 from treadle.spaces import Mailed
+from treadle.vector.core import Core
 from treadle.vector.env_slot import Ask
-from treadle.vector.groups import GroupSteps, check_count
+from treadle.vector.groups import GroupSteps
+from treadle.vector.infos import Five
 from treadle.vector.next_obs import finals_of
-from treadle.vector.turns import one_at_a_time
 
 Act = Callable[[Any], Any]
 
@@ -105,96 +103,53 @@ def _with_ends(batch: Any, ends: list[tuple[tuple[int, int], Any]]) -> Any:
     return [tuple(row) for row in rows]
 
 
-class RolloutFace:
-    """The part of a vector that makes rollouts."""
+class RolloutMaker:
+    """Makes a vector's rollouts.
 
-    num_envs: int
-    autoreset_mode: AutoresetMode
-    action_space: Any
-    _pool: Pool
-    _lockstep: Lockstep
-    _turns: Any
-    _calls: int
-    _resets: np.ndarray
-    _partial: Any
-    _step: Callable[[Any], Any]
-    _check_groups: Callable[[], None]
-    reset: Callable[..., Any]
-    _rollouts: Rollouts | None = None
+    Args:
+        core: the vector's.
+        step, reset, sample: the vector's own, and of its action space.
+    """
 
-    @one_at_a_time
-    def rollout(self, policy: Act | None = None, *, steps: int, groups: int = 1) -> Rollout:
-        """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
+    def __init__(self, core: Core, step: Callable[[Any], Five], reset: Callable[..., Any], sample: Act) -> None:
+        self.core, self.step, self.reset, self._sample = core, step, reset, sample
+        self.memory = Rollouts(core.lockstep)
 
-        Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
-        the caller's to keep: the next one is made elsewhere as long as anybody holds an array of it. With copy=False
-        the next one is written over it.
-
-        In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
-        infos of these resets are not kept.
-
-        Args:
-            policy: called with a batch of observations (as `step` returns it), returns a batch of actions. The arrays
-                it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
-                whose seed decides).
-            steps: how many, T.
-            groups: ask the policy about a group of slots at a time, while the other groups are stepped; see
-                `treadle.vector.groups`. It needs a policy, and actions of fixed shape. The rollout is the same as long
-                as what the policy does for a slot does not depend on the others (or on how often it was asked before).
-
-        Raises:
-            What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
-            from there. ArenaError: there is no memory for it. UsageError: `steps` is below 1, or this vector has been
-            used for partial batches.
-        """
-        self._turns.check_free("rollout")
-        if not isinstance(steps, int | np.integer) or steps < 1:
-            raise UsageError(f"a rollout has a whole number of steps, at least one, got steps={steps!r}")
-        if self._partial is not None:
-            raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
-        if not (self._calls or self._resets.any()):
-            self.reset()
-        count = check_count(groups, self.num_envs)
-        if count > 1:
-            self._check_groups()
-            if policy is None or self._lockstep.actions.loose:
-                raise UsageError("a rollout in groups needs a policy, and actions of a fixed shape")
-        if self._rollouts is None:
-            self._rollouts = Rollouts(self._lockstep)
-        kind = Filling if count == 1 else GroupFilling
-        filling = kind(self, self._rollouts.take(steps), self._rollouts, count)
+    def make(self, policy: Act | None, steps: int, groups: int) -> Rollout:
+        """See `VectorEnv.rollout`."""
+        kind = Filling if groups == 1 else GroupFilling
+        filling = kind(self, self.memory.take(steps), groups)
         try:
-            filling.fill(policy, steps)
+            filling.fill(policy or self._sample, steps)
         finally:
-            self._rollouts.aim(None)
+            self.memory.aim(None)
         return filling.rollout()
 
 
 class Filling:
     """One rollout in the making."""
 
-    def __init__(self, vector: Any, buffer: RolloutBuffer, rollouts: Rollouts, groups: int) -> None:
-        self._vector, self._buffer, self._rollouts, self._groups = vector, buffer, rollouts, groups
-        self._lockstep: Lockstep = vector._lockstep
+    def __init__(self, maker: RolloutMaker, buffer: RolloutBuffer, groups: int) -> None:
+        self._maker, self._core, self._buffer, self._groups = maker, maker.core, buffer, groups
+        self._rollouts, self._lockstep = maker.memory, maker.core.lockstep
         self._infos: list[Any] = []
         self._actions: list[np.ndarray | None] = list(buffer.actions)
         self._loose_actions: list[Any] = []  # as given, where some of them have no fixed shape
         self._terminal: dict[tuple[int, int], Any] = {}
         self._loose = bool(self._lockstep.observations.loose)
         self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
-        self._held = vector.autoreset_mode is AutoresetMode.DISABLED
+        self._held = self._core.mode is AutoresetMode.DISABLED
         self._seen = buffer.seen
         if self._held and (over := np.array(self._lockstep.call(Ask.OVER))).any():
             self._seen = self._reset(over, 0, buffer.seen)
         self._first_ids = self._lockstep.episodes - 1
 
-    def fill(self, policy: Act | None, steps: int) -> None:
+    def fill(self, act: Act, steps: int) -> None:
         """Take the steps."""
-        buffer, rollouts, step = self._buffer, self._rollouts, self._vector._step
-        act = policy or (lambda _: self._vector.action_space.sample())
+        buffer, rollouts, step = self._buffer, self._rollouts, self._maker.step
         lockstep, last = self._lockstep, rollouts.last_actions()
         loose_actions = bool(lockstep.actions.loose)
-        same_step = self._vector.autoreset_mode is AutoresetMode.SAME_STEP
+        same_step = self._core.mode is AutoresetMode.SAME_STEP
         by_the_books = lockstep.recovery is not None
         seen, aim, first = self._noted(self._seen), rollouts.aim, buffer.first
         for t in range(steps):
@@ -274,7 +229,7 @@ class Filling:
     def _reset(self, over: np.ndarray, t: int, seen: Any) -> Any:
         """Reset slots whose episode is over; what they show belongs to row t. Returns what is seen now."""
         self._rollouts.aim(None)
-        observations, _ = self._vector.reset(options={"reset_mask": over})
+        observations, _ = self._maker.reset(options={"reset_mask": over})
         layout = self._lockstep.observations
         for array, fresh in zip(self._buffer.observations, layout.flatten(observations)):
             if array is not None:  # `seen` is over the same memory
@@ -285,7 +240,7 @@ class Filling:
         """See `Rollout`."""
         buffer = self._buffer
         ends = buffer.terminated | buffer.truncated
-        if self._vector.autoreset_mode is AutoresetMode.NEXT_STEP:
+        if self._core.mode is AutoresetMode.NEXT_STEP:
             begun = ~buffer.valid & ~ends
         else:
             begun = np.zeros_like(ends)
@@ -296,10 +251,9 @@ class Filling:
 class GroupFilling(Filling):
     """The same, a group of slots at a time: the policy is asked about one while the others are stepped."""
 
-    def fill(self, policy: Act | None, steps: int) -> None:
-        assert policy is not None
+    def fill(self, act: Act, steps: int) -> None:
         parts = parts_of(self._lockstep, self._groups).parts
-        groups = [GroupSteps(self._vector, part) for part in parts]
+        groups = [GroupSteps(self._core, part) for part in parts]
         last, aim = self._rollouts.last_actions(), self._buffer.first
         first = self._lockstep.observations.flatten(self._noted(self._seen))
         seen = [self._lockstep.observations.unflatten([leaf[part.rows] for leaf in first]) for part in parts]
@@ -311,7 +265,7 @@ class GroupFilling(Filling):
                         said.append(group.current())
                         seen[k] = self._arrived(group, said[-1], t - 1, steps)
                     if t < steps:
-                        actions = policy(seen[k])
+                        actions = act(seen[k])
                         part.buffers.aimed, part.mailed = aim + t, None
                         group.post(actions)
                         self._keep_actions(t, part.rows, last, part.mailed or {})
@@ -325,11 +279,11 @@ class GroupFilling(Filling):
 
     def _arrived(self, group: GroupSteps, batch: Batch, t: int, steps: int) -> Any:
         """Keep what step t has brought a group; returns what it sees now."""
-        part, vector = group.part, self._vector
+        part, core = group.part, self._core
         seen, _, terminated, truncated, _ = group.five(batch._replace(infos={}, finals={}, news={}))
         for slot, (observation, _) in batch.finals.items():
             self._terminal[t, slot] = observation
-        if vector._pool.policy is not RestartPolicy.RAISE:
+        if core.pool.policy is not RestartPolicy.RAISE:
             self._buffer.valid[t, part.rows] = part.valid
         if self._held and t + 1 < steps and (over := terminated | truncated).any():
             rows = np.flatnonzero(over).tolist()
@@ -337,7 +291,7 @@ class GroupFilling(Filling):
             for row, slot in zip(rows, slots, strict=True):
                 self._terminal[t, slot] = self._row_of(seen, row)
             part.buffers.aimed = None
-            vector._resets[slots] += 1
+            core.counts.resets[slots] += 1
             fresh = group.five(part.reset(slots=slots))[0]
             for array, leaf in zip(self._buffer.observations, self._lockstep.observations.flatten(fresh)):
                 if array is not None:  # `seen` is over the same memory
@@ -347,13 +301,13 @@ class GroupFilling(Filling):
 
     def _note_all(self, parts: list[Part], said: list[Batch], seen: list[Any]) -> None:
         """Keep the infos of all groups' steps as those of one, and leaves without a fixed shape."""
-        vector, layout = self._vector, self._lockstep.observations
+        form, layout = self._core.form, self._lockstep.observations
         infos = joined([batch.infos for batch in said])
         finals = dict(sorted((slot, final) for batch in said for slot, final in batch.finals.items()))
         news = dict(sorted((slot, new) for batch in said for slot, new in batch.news.items()))
-        self._infos.append(vector._infos(infos, finals, news) if infos or finals or news else vector._no_infos())
+        self._infos.append(form.infos(infos, finals, news) if infos or finals or news else form.empty())
         if self._loose:
-            values: list[Any] = [[None] * vector.num_envs for _ in layout.leaves]
+            values: list[Any] = [[None] * self._core.pool.n for _ in layout.leaves]
             for part, each in zip(parts, seen, strict=True):
                 leaves = layout.flatten(each)
                 for i in layout.loose:
@@ -361,4 +315,4 @@ class GroupFilling(Filling):
             self._loose_values.append([tuple(each) for each in values])
 
 
-__all__ = ["Rollout", "RolloutFace"]
+__all__ = ["Rollout", "RolloutMaker"]

@@ -1,13 +1,17 @@
-"""What a vector has done so far."""
+"""What a vector has done so far, and the count of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
+from treadle.errors import UsageError
 from treadle.pool.line import BUSY_NS
+from treadle.pool.lockstep import Lockstep
+from treadle.pool.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,48 @@ class VectorStats:
     elapsed: float
 
 
+class Counts:
+    """What the calls of a vector have asked for.
+
+    Attributes:
+        calls: steps of all slots.
+        steps: int64[n]: steps of slots in groups and in partial batches.
+        resets: int64[n].
+    """
+
+    def __init__(self, n: int) -> None:
+        self._since = monotonic()
+        self.calls, self.steps, self.resets = 0, np.zeros(n, np.int64), np.zeros(n, np.int64)
+
+    @property
+    def begun(self) -> bool:
+        """Has anything been asked for?"""
+        return bool(self.calls or self.resets.any())
+
+    def note_resets(self, slots: list[int] | None) -> None:
+        """Resets of these slots (None: all) are asked for. Raises UsageError for some, before any of all."""
+        if slots is not None and not self.begun:
+            raise UsageError("the first reset() must be of all slots: the others have no observation to keep")
+        self.resets[slice(None) if slots is None else slots] += 1
+
+    def stats(self, pool: Pool, lockstep: Lockstep, next_step: bool) -> VectorStats:
+        """What has come of it. `next_step`: is a slot's step after an episode's end a reset?"""
+        elapsed, episodes = monotonic() - self._since, lockstep.episodes
+        steps = self.calls + self.steps - lockstep.missed
+        if next_step:
+            steps -= np.maximum(0, episodes - self.resets)
+        return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy_shares(pool, elapsed), elapsed)
+
+    def kept(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {"calls": self.calls, "group_steps": self.steps.copy(), "resets": self.resets.copy()}
+
+    def put(self, kept: dict[str, Any]) -> None:
+        """As `kept` had it."""
+        self.calls = kept["calls"]
+        self.steps[:], self.resets[:] = kept.get("group_steps", 0), kept["resets"]
+
+
 def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
     """The share of `elapsed` seconds that each worker with a line to the caller was at work."""
     shares = {}
@@ -37,4 +83,4 @@ def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
     return shares
 
 
-__all__ = ["VectorStats", "busy_shares"]
+__all__ = ["Counts", "VectorStats", "busy_shares"]

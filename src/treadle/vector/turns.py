@@ -8,6 +8,7 @@ nor a signal's handler comes in there; and a `finally` begins with giving it bac
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import wraps
 from threading import get_ident
 from typing import Any, TypeVar, cast
@@ -64,12 +65,15 @@ class Turns(Claim):
     """Attributes:
     state: what is pending; IDLE when nothing is.
     overdue: did a wait for it run out of time?
+    loop: the latest loop over groups; None: there was none.
     """
 
     def __init__(self, pool: Pool, lockstep: Lockstep, name: str) -> None:
         super().__init__()
         self._pool, self._lockstep, self._name = pool, lockstep, name
-        self.state, self.overdue = IDLE, False
+        self.state: Enum = IDLE
+        self.overdue = False
+        self.loop: Any = None
 
     def check_open(self) -> None:
         """Raises ClosedVector after the end."""
