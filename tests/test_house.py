@@ -27,7 +27,7 @@ PACKAGE = SRC / "treadle"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"sb3", "torchrl", "tianshou", "pettingzoo", "dm_env"}),
+    frozenset({"replays", "sb3", "torchrl", "tianshou", "pettingzoo", "dm_env"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),
@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress"}),
+    frozenset({"progress", "repro"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
     frozenset({"elsewhere"}),
 )

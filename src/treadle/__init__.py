@@ -104,6 +104,9 @@ _HOME = {
     "Replayed": "states.replay",
     "collect_dataset": "record.dataset",
     "load": "record.merge",
+    "replay": "replays.replay",
+    "Replay": "replays.result",
+    **dict.fromkeys(("Repro", "last_failure"), "repro"),
     "plan": "",  # the one room that programs ask by its own name; `import treadle` alone does not load it
 }
 
@@ -150,6 +153,9 @@ if TYPE_CHECKING:
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
+    from treadle.replays.replay import replay
+    from treadle.replays.result import Replay
+    from treadle.repro import Repro, last_failure
     from treadle.sample.collect import CollectionFailed, collect
     from treadle.sample.episode import Episode
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate

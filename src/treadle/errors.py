@@ -140,11 +140,15 @@ class WorkerError(TreadleError):
         where: the place.
         remote_traceback: text of the traceback in the worker, "" where there is none.
         partial: what the other slots had delivered when this was raised; None where the face has nothing to give.
+        repro: what `treadle.replay` shows it again from, and `repro.save(path)` keeps; None: nothing was recorded.
+        trail: what the program recorded of itself until then, as a repro has it; None: nothing.
     """
 
     where: Where = Where()
     remote_traceback: str = ""
     partial: Any = None
+    repro: Any = None
+    trail: Any = None
 
 
 class BadObservation(SpaceError, WorkerError):

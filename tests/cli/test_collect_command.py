@@ -388,7 +388,9 @@ def test_a_bad_policy_is_placed(policy: str, expected: str, tmp_path: Path) -> N
     assert "slot 0), policy before step 1: " in first
     assert expected in first
     assert second == "treadle: no episode was finished"
-    assert not any(tmp_path.iterdir())
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == [tmp_path / "o" / "failures" / "episode-0.repro"]
+    assert first.endswith(f"; to see it again: treadle replay {left[0]}")
 
 
 def test_an_environment_that_cannot_be_built_is_one_line_and_a_traceback_on_request(tmp_path: Path) -> None:
@@ -434,7 +436,13 @@ def test_force_keeps_the_old_dataset_until_an_episode_is_finished(walked: tuple[
     assert (done.returncode, "no episode was finished" in done.stderr) == (1, True)
     assert summary(out)["hash"] == before
     assert (out / summary(out)["dataset"] / "data" / "main_data.hdf5").exists()
-    assert sorted(path.name for path in out.iterdir()) == [".episodes", "run.json", "summary.json", "treadle"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        ".episodes",
+        "failures",
+        "run.json",
+        "summary.json",
+        "treadle",
+    ]
 
 
 def test_a_killed_replacement_that_finished_nothing_gives_the_old_dataset_back(

@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium as gym
 
@@ -69,7 +71,17 @@ def tell(error: Exception, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
         _print_remote(error)
-    say(explain(error)[0])
+    say(f"{explain(error)[0]}{_how_to_replay(error)}")
+
+
+def _how_to_replay(error: Exception) -> str:
+    """Of an error that can be replayed: with which command. What no run's directory has is saved in a temporary one."""
+    repro = getattr(error, "repro", None)
+    if repro is None:
+        return ""
+    if repro.path is None:
+        repro.save(Path(tempfile.mkdtemp(prefix="treadle-")) / "failure.repro")
+    return f"; to see it again: {repro.command}"
 
 
 def _print_remote(error: BaseException) -> None:

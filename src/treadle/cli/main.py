@@ -89,6 +89,24 @@ ENV is explained in: treadle collect --help.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+REPLAY_HELP = """Play a failure again, or any episode of a run, and stop where it failed.
+
+  treadle replay data --pdb
+
+  treadle replay data 5 --render episode.mp4
+
+  treadle replay data/failures/episode-7.repro --step 299
+
+The environment is built in this process, from the same seeds, and given the same actions; where none were recorded (the
+worker died) the policy is asked again. What it raises is shown with its own frames. A death is replayed in a process of
+its own and its last line shown; a step that hangs is stopped after the limit of the run (--timeout). Rewards, ends and
+observations are compared with what was recorded on the way: the first step and field that differ are told.
+
+A run leaves what its failures are replayed from in DIR/failures. Such a file opens no pickle unless --trust says so.
+
+Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C."""
+
+
 CHECK_HELP = """Play an environment before a run is begun with it, and say what cannot be trusted.
 
   treadle check CartPole-v1
@@ -122,7 +140,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "check") else ""
+        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "replay", "check") else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -322,6 +340,32 @@ def _app(given: list[str]) -> Callable[..., Any]:
                 tuple(import_), out, force, quiet, json, debug,
             ),
         )  # fmt: skip
+
+    @app.command(name="replay", help=REPLAY_HELP)
+    def replay(
+        source: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A .repro file, or the directory of a run.")],
+        episode: Annotated[int | None, typer.Argument(metavar="[EPISODE]", help="Of a directory: which; without it the "
+                           "failure that ended the run.")] = None,
+        env: Annotated[str | None, typer.Option(metavar="ENV", help="The environment, where the file cannot name it.")]
+        = None,
+        pdb: Annotated[bool, typer.Option("--pdb", help="Stop in a debugger at the line that raised; before the step "
+                       "that ended the worker; with --step before that one.")] = False,
+        step: Annotated[int | None, typer.Option(metavar="N", help="Stop after step N.")] = None,
+        render: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a video, .mp4 or .png.")] = None,
+        policy: Annotated[bool, typer.Option("--policy", help="Ask the episode's own policy, although its actions were "
+                          "recorded.")] = False,
+        other_policy: Annotated[str | None, typer.Option(metavar=POLICY, help="Ask this one instead.")] = None,
+        trust: Annotated[bool, typer.Option("--trust", help="Open what the file holds as pickles. That runs code of "
+                         "the file's: only for files of your own.")] = False,
+        timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="A step that takes longer hangs.")]
+        = None,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.replay import ReplayOptions, run
+
+        chosen = other_policy or policy or None
+        return partial(run, ReplayOptions(source, episode, env, chosen, step, pdb, render, trust, timeout, json))
 
     @app.command(name="check", help=CHECK_HELP)
     def check(

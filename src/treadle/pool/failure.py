@@ -106,6 +106,7 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
         "remote_traceback": raised.traceback,
         "error_type": raised.error_type,
         "error_message": raised.message,
+        "trail": raised.trail,
     }
     if raised.path is not None:
         message = (

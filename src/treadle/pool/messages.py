@@ -90,7 +90,8 @@ class Frames:
 @dataclass(frozen=True)
 class Raised:
     """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none.
-    `frames`: where it was raised, for the caller's own process."""
+    `frames`: where it was raised, for the caller's own process. `trail`: what the program did until then, for a
+    repro (`sample.rollout_slot`)."""
 
     error_type: str
     message: str
@@ -104,6 +105,7 @@ class Raised:
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
+    trail: Any = None
     frames: Frames = field(default_factory=Frames, repr=False, compare=False)
 
     @classmethod

@@ -27,6 +27,7 @@ class CommonKeywords(TypedDict, total=False):
     max_restarts: int | None
     worker_output: str
     worker_environ: WorkerEnviron
+    recorder: bool | str
     memory_limit: MemoryLimit
     max_episodes_per_worker: int | None
 
@@ -71,6 +72,8 @@ class PoolOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
+        recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
+            observation, where faces can. False: nothing is.
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
             "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
             nothing is lost; one that has twice as much is killed at once, which is a death. (soft, hard): both limits.
@@ -92,6 +95,7 @@ class PoolOptions:
     max_restarts: int | None = 3
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
+    recorder: bool | str = True
     memory_limit: MemoryLimit = None
     max_episodes_per_worker: int | None = None
 
@@ -102,6 +106,8 @@ class PoolOptions:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
             raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
+        if self.recorder not in (True, False, "full"):
+            raise UsageError(f"recorder must be True, False or 'full', got {self.recorder!r}")
         if self.worker_environ is not None:
             if self.backend in ("thread", "serial") or self.start_method == "fork":
                 here = self.backend if self.backend != "process" else "start_method='fork'"

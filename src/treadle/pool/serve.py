@@ -390,13 +390,13 @@ class Server:
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
+        placed = attributes_of(error)
         if phase == "stream":  # a stream's program says itself where it was
-            placed = attributes_of(error)
             phase = placed.get("treadle_phase", phase)
             where.update(placed.get("treadle_where", {}))
         elif phase == "step":
             where.update(step=self._ticks + self._own[i] - self._began[i], last_action=portable(action))
-        return Raised.of(error, phase, catch=self._catch, **where)
+        return Raised.of(error, phase, catch=self._catch, trail=placed.get("treadle_trail"), **where)
 
 
 def caught(in_caller: bool) -> Any:

@@ -39,13 +39,14 @@ from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.caller import CALLER, collection
-from treadle.sample.collect import Collection, Tally
+from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping
+from treadle.sample.watch import Tally
 
 log = logging.getLogger("treadle")
 
@@ -359,6 +360,7 @@ class _Run:
             workers=workers,
             skipping=skipping,
             skip=self._skip,
+            keep=self._place.keep_failure,
             tell=tell,
             **pool_options,
         )

@@ -6,6 +6,7 @@ DIR/.parts/         finished episodes that are not merged yet, and which are lef
 DIR/summary.json    what came of it
 DIR/treadle/...     the dataset (or DIR/<name>.npz)
 DIR/.episodes       of a complete run: what the dataset can be taken apart with when the run is to go on
+DIR/failures/       what each episode that failed can be replayed from: episode-5.repro
 DIR/.reopened/      parts that are being made of the dataset of such a run
 DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
 DIR/.replaced/      what a run that replaces another found, until its first episode is finished
@@ -39,6 +40,7 @@ from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
 from treadle.record.summary import Summary, read_summary, skipped_of, write_text
+from treadle.repro import SUFFIX, Repro
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
@@ -49,6 +51,7 @@ SUMMARY = "summary.json"
 REPLACED = ".replaced"
 SKIPPED = "skipped.json"
 REOPENED = ".reopened"
+FAILURES = "failures"
 AMOUNTS = ("episodes", "steps")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
@@ -226,6 +229,10 @@ class RunDirectory:
         """The run is not complete any more: it has parts, and its dataset until the next one is made of them."""
         os.rename(self.path / REOPENED, self.parts)
 
+    def keep_failure(self, repro: Repro) -> None:
+        """Write down what a failed episode can be replayed from."""
+        repro.save(self.path / FAILURES / f"episode-{repro.about['index']}{SUFFIX}")
+
     def grow(self, arguments: Mapping[str, Any]) -> None:
         """Note that more is asked for than when the run was begun. Call it when there are parts."""
         before = self._begun()
@@ -281,7 +288,8 @@ class RunDirectory:
         self.parts.mkdir()
 
     def _put_aside(self, output: Path) -> None:
-        paths = [*self._files(), output]  # the parts first: they say whose run it is when this is cut short
+        # the parts first: they say whose run it is when this is cut short
+        paths = [*self._files(), self.path / FAILURES, output]
         if (self.path / ARGUMENTS).exists():
             try:
                 paths.append(self.path / self._begun()["output"])
@@ -351,9 +359,11 @@ class RunDirectory:
             os.close(fd)
 
     def abandon(self) -> None:
-        """The run has made nothing: DIR becomes what it was before `begin`."""
+        """The run has made nothing: DIR becomes what it was before `begin`, less `failures`, of which its own stays."""
         for path in self._files():
             remove(path)
+        if (self.path / FAILURES).exists():
+            remove(self.path / REPLACED / "was" / FAILURES)
         self._restore()
 
     def keep_damaged(self, path: Path) -> Path:

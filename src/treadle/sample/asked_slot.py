@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.pool.original import attributes_of
 from treadle.program.base import Description
 from treadle.program.gym_env import close_env
 from treadle.program.step import StepResult
@@ -104,6 +105,9 @@ class AskedSlot(RolloutSlot):
                 observation = self._playing[0].send((action, info))
             except StopIteration as end:
                 ended = end.value
+            except BaseException as error:
+                attributes_of(error)["treadle_trail"] = self._buffers[0].trail(True)
+                raise
         if self._shared and not self._draws and self._own is not None and self._buffers[0].length >= LOOKS:
             assert self._own.state is not None
             self._draws = not self._own.state.same(self._first)

@@ -6,6 +6,7 @@ it is asked for as a copy.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Generator
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from treadle.pool.file_buffers import FileBuffer, Lender
 from treadle.pool.serve import checked_info, snapshot
+from treadle.repro import MOST_BYTES, fingerprint
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
 from treadle.sample.reserve import reserved, the_most
@@ -93,6 +95,10 @@ class TreeColumn:
     def clear(self) -> None:
         for values in self.loose:
             values.clear()
+
+    def rows(self, start: int, stop: int) -> list[Any]:
+        """A copy of some rows of each leaf; None for one without a fixed shape."""
+        return [None if data is None else data[start:stop].copy() for data in self._data]
 
     def tree(self, rows: int, copy: bool) -> Any:
         """The first `rows` values as a tree of arrays and lists."""
@@ -253,6 +259,23 @@ class Recorder:
         except BaseException:
             self.asking, self.action, self.length = asking, action, row - base
             raise
+
+    def trail(self, acting: bool) -> dict[str, Any] | None:
+        """What was done in the episode at hand, as a repro keeps it: its actions, the one that it raised in included
+        where it was `acting`, its rewards, and check sums of its first and its last observation. None: it is too long,
+        or its actions are not in a layout."""
+        first, steps = self._base, self.length
+        done, seen = self._actions, self._observations
+        if done is None or done.loose:
+            return None
+        stop = first + steps + acting
+        found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done.rows(first, stop))}
+        if sum(leaf.nbytes for leaf in found.values()) > MOST_BYTES:
+            return None
+        with contextlib.suppress(TypeError, ValueError):  # one that is no number is perhaps what it failed of
+            found["rewards"] = np.array(list(map(float, self._rewards[first : first + steps])))
+        sums = [fingerprint(seen.rows(row, row + 1)) for row in (first, first + steps)]
+        return {**found, "checks": np.array([[0, steps], sums], np.int64)}
 
     @staticmethod
     def _write(column: TreeColumn, row: int, value: Any) -> None:

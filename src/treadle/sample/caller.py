@@ -51,6 +51,7 @@ class CallerCollection(Collection):
         if options.get("backend") == "thread" and options.get("workers") is None:
             options["workers"] = asking.num_envs  # they share an interpreter, and are for environments that wait
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
+        self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
         try:
             self._policy = CallerPolicy(

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,12 +27,14 @@ from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Progress, Standing
+from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.recorded import record
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
@@ -47,7 +48,7 @@ from treadle.sample.rollout_slot import (
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Watch
+from treadle.sample.watch import Tally, Watch
 
 __all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
@@ -57,17 +58,6 @@ MOST_ORDERS = 12  # that one worker may have at a time
 SHARES = "shares"  # the tag of the request for `Shares`
 DEFAULT_BUFFER = 1 << 30
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
-
-
-@dataclass
-class Tally:
-    """What a run has done so far."""
-
-    steps: int = 0
-    episodes: int = 0
-    restarts: int = 0
-    speculative: int = 0
-    by_worker: dict[int, int] = field(default_factory=dict)  # worker -> steps
 
 
 class Collection:
@@ -86,6 +76,7 @@ class Collection:
         tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
         skip: called with each episode that the run goes on without.
+        keep: called with the repro of each episode that has failed; see `recorded.py`.
         pool_options: for the pool, with on_failure "restart" if nothing else is said. A worker is replaced as often as
             that gets the run on; with max_restarts, as often as that in ten minutes. Under "drop" it is not replaced,
             and the others go on.
@@ -102,12 +93,14 @@ class Collection:
         room: Callable[[int], bool] | None = None,
         skipping: Skipping | None = None,
         skip: Callable[[Skipped], None] | None = None,
+        keep: Callable[[Repro], Any] | None = None,
         tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
         self._recipe, self.schedule, self._root = recipe, schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
         self._note_skipped = skip or (lambda skipped: None)
+        self._keep, self._asked_for = keep or (lambda repro: None), recipe
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
         self._watch = Watch(schedule.standing(), tell, recipe.rows)
@@ -162,6 +155,17 @@ class Collection:
         return Pool(factories, rows=False, **options)
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        try:
+            yield from self._made()
+        except CollectionFailed as error:
+            self._record(error)
+            raise
+
+    def _record(self, error: CollectionFailed) -> None:
+        if self.pool.options.recorder:
+            record(self._asked_for, self._root, error, self._keep)
+
+    def _made(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()
         watch.begin(self.pool)
         self._deal()
@@ -389,6 +393,7 @@ class Collection:
             return
         skipped = Skipped(index, seeding.episode_env_seed(self._root, index), error.reason)
         self._note_skipped(skipped)
+        self._record(error)
         log.warning("%s; it is left out", error)
         why = self._skipping.too_many(schedule.skipped, schedule.episodes, len(schedule.lengths))
         if why:

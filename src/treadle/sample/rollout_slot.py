@@ -366,7 +366,7 @@ class RolloutSlot(EpisodeSlot):
         buffer = self._buffers[row]
         if buffer.asking:
             raise self._blamed(error, now) from None
-        error = _placed(error, "step", buffer, buffer.action)
+        error = _placed(error, "step", buffer, buffer.action, playing=True)
         return self._lost(row, error, order) or self._begin_or_lose(row, buffer.index, order)
 
     def _lost(self, row: int, error: BaseException, order: RolloutOrder) -> Lost | None:
@@ -376,7 +376,7 @@ class RolloutSlot(EpisodeSlot):
         phase = placed["treadle_phase"]
         if not order.skip or phase not in SKIPPED or not issubclass(type(error), Exception | SystemExit):
             raise error from None
-        raised = Raised.of(error, phase, **placed["treadle_where"])
+        raised = Raised.of(error, phase, trail=placed.get("treadle_trail"), **placed["treadle_where"])
         again = self._begun[row] > 1
         with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
             close_env(self._envs[row])
@@ -414,7 +414,7 @@ class RolloutSlot(EpisodeSlot):
             row = next(row for row, observation in enumerate(now) if observation is not None)
         if issubclass(type(error), BadAction):  # as plain text: its path is the action's, not an observation's
             error = UsageError(str(error))
-        return _placed(error, "policy", self._buffers[row], None)
+        return _placed(error, "policy", self._buffers[row], None, playing=True)
 
     def _endless(self) -> int:
         """After how many steps a warning is due: never for an environment that has a limit of its own."""
@@ -438,8 +438,11 @@ class RolloutSlot(EpisodeSlot):
             close_env(env)
 
 
-def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any) -> BaseException:
-    """The same exception, knowing which episode it happened in (the server reads these when it reports it)."""
+def _placed(
+    error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any, *, playing: bool = False
+) -> BaseException:
+    """The same exception, knowing which episode it happened in (the server reads these when it reports it), and, where
+    that was `playing`, what was done in it."""
     from treadle.pool.serve import portable
 
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
@@ -449,7 +452,8 @@ def _placed(error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any
         where["step"] = error.step
     elif phase == "step":
         where["last_action"] = portable(action)
-    attributes_of(error).update(treadle_phase=phase, treadle_where=where)
+    trail = buffer.trail(phase == "step") if playing else None
+    attributes_of(error).update(treadle_phase=phase, treadle_where=where, treadle_trail=trail)
     return error
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.progress import Standing, throttled
 
 PATIENCE = 0.1  # seconds between two looks at workers that say nothing
+
+
+@dataclass
+class Tally:
+    """What a run has done so far."""
+
+    steps: int = 0
+    episodes: int = 0
+    restarts: int = 0
+    speculative: int = 0
+    by_worker: dict[int, int] = field(default_factory=dict)  # worker -> steps
 
 
 class Watch:

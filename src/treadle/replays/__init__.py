@@ -1,0 +1,1 @@
+"""Failures and episodes played once more, in this process, where a debugger can look at them."""

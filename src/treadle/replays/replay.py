@@ -1,0 +1,84 @@
+"""`treadle.replay`: a failure, or any episode of a run, played again in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from treadle import seeding
+from treadle.program.gym_env import close_env
+from treadle.replays.child import in_child
+from treadle.replays.opening import add_stored, open_repro
+from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, write_pictures
+from treadle.replays.result import Replay
+
+
+def replay(
+    source: Any,
+    episode: int | None = None,
+    *,
+    env: Any = None,
+    policy: Any = None,
+    step: int | None = None,
+    pdb: bool = False,
+    render: str | Path | None = None,
+    trust: bool = False,
+    timeout: float | None = None,
+    here: bool = False,
+    tick: Callable[[int], None] = lambda number: None,
+) -> Replay:
+    """Play a recorded failure, or an episode of a run, again: the same environment, seeds and actions.
+
+    What the environment raises is in the result, with its own frames in the traceback. On the way rewards, ends and
+    observations are compared with what was recorded; the result says where they first differ.
+
+    Args:
+        source: a file (`DIR/failures/episode-5.repro`), the directory of a run, what `treadle.last_failure()` gives, or
+            an error that Treadle raised.
+        episode: of a directory: which; None: the failure that ended the run.
+        env: the environment, in the place of the recorded one: an id, "module:make", a callable. Needed where it was a
+            lambda or a closure and the file is not trusted; a wrong one is found by the first observation.
+        policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
+            another policy, to be asked in its place. None: play what was recorded, if anything was.
+        step: stop after so many steps.
+        pdb: stop in a debugger, in the user's code at the line that raised; with `step` before that step is made; for a
+            worker that died before the step in which it did.
+        render: write a video (.mp4, .png) of what the environment renders there.
+        trust: open what the file holds as pickles, which runs code of the file's.
+        timeout: seconds that a step may take; None: what the recorded run allowed.
+        here: play in this process also what ended its own: that ends this one.
+        tick: called before each step with its number, and with 0 before resets.
+
+    Raises:
+        UsageError: what is to be played is not there, or cannot be built.
+    """
+    repro = open_repro(source, episode)
+    recorded = repro.about.get("failed") or {}
+    ended = recorded.get("kind") in ("died", "late")
+    limit = timeout if timeout is not None else recorded.get("limit") if ended else None
+    if pdb and recorded.get("kind") == "died" and step is None:
+        step = recorded.get("step")
+    if ended and not pdb and not here and render is None and not callable(env) and not callable(policy):
+        trusted = trust or repro.path is None  # what is in memory is this process's own
+        return in_child(repro, limit, env=env, policy=policy, step=step, trust=trusted)
+    with seeding.keep_globals(), limited(limit) as ring:
+        built = recipe_from(repro, env, trust, render is not None).build()
+
+        def begin(number: int) -> None:
+            tick(number)
+            ring()
+
+        try:
+            add_stored(repro, built.observation_space, built.action_space)
+            frames: list[Any] | None = None if render is None else []
+            player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames)
+            result = player.run(script_of_episode(repro, built, policy, trust), pdb)
+            if render is not None and frames is not None:
+                write_pictures(Path(render), frames, built)
+        finally:
+            close_env(built)
+    return result
+
+
+__all__ = ["replay"]

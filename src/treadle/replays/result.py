@@ -1,0 +1,156 @@
+"""What came of a replay: how far it got, what was raised there, and whether all was as recorded."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from treadle.repro import Repro
+from treadle.sample.failed import user_frame
+
+_HERE = str(Path(__file__).parent.parent)
+
+
+class Difference(NamedTuple):
+    """The first value that was not as recorded. `step`: 0 is the reset."""
+
+    step: int
+    field: str
+    recorded: Any
+    now: Any
+
+    def __str__(self) -> str:
+        values = f": it was {self.recorded} and is {self.now}" if self.recorded is not None else ""
+        return f"{'the reset' if self.step == 0 else f'step {self.step}'}, {self.field}{values}"
+
+
+@dataclass
+class Replay:
+    """Attributes:
+    repro: what was played.
+    steps: how many were begun, the last one perhaps not ended.
+    error: what was raised in it, with its traceback; None: nothing. A death or a hang has none where it was seen in a
+        child process.
+    died: how a child process ended that was given the replay because its worker had died; "" otherwise.
+    stack: where it was then, or where `error` was raised: text.
+    difference: the first thing that was not as recorded; None: there was none.
+    total_reward: of the steps that were played.
+    observation: the last one.
+    stopped: did it stop before its end because that was asked for?
+    asking: was the policy being asked about the next step when `error` was raised?
+    """
+
+    repro: Repro
+    steps: int = 0
+    error: BaseException | None = None
+    died: str = ""
+    stack: str = ""
+    difference: Difference | None = None
+    total_reward: float = 0.0
+    observation: Any = None
+    stopped: bool = False
+    asking: bool = False
+    compared: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> str:
+        """What failed in the replay, in one line; "" for nothing."""
+        place = user_frame(self.stack, innermost_first=self.stack.startswith("Stack"))
+        at = f" ({place})" if place else ""
+        if self.died:
+            return f"{self.died}{at}"
+        if self.error is None:
+            return ""
+        text = " ".join(str(self.error).split())
+        return f"{type(self.error).__name__}{': ' if text else ''}{text}{at}"
+
+    @property
+    def as_recorded(self) -> bool:
+        """Did the same failure come in the same step (or none, where none was recorded), and was all else the same?"""
+        recorded = self.repro.about.get("failed")
+        if self.difference is not None or self.stopped:
+            return self.difference is None
+        if recorded is None or not self.failed:
+            return recorded is None and not self.failed
+        same_step = recorded.get("step") in (None, self.steps) or recorded["phase"] not in ("step", "stream")
+        return same_step and self._same_kind(recorded)
+
+    def _same_kind(self, recorded: dict[str, Any]) -> bool:
+        if recorded["kind"] == "raised":
+            return self.error is not None and type(self.error).__name__ == recorded["error_type"]
+        ended = recorded.get("signal") or f"code {recorded.get('exit_code')}"
+        return bool(self.died) and (recorded["kind"] == "late" or ended in self.died)
+
+    def __str__(self) -> str:
+        recorded = self.repro.about.get("failed")
+        at = f"step {self.steps}" if self.steps else "the reset"
+        at = f"policy before step {self.steps + 1}" if self.asking else at
+        if self.failed:
+            text = f"{at}: {self.failed}"
+        elif self.stopped:
+            text = f"stopped after {at}"
+        else:
+            text = f"{self.steps:,} steps to its end, return {self.total_reward:g}"
+            text = f"it did not fail: {text}" if recorded else text
+        if self.difference is not None:
+            return f"{text}; it first differs from what was recorded in {self.difference}"
+        if self.as_recorded:
+            return f"{text}, as recorded" if recorded or self.compared else f"{text}; nothing was recorded to compare"
+        assert recorded is not None
+        at = f" in step {recorded['step']}" if recorded.get("step") else ""
+        return f"{text}; recorded: {recorded['reason']}{at}"
+
+    def __repr__(self) -> str:
+        return f"<Replay of {self.repro.about['title']}: {self}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        difference = None if self.difference is None else {**self.difference._asdict(), "recorded": None, "now": None}
+        if difference is not None:
+            difference.update(recorded=str(self.difference.recorded), now=str(self.difference.now))  # type: ignore[union-attr]
+        return {
+            "title": self.repro.about["title"],
+            "steps": self.steps,
+            "failed": self.failed,
+            "stack": self.stack,
+            "difference": difference,
+            "compared": self.compared,
+            "total_reward": self.total_reward,
+            "as_recorded": self.as_recorded,
+            "verdict": str(self),
+        }
+
+
+def own_frames(frames: TracebackType | None, *, users: bool = False) -> TracebackType | None:
+    """A traceback from the first frame on that is not this package's, to the last such one (`users`: to the last one
+    that is neither a library's nor Python's own); all of it where there is none."""
+    chain = []
+    while frames is not None:
+        chain.append(frames)
+        frames = frames.tb_next
+    foreign = (_HERE, "<", sys.prefix, sys.base_prefix) if users else _HERE
+    ours = [each.tb_frame.f_code.co_filename.startswith(_HERE) for each in chain]
+    first = ours.index(False) if False in ours else 0
+    last = len(chain)
+    while last > first + 1 and chain[last - 1].tb_frame.f_code.co_filename.startswith(foreign):
+        last -= 1
+    made: TracebackType | None = None
+    for each in reversed(chain[first:last]):
+        made = TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return made
+
+
+def users_stack(frames: str) -> str:
+    """Of a stack as faulthandler writes it what is not this package's."""
+    lines = [line for line in frames.splitlines() if line.startswith("  File")]
+    own = [line for line in lines if f'"{_HERE}' not in line and '"<string>"' not in line]
+    return "\n".join(["Stack (most recent call first):", *own, ""])
+
+
+def stack_of(error: BaseException) -> str:
+    """The traceback as text, less this package's frames."""
+    return "".join(traceback.format_exception(type(error), error, own_frames(error.__traceback__)))

@@ -1,0 +1,242 @@
+"""What is kept of a failure, so that it can be seen again: how to build the environment, its seeds, what was done.
+
+On disk it is one file, a zip with `repro.json`, an `.npy` for each array (read without pickle), and a pickle for each
+thing that JSON cannot say: a lambda, a policy given as an object, a state. Pickles run code when they are opened, so
+they are opened only when the reader says that the file is trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treadle import pickling
+from treadle.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
+
+SUFFIX = ".repro"
+HEAD = "repro.json"
+FORMAT = 1
+_TOLD = ("error_type", "error_message", "signal", "exit_code", "limit")
+MOST_BYTES = 64 << 20  # of recorded actions; of a longer episode the repro says that they are not there
+
+_last: list[Repro] = []
+
+
+def last_failure() -> Repro | None:
+    """What is needed to replay the latest failure that was raised in this process; None: there was none.
+
+    It holds until the next one; `save(path)` keeps it, `treadle.replay` plays it.
+    """
+    return _last[-1] if _last else None
+
+
+def note(error: WorkerError, repro: Repro) -> None:
+    """Keep what an error can be replayed from, as its `repro` and as the latest failure; a note says how."""
+    error.repro = repro
+    error.add_note(f"to see it again: {repro.command}")
+    _last[:] = [repro]
+
+
+class Repro:
+    """How to see one failure (or one episode) again. Made by Treadle; see `treadle.last_failure` and `treadle.replay`.
+
+    Attributes:
+        about: all that JSON can say: face, env, policy, seeds, what failed, versions.
+        arrays: what was recorded: "action.0", ... (a leaf of the action space each), "rewards".
+        objects: what only this process has; `save` pickles them.
+        path: the file that it was read from or saved to; None: it is in memory alone.
+    """
+
+    def __init__(self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self.about: dict[str, Any] = {"treadle_repro": FORMAT, "versions": versions(), **about}
+        self.arrays = dict(arrays or {})
+        self.objects: dict[str, Any] = {}
+        self.path: Path | None = None
+        self._sealed: dict[str, bytes] = {}
+
+    def __repr__(self) -> str:
+        failed = self.about.get("failed")
+        what = f": {failed['reason']}" if failed else ""
+        return f"<Repro of {self.about['title']}{what}>"
+
+    @property
+    def command(self) -> str:
+        """How a person replays it."""
+        return "treadle.replay(treadle.last_failure())" if self.path is None else f"treadle replay {_shown(self.path)}"
+
+    def put(self, name: str, thing: Any) -> None:
+        """Say what a thing is: in JSON where that can (None, plain values, an importable name), else as an object."""
+        self.about[name] = said = say(thing)
+        if "object" in said:
+            self.objects[name] = thing
+
+    def get(self, name: str, trust: bool) -> Any:
+        """What `put` was given; of an importable thing its name ("module:name" or "file.py:name").
+
+        Raises:
+            UsageError: it lies in the file as a pickle, or its module is one of Python's own, and `trust` is False.
+        """
+        said = self.about.get(name) or {"value": None}
+        if "object" in said and name in self.objects:
+            return self.objects[name]
+        if "value" in said or "name" in said:
+            text = str(said.get("name", ""))
+            if not trust and text.partition(":")[0].partition(".")[0] in sys.stdlib_module_names and ":" in text:
+                raise UsageError(f"the file names {text} as its {name}, a part of Python itself: --trust would run it")
+            return said.get("value", text)
+        told = " ".join(str(each) for each in (said["object"], said.get("where")) if each)
+        if name not in self._sealed:
+            raise UsageError(f"the {name} was {told}, which could not be pickled: give another with --{name}")
+        if not trust:
+            option = {"env": "--env", "policy": "--other-policy"}.get(name)
+            by_name = f"name one with {option} module:name, or " if option else ""
+            raise UsageError(
+                f"the {name} was {told}: {by_name}open its pickle with --trust (trust=True), which runs code of the "
+                "file's"
+            )
+        self.objects[name] = pickle.loads(self._sealed[name])
+        return self.objects[name]
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file (".repro" is appended to a name without a suffix). Returns its path."""
+        path = Path(path)
+        path = path if path.suffix else path.with_suffix(SUFFIX)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        sealed = {**self._sealed, **{name: dumped for name, dumped in map(_pickled, self.objects.items()) if dumped}}
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(HEAD, json.dumps(self.about, indent=1, default=str) + "\n")
+            for name, array in self.arrays.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+            for name, data in sealed.items():
+                archive.writestr(f"{name}.pickle", data)
+        os.replace(temporary, path)
+        self.path = path
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Repro:
+        """Read one. Nothing of it is unpickled. Raises UsageError for what is no such file."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                about = json.loads(archive.read(HEAD))
+                if about["treadle_repro"] > FORMAT:
+                    raise UsageError(f"{path} was written by a newer Treadle")
+                found = cls(about)
+                for name in archive.namelist():
+                    stem, _, suffix = name.rpartition(".")
+                    if suffix == "npy":
+                        found.arrays[stem] = np.lib.format.read_array(
+                            io.BytesIO(archive.read(name)), allow_pickle=False
+                        )
+                    elif suffix == "pickle":
+                        found._sealed[stem] = archive.read(name)
+        except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{path} is no {SUFFIX} file of Treadle's, or a damaged one ({error})") from error
+        found.path = Path(path)
+        return found
+
+
+def say(thing: Any) -> dict[str, Any]:
+    """What JSON can say of a thing: {"value": ...}, {"name": "module:name"}, or {"object": ..., "where": ...}."""
+    thing = getattr(thing, "reference", thing)  # of `sample.named.Named`
+    if isinstance(thing, str):
+        file, colon, name = thing.rpartition(":")
+        if file.endswith(".py") or thing.endswith(".zip"):
+            return {"name": f"{os.path.abspath(file)}:{name}" if colon else os.path.abspath(thing)}
+        return {"name": thing}
+    try:
+        if json.loads(json.dumps(thing)) == thing:
+            return {"value": thing}
+    except (TypeError, ValueError, RecursionError):
+        pass
+    reference = _reference(thing)
+    if reference:
+        return {"name": reference}
+    code = getattr(thing, "__code__", None)
+    where = "" if code is None else f"({code.co_filename}, line {code.co_firstlineno})"
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return {"object": f"{'' if kind is thing else 'a '}{kind.__module__}.{kind.__qualname__}", "where": where}
+
+
+def _reference(thing: Any) -> str:
+    """ "module:name" of what can be imported, "file.py:name" of what the main script defines; "" for anything else."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+        return ""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
+        return ""
+    file = getattr(sys.modules[module], "__file__", None)
+    if module == "__main__":
+        return f"{os.path.abspath(file)}:{name}" if file and file.endswith(".py") else ""
+    loaded_by_path = isinstance(file, str) and not module.isidentifier() and "." not in module
+    return f"{file}:{name}" if loaded_by_path else f"{module}:{name}"
+
+
+def _pickled(item: tuple[str, Any]) -> tuple[str, bytes]:
+    """Bytes of an object; none where it cannot be pickled: the file says so to whoever asks for it."""
+    try:
+        return item[0], pickling.dumps(item[1])
+    except Exception:  # noqa: BLE001 - pickling runs foreign code
+        return item[0], b""
+
+
+def _shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def failure_of(error: WorkerError, reason: str = "") -> dict[str, Any]:
+    """What a repro's "failed" says: how, where and with which text."""
+    where, kind = error.where, "raised"
+    kind = "late" if isinstance(error, WorkerTimeout) else "died" if isinstance(error, WorkerDied) else kind
+    told = {name: getattr(error, name, None) for name in _TOLD}
+    at = {name: getattr(where, name) for name in ("slot", "worker", "phase", "step", "episode", "item")}
+    text = error.remote_traceback or getattr(error, "stack", "")
+    return {"kind": kind, **at, **told, "reason": reason or str(error).splitlines()[0], "traceback": text}
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide most."""
+    found = {"python": sys.version.split()[0]}
+    for package in ("treadle", "numpy", "gymnasium"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def fingerprint(rows: Sequence[Any]) -> int:
+    """A check sum of one observation's leaves; those without a fixed shape (None) do not count."""
+    found = 0
+    for row in rows:
+        found = zlib.crc32(b"" if row is None else np.ascontiguousarray(row).data.cast("B"), found)
+    return found
+
+
+def recipe_of(repro: Repro, recipe: Any) -> None:
+    """Write down how an environment is built: `recipe` is a `treadle.program.gym_env.EnvRecipe`."""
+    spec: Callable[[], str] | None = getattr(recipe.env, "to_json", None)
+    repro.put("env", getattr(recipe.env, "id", recipe.env) if spec else recipe.env)
+    repro.put("kwargs", recipe.kwargs)
+    for number, wrapper in enumerate(recipe.wrappers):
+        repro.put(f"wrapper {number}", wrapper)
+    repro.about["wrappers"], repro.about["imports"] = len(recipe.wrappers), list(recipe.imports)

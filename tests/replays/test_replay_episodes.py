@@ -1,0 +1,175 @@
+"""Episodes that were made by their index, and failed or did not: replayed from the error to the line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import treadle
+from treadle.record.dataset import collect_dataset
+from treadle.repro import Repro
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from drills import BAD_EPISODE, BAD_STEP, LENGTH, Corridor, Tired
+
+ENV = f"{Path(__file__).parent / 'drills.py'}:Corridor"
+
+
+def run_of(out: Path, **options: Any) -> Path:
+    """A run of the drill, stopped by its failure where there is one; its directory."""
+    given = {"episodes": 4, "workers": 1, "verify": 0, "format": "npz", "worker_output": "keep", **options}
+    with contextlib.suppress(treadle.CollectionFailed):
+        collect_dataset(given.pop("env", ENV), out=out, **given)
+    return out
+
+
+def line_of(text: str) -> int:
+    """The number of the only line of the drills that holds a text."""
+    lines = (Path(__file__).parent / "drills.py").read_text().splitlines()
+    (found,) = [number for number, line in enumerate(lines, 1) if text in line]
+    return found
+
+
+def test_what_was_raised_is_raised_again_with_the_environments_own_frames(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    with pytest.raises(treadle.CollectionFailed) as failed:
+        collect_dataset(ENV, out=out, episodes=4, workers=1)
+    assert failed.value.repro.path == out / "failures" / "episode-2.repro"
+    assert f"to see it again: treadle replay {failed.value.repro.path}" in failed.value.__notes__
+    result = treadle.replay(out)
+    assert type(result.error) is ZeroDivisionError
+    assert (result.steps, result.as_recorded) == (BAD_STEP, True)
+    assert result.compared == ["rewards", "observations"]
+    place = f"drills.py:{line_of('1 / (self.t - BAD_STEP)')}"
+    assert str(result) == f"step {BAD_STEP}: ZeroDivisionError: division by zero ({place}), as recorded"
+    assert [line for line in result.stack.splitlines() if "/treadle/" in line] == []
+    assert treadle.replay(out, policy=True).as_recorded, "the random policy, from its own generator"
+    assert treadle.replay(out, BAD_EPISODE).steps == BAD_STEP
+    stopped = treadle.replay(out, step=5)
+    assert (stopped.steps, stopped.stopped, stopped.error) == (5, True, None)
+    assert stopped.observation[0] == 5
+
+
+def test_an_episode_that_did_not_fail_is_compared_with_what_is_stored_of_it(tmp_path: Path) -> None:
+    for format in ("npz", "hdf5"):
+        out = run_of(tmp_path / format, env_kwargs={"fault": "none"}, format=format)
+        result = treadle.replay(out, 1)
+        assert (result.steps, result.error, result.as_recorded) == (LENGTH, None, True)
+        assert result.compared == ["rewards", "ends", "observations"]
+        with pytest.raises(treadle.UsageError, match="has the episodes 0 to 3, not 4"):
+            treadle.replay(out, 4)
+        with pytest.raises(treadle.UsageError, match="no episode has failed"):
+            treadle.replay(out)
+
+
+def test_the_first_step_that_is_not_as_recorded_is_told(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": "drift"})
+    result = treadle.replay(out, BAD_EPISODE)
+    assert not result.as_recorded
+    assert (result.difference.step, result.difference.field) == (BAD_STEP, "reward")
+    assert f"first differs from what was recorded in step {BAD_STEP}, reward" in str(result)
+
+
+def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observation(tmp_path: Path) -> None:
+    treadle.replay(run_of(tmp_path / "o"))
+    result = treadle.replay(tmp_path / "o", env=lambda: Shifted())
+    assert result.difference is not None
+    assert str(result.difference).startswith("the reset, observation")
+
+
+class Shifted(Corridor):
+    def look(self) -> np.ndarray:
+        return super().look() + 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "line", "told"),
+    [
+        ("segfault", "ctypes.string_at(0)", "the process was ended by SIGSEGV"),
+        ("hang", "time.sleep(0.01)", "no step came to its end for 0.5 s"),
+        ("grip", "deque(repeat(None), maxlen=0)", "no step came to its end for 0.5 s"),
+    ],
+)
+def test_what_ended_a_worker_ends_a_child_and_the_line_is_shown(
+    fault: str, line: str, told: str, tmp_path: Path
+) -> None:
+    limit = {} if fault == "segfault" else {"step_timeout": 0.5}
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, max_deaths=1, **limit)
+    result = treadle.replay(out)
+    assert str(result) == f"step {BAD_STEP}: {told} (drills.py:{line_of(line)}), as recorded"
+
+
+def test_a_policy_that_raised_is_asked_again(tmp_path: Path) -> None:
+    name = f"{Path(__file__).parent / 'drills.py'}:Tired"
+    out = run_of(tmp_path / "o", policy=name, env_kwargs={"fault": "none"})
+    result = treadle.replay(out)
+    assert str(result).startswith(f"policy before step {BAD_STEP}: RuntimeError: tired (drills.py:")
+    assert result.as_recorded
+
+
+def test_a_debugger_stops_in_the_users_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run_of(tmp_path / "o")
+    monkeypatch.setattr("sys.stdin", io.StringIO("p self.t\nq\n"))
+    treadle.replay(out, pdb=True)
+    shown = capsys.readouterr().out
+    assert f"drills.py({line_of('1 / (self.t - BAD_STEP)')})fail()" in shown
+    assert f"(Pdb) {BAD_STEP}" in shown
+    monkeypatch.setattr("sys.stdin", io.StringIO("p self.t\nq\n"))
+    stopped = treadle.replay(out, pdb=True, step=10)
+    assert "(Pdb) 9" in capsys.readouterr().out, "before its tenth step"
+    assert stopped.steps == 10
+
+
+def test_an_object_is_opened_from_its_pickle_only_when_the_file_is_trusted(tmp_path: Path) -> None:
+    with pytest.raises(treadle.CollectionFailed):
+        for _ in treadle.collect(lambda: Corridor(), Tired(tired=False), episodes=4, workers=1):
+            pass
+    repro = treadle.last_failure()
+    assert repro is not None
+    assert treadle.replay(repro).as_recorded, "in memory it is the object itself"
+    path = repro.save(tmp_path / "kept.repro")
+    with pytest.raises(treadle.UsageError, match="--env") as told:
+        treadle.replay(path)
+    assert "test_replay_episodes.py, line" in str(told.value)
+    with pytest.raises(treadle.UsageError, match="--other-policy"):
+        treadle.replay(path, env=Corridor, policy=True)
+    assert treadle.replay(path, env=Corridor).as_recorded, "the actions were recorded"
+    assert treadle.replay(path, trust=True, policy=True).as_recorded
+
+
+def test_a_part_of_python_itself_is_no_environment(tmp_path: Path) -> None:
+    repro = Repro({"face": "episode", "title": "a trap", "seed": 0, "policy_seed": 0, "wrappers": 0})
+    repro.put("env", "os:system")
+    repro.put("kwargs", {"command": f"touch {tmp_path / 'trapped'}"})
+    path = repro.save(tmp_path / "trap")
+    with pytest.raises(treadle.UsageError, match="os:system"):
+        treadle.replay(path)
+    assert not (tmp_path / "trapped").exists()
+    with zipfile.ZipFile(path) as archive:
+        assert json.loads(archive.read("repro.json"))["title"] == "a trap"
+    with pytest.raises(treadle.UsageError, match=r"is no \.repro file"):
+        Repro.load(__file__)
+
+
+def test_without_the_recorder_nothing_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(treadle.CollectionFailed) as failed:
+        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1, format="npz", recorder=False)
+    assert failed.value.repro is None
+    assert not (tmp_path / "o" / "failures").exists()
+
+
+def test_pictures_are_made_of_what_was_played(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o")
+    treadle.replay(out, render=tmp_path / "seen.png")
+    assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
