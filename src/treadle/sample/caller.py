@@ -148,7 +148,8 @@ class CallerCollection(Collection):
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # whatever the policy raises is placed
             self._policy_seconds += time.monotonic() - began
-            raise self._blamed(error, slots) from error
+            blamed = self._blamed(error, slots)
+            raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
         for worker, mine in self._rows.by_worker(slots):
             if infos is not None:
