@@ -18,6 +18,7 @@ MOST_FRAGMENTS = 14
 HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
+    "coming-from-sb3.md": ("stable_baselines3",),
     "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
     "coming-from-dm-env.md": ("dm_env",),
 }
