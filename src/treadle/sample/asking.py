@@ -89,17 +89,22 @@ class CallerPolicy:
         batch_dim: int = 0,
     ) -> None:
         check_positive(pad_to=pad_to, n_action_steps=n_action_steps)
-        self.name, self.pad_to, self.n_action_steps = name, pad_to, n_action_steps
+        self.pad_to, self.n_action_steps = pad_to, n_action_steps
         self.told: list[str] = []
         self._dim = batch_dim
         self._rngs: dict[int, np.random.Generator] = {}
         self._seeds: dict[int, int] = {}
         self._states: dict[int, Any] = {}
+        self._settled = Settled()
+        self.ask_from_now(policy, name)
+
+    def ask_from_now(self, policy: Any, name: str) -> None:
+        """Another policy, also in episodes that have begun; their generators and states stay."""
+        self.name = name
         initial = getattr(policy, "initial_state", None)
         self._initial = initial if callable(initial) else None
         self._call, self._draws = _caller(policy, name)
         self._looked = False
-        self._settled = Settled()
 
     def close(self) -> None:
         """Let go of what the asking holds."""

@@ -17,7 +17,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, WorkerError
 from treadle.pool import bell, failure
-from treadle.pool.calls import Done, Lost
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import BUSY_NS
@@ -35,6 +35,7 @@ from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.slot import Globals
+from treadle.sample.watch import Watch
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
@@ -88,7 +89,7 @@ class CallerCollection(Collection):
         self.workers = options["workers"] = min(self.workers, count)
         recipe, n = self._recipe, self._asking.n_action_steps
         shared = count > self.workers
-        factories = [partial(AskedSlot, recipe, slot, self._root, globals, n, shared) for slot in range(count)]
+        factories = [partial(AskedSlot, recipe, slot, globals, n, shared) for slot in range(count)]
         return Pool(factories, **options)
 
     @property
@@ -103,6 +104,27 @@ class CallerCollection(Collection):
 
     def advice(self) -> list[str]:
         return self._former.advice()
+
+    def again(self, schedule: Schedule, root: int) -> None:
+        """Another run in the same environments: iterate once more. What is being played is given up."""
+        while self._coming:  # steps of environments; nobody waits for more than what each is at
+            self.calls.poll(None, self._give_up)
+        self.schedule, self._root, self._failure = schedule, root, None
+        self._watch = Watch(schedule.standing(), None)
+        self._env_seeds, self._policy_seeds = SeedStream(root, 0), SeedStream(root, 1)
+        for mine in self._dealt.values():
+            mine.clear()
+        for kept in (self._playing, self._suspects, self._deaths, self._out):
+            kept.clear()
+        self._former.clear()
+
+    def _give_up(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._answered(event)
+        elif isinstance(event, Lost):
+            self._died(event)
+        else:
+            self._ready(event.worker)
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -130,7 +152,7 @@ class CallerCollection(Collection):
         self._given[worker.index] += 1
         self._steps[slot] = 0
         self._policy.start(slot, self._policy_seeds(index))
-        order = {slot: (self._env_seeds(index), Begin(index, anew))}
+        order = {slot: (self._env_seeds(index), Begin(index, self._root, anew))}
         self._submit(worker, Op.RESET, order, [slot])
 
     def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
@@ -146,7 +168,7 @@ class CallerCollection(Collection):
         try:
             actions, infos = self._policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
-        except Exception as error:  # whatever the policy raises is placed
+        except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
             self._policy_seconds += time.monotonic() - began
             blamed = self._blamed(error, slots)
             raise blamed from blamed.__cause__
@@ -263,11 +285,11 @@ class CallerCollection(Collection):
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
         error = failure.task_error(raised, slot, worker.shown, worker.pid)
+        if self._skipping.skip and raised.phase in SKIPPED and self._begun[slot] > 1:
+            self._begin(worker, slot, index, anew=True)
+            return
+        self._failed_envs.add(slot)
         if self._skipping.skip and raised.phase in SKIPPED:
-            if self._begun[slot] > 1:
-                self._begin(worker, slot, index, anew=True)
-                return
-            self._failed_envs.add(slot)
             self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
             return
         self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), worker)

@@ -188,13 +188,18 @@ class _Totals:
         self._keys = success_keys
 
     def add(self, episode: Episode) -> Score:
-        end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
         said = [episode.final_info[key] for key in self._keys if key in episode.final_info]
         success = None if not said or np.ndim(said[0]) else bool(said[0])
-        return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
+        return score_of(episode, success)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def score_of(episode: Episode, success: bool | None = None) -> Score:
+    """What came of an episode."""
+    end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
+    return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
 
 
 def evaluate(

@@ -99,6 +99,7 @@ class RolloutRecipe:
         policy: see `treadle.program.policies`.
         rows: environments a worker.
         max_steps: longest episode (truncated there), None: as the environment says.
+        marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
         infos: keep the step infos?
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
@@ -115,6 +116,7 @@ class RolloutRecipe:
     sink: Callable[[int, Any, Any], Any] | None = None
     fresh_env: bool = False
     reset_options: ResetOptions = None
+    marks_cuts: bool = True
     asking: Asking | None = None
 
 
@@ -292,7 +294,7 @@ class RolloutSlot(EpisodeSlot):
         if not (terminated or truncated):
             if self._recipe.max_steps is None:
                 return None
-            truncated = True
+            truncated = self._recipe.marks_cuts
         start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         episode = self._buffers[row].episode(terminated, truncated, copy=copies)
