@@ -385,6 +385,20 @@ def test_what_is_wrong_with_an_answer_is_placed_in_batch_row_and_episode(answer:
     assert "for episodes 0, 1, 2, 3" in caught.value.__notes__[0]
 
 
+def test_environments_of_one_policy_have_one_action_space() -> None:
+    class Counted(Walk):
+        made = 0
+
+        def __init__(self) -> None:
+            Counted.made += 1
+            self.action_space = gym.spaces.Discrete(4 + Counted.made)
+
+    with pytest.raises(
+        UsageError, match=r"one action space: that of slot 1 is Discrete\(6\), that of slot 0 Discrete\(5\)"
+    ):
+        made(Counted, Plain(), num_envs=3, backend="serial")
+
+
 def test_nan_is_refused_with_its_row() -> None:
     def policy(observations: np.ndarray) -> np.ndarray:
         actions = np.zeros((len(observations), 1), np.float32)
