@@ -229,7 +229,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"inference": "gpu"}, "'auto', 'worker' or 'caller'"),
+        ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": "caller", "pad_to": 0}, "pad_to"),
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
