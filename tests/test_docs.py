@@ -20,6 +20,7 @@ HEAVY = {  # page -> what it imports
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
     "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
+    "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),
 }
 SLOW = ("collect.md", "planning.md")

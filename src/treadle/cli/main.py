@@ -122,6 +122,18 @@ FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise so
 Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
 
 
+EXPORT_HELP = """Write a collected dataset in another format.
+
+  treadle dataset export run out --fps 10 --task "push the block onto the target"
+
+SOURCE is what was --out of treadle collect, or the directory of any Minari dataset. OUT is a directory that is not
+there yet, and will hold a LeRobotDataset v3.0, for LeRobotDataset("me/name", root=OUT). Pictures become videos, nearly
+as they were; everything else is stored as it is. It needs pyarrow, and imageio-ffmpeg where there are pictures: pip
+install 'treadle[lerobot]'.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -385,5 +397,22 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
         return lambda: run(partial(check_env, **options.arguments()), json)
+
+    dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
+
+    @dataset.command(name="export", help=EXPORT_HELP)
+    def export(
+        source: Annotated[Path, typer.Argument(metavar="SOURCE", help="What was collected.")],
+        out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to.")],
+        format: Annotated[str, typer.Option(metavar="lerobot", help="The format.")] = "lerobot",
+        fps: Annotated[int, typer.Option(metavar="N", help="Steps a second: it decides the timestamps.")] = 30,
+        task: Annotated[str | None, typer.Option(metavar="TEXT", show_default="the environment's id", help="What was "
+                        "to be done, in words.")] = None,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.dataset import export as run
+
+        return partial(run, source, out, format, fps, task)
 
     return app

@@ -25,7 +25,7 @@ from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
-from treadle.program.policies import built_policy, policy_name
+from treadle.program.policies import _cast, built_policy, policy_name
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
@@ -55,6 +55,7 @@ class CallerCollection(Collection):
         self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
         try:
+            self._check_alike()
             self._policy = CallerPolicy(
                 built_policy(asking.policy, *self.spaces),
                 policy_name(asking.policy),
@@ -97,6 +98,18 @@ class CallerCollection(Collection):
         """Of the environments: observation space, action space."""
         about = self.pool.descriptions[0]
         return about.observation_space, about.metadata["action_space"]
+
+    def _check_alike(self) -> None:
+        """Rows of one batch have one space; those of the user's own may not know that they are equal."""
+        for slot, about in enumerate(self.pool.descriptions):
+            theirs = about.observation_space, about.metadata["action_space"]
+            for what, first, other in zip(("observation", "action"), self.spaces, theirs, strict=True):
+                knows = type(other).__eq__ is not object.__eq__ or type(first) is not type(other)
+                if knows and first != other:
+                    raise UsageError(
+                        f"all environments of one policy have one {what} space: that of slot {slot} is {other}, that "
+                        f"of slot 0 {first}"
+                    )
 
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
@@ -208,7 +221,8 @@ class CallerCollection(Collection):
         index = self._playing[slots[row]]
         batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
-            error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {error}")
+            hint = f"{error}{_cast(error)}"
+            error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
         seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
@@ -337,8 +351,13 @@ class CallerCollection(Collection):
             self._policy.close()
 
 
-def collection(recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> Collection:
-    """One run of what the recipe says: with the policy in the workers, or in the caller."""
+def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
+    """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
+    of a cluster."""
+    if placement is not None:
+        from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
+
+        return NodesCollection(recipe, schedule, placement=placement, **options)
     return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 

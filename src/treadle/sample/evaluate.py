@@ -32,6 +32,7 @@ from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, options_of
 from treadle.sample.schedule import Schedule
 
@@ -212,6 +213,7 @@ def evaluate(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -251,6 +253,7 @@ def evaluate(
     """
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     check_positive(keep_built=keep_built)
