@@ -18,6 +18,7 @@ from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import RestartPolicy, bad_action
 from treadle.pool.fences import fence
+from treadle.pool.history import History
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from treadle.pool.calls import Order
     from treadle.pool.parts import Parts
     from treadle.pool.pool import Pool
+    from treadle.repro import Repro
 
 STEP = int(Op.STEP)
 
@@ -100,6 +102,15 @@ class Lockstep:
 
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
+
+    def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
+        """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
+        history = History(self.memory, self.calls, describe, full=full)
+        self._write_actions = history.writing(self._write_actions)
+        self._batches.hand_out = history.keeping(self._batches.hand_out)
+        self.step = self._bind()
+        if self.calls.wear:
+            self.step = self._replacing(self.step)
 
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
@@ -487,7 +498,10 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise failure.first_of(raised, self.pool.workers, partial)
+        error = failure.first_of(raised, self.pool.workers, partial)
+        if self.calls.history is not None:
+            self.calls.history.failed(error)
+        raise error
 
 
 __all__ = ["Batch", "Lockstep"]

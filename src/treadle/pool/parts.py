@@ -53,6 +53,8 @@ class Part(Lockstep):
         self.recovery, self._stale = whole.recovery, whole._stale
         arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
+        if pool.calls.history is not None:
+            self._write_actions = pool.calls.history.writing_some(self._write_actions, slots)
         mine = [(worker, [slot for slot in worker.slots if slot in slots]) for worker in pool.in_slot_order()]
         # what each worker is asked: nothing but its number where all of a worker's slots are this part's
         self._shares: list[tuple[Worker, Any, tuple[int, ...]]] = []
