@@ -176,7 +176,7 @@ class Calls:
                         each.discard()
                 raise
             if op is Op.RESET and self.history is not None:
-                self.history.reset(orders)
+                self.history.reset(orders, during_step=getattr(tag, "op", None) is Op.STEP)
             with Later():
                 for (worker, payload, slots), each in zip(orders, packed, strict=True):
                     if op is not Op.STEP or len(slots) < len(worker.slots):

@@ -1,8 +1,9 @@
 """What slots that step in lockstep were made to do since their last seeded reset, so that a failure can be replayed.
 
-The caller writes it, so it outlives the workers. A step costs two array stores: the actions, from where they were just
-written for the workers, and the rewards and flags of a block, which lie side by side. Which episode a slot is in need
-not be written: who plays it again from its reset sees the episodes end by themselves.
+The caller writes it, so it outlives the workers. A step costs two copies of some bytes when it has been made: the
+actions, from where they were written for the workers, and the rewards and flags of its block, which lie side by side.
+(Slices of memoryviews: 60 ns each, where assigning to a row of an array takes 100 to 700.) Which episode a slot is in
+need not be written: who plays it again from its reset sees the episodes end by themselves.
 
 It lies in chunks of at most a megabyte. When there are `MOST_BYTES` of them the oldest is written over; what was reset
 before it can no longer be replayed from its beginning, and a repro says so.
@@ -24,7 +25,7 @@ from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import BatchWriter, Mailed
 
 if TYPE_CHECKING:
-    from treadle.pool.calls import Calls, Order
+    from treadle.pool.calls import Order
 
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk
@@ -32,13 +33,12 @@ FEWEST, MOST = 16, 4096  # steps of a chunk
 
 @dataclass
 class Chunk:
-    """Steps `first`, `first + 1`, ...: the actions of each leaf, rewards and flags as they lie in a block, and (with
-    every observation's) check sums. `who`: the slots that were stepped, where not all were. `mailed`: what of the
-    actions went by message."""
+    """Steps `first`, `first + 1`, ..., a row of bytes each: the actions leaf by leaf, then rewards and flags as they
+    lie in a block. `sums`: of every observation. `who`: the slots that were stepped, where not all were. `mailed`: what
+    of the actions went by message."""
 
     first: int
-    actions: list[np.ndarray | None]
-    results: np.ndarray
+    data: np.ndarray
     sums: np.ndarray | None
     who: dict[int, list[int]] = field(default_factory=dict)
     mailed: dict[int, Mailed] = field(default_factory=dict)
@@ -47,148 +47,144 @@ class Chunk:
 class History:
     """Args:
     memory: the pool's rows.
-    calls: the pool's book, which tells of resets and failures.
     describe: what a slot's repro says beside what is recorded; None: nothing can be said of it.
     full: keep a check sum of every observation.
     """
 
-    def __init__(
-        self, memory: RowMemory, calls: Calls, describe: Callable[[int], Repro | None], *, full: bool = False
-    ) -> None:
-        self._memory, self._calls, self._describe, self._full = memory, calls, describe, full
-        self._sources = memory.arrays(memory.fields.actions)
+    def __init__(self, memory: RowMemory, describe: Callable[[int], Repro | None], *, full: bool = False) -> None:
+        self._memory, self._describe, self._full = memory, describe, full
+        self._actions = memory.arrays(memory.fields.actions)
         blocks = list(memory.fields.blocks)
-        one = blocks[0]
+        one, self._places, self._width = blocks[0], [], 0
         self._n = one.rewards.shape[0]
+        self._sources: list[tuple[int, int, memoryview]] = []  # from, to, what
+        for array in self._actions:
+            self._places.append(self._width)
+            if array is not None and array.nbytes:
+                self._sources.append((self._width, self._width + array.nbytes, array.data.cast("B")))
+                self._width += array.nbytes
+        # of a block: from its rewards to the end of its flags
         self._flags = one.terminated.offset - one.rewards.offset, one.truncated.offset - one.rewards.offset
         size = self._flags[1] + self._n
-        spans = [Field(b.rewards.segment, b.rewards.offset, np.dtype("u1"), (size,)) for b in blocks]
-        self._spans = {index: memory.array(span) for index, span in enumerate(spans)}
-        row = size + sum(source.nbytes for source in self._sources if source is not None)
-        self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // row))
-        self._most = max(2, MOST_BYTES // (row * self._rows))
+        spans = [Field(each.rewards.segment, each.rewards.offset, np.dtype("u1"), (size,)) for each in blocks]
+        self._spans = {index: memory.array(span).data for index, span in enumerate(spans)}
+        self._results, self._width = self._width, self._width + size
+        self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // self._width))
+        self._most = max(2, MOST_BYTES // (self._width * self._rows))
         self._chunks: deque[Chunk] = deque()
         self._resets: list[tuple[int, dict[int, tuple[Any, Any]]]] = []  # before which step: slot -> seed, options
-        self._at, self._id, self._open = self._rows - 1, -1, False
-        self._kept: list[tuple[np.ndarray, np.ndarray]] = []
-        self._results = np.zeros((0, 0), np.uint8)
-        calls.history = self
+        self._at, self._data = self._rows - 1, memoryview(b"")
+        self._ahead = False  # was the latest step noted before it was made?
 
     # -- while all goes well -----------------------------------------------------------------------------------------
 
-    def writing(self, write: BatchWriter) -> BatchWriter:
-        """The same writer of a batch of actions for all slots; what it wrote is noted."""
-        calls = self._calls
-
-        def noting(actions: Any) -> Mailed | None:
-            mailed = write(actions)
-            id = calls.last_id
-            if id != self._id:  # else what was noted last was never sent
-                self._id = id
-                self._at += 1
-                if self._at == self._rows:
-                    self._turn()
-            for kept, source in self._kept:
-                kept[self._at] = source
-            self._open = True
-            if mailed is not None:
-                self._chunks[-1].mailed[self._at] = mailed
-            return mailed
-
-        return noting
-
-    def writing_some(self, write: BatchWriter, slots: Sequence[int]) -> BatchWriter:
-        """As `writing`, of a writer for some slots."""
-
-        def noting(actions: Any) -> Mailed | None:
-            mailed = write(actions)
-            by_slot = {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()}
-            self.add(slots, by_slot)
-            return mailed
-
-        return noting
-
     def keeping(self, hand_out: Callable[[int], list[np.ndarray]]) -> Callable[[int], list[np.ndarray]]:
-        """The same way to hand out a block; the rewards and flags of the step at hand are noted before."""
-        spans = self._spans
+        """The same way to hand out the block of a step, which is noted: bound once, for lockstep's fast lane."""
+        if self._full or len(self._sources) != 1:
+
+            def keep_all(block: int) -> list[np.ndarray]:
+                self.note(block)
+                return hand_out(block)
+
+            return keep_all
+        spans, width, rows, results = self._spans, self._width, self._rows, self._results
+        ((_, size, source),) = self._sources
 
         def keep(block: int) -> list[np.ndarray]:
-            arrays = hand_out(block)
-            if self._open:
-                self._open = False
-                if block in spans:
-                    self._results[self._at] = spans[block]
-                    if self._full:
-                        self._sum(arrays[:-3])
-            return arrays
+            self._at = at = self._at + 1
+            if at == rows:
+                at = self._turn()
+            begin, data = at * width, self._data
+            data[begin : begin + size] = source
+            if block in spans:
+                data[begin + results : begin + width] = spans[block]
+            return hand_out(block)
 
         return keep
 
+    def note(self, block: int, mailed: Mailed | None = None) -> None:
+        """All slots were stepped into a block."""
+        self._next()
+        begin, data = self._at * self._width, self._data
+        if block in self._spans:
+            data[begin + self._results : begin + self._width] = self._spans[block]
+        if mailed is not None:
+            self._chunks[-1].mailed[self._at] = mailed
+        sums = self._chunks[-1].sums
+        if sums is not None:
+            views = self._memory.arrays(self._memory.fields.blocks[block].observations)
+            for slot in range(self._n):
+                sums[self._at, slot] = fingerprint([None if view is None else view[slot] for view in views])
+
+    def writing_some(self, write: BatchWriter, slots: Sequence[int]) -> BatchWriter:
+        """The same writer of actions for some slots, who are about to be stepped with them."""
+
+        def adding(actions: Any) -> Mailed | None:
+            mailed = write(actions)
+            self.add(slots, {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()})
+            return mailed
+
+        return adding
+
     def add(self, slots: Sequence[int], mailed: dict[int, dict[int, Any]] | None = None) -> None:
         """Some slots are about to be stepped with what was written for them. `mailed`: leaf -> slot -> by message."""
-        self._id, self._at = self._calls.last_id, self._at + 1
-        if self._at == self._rows:
-            self._turn()
-        for kept, source in self._kept:
-            kept[self._at] = source
+        self._next()
+        self._ahead = True
         self._chunks[-1].who[self._at] = list(slots)
         if mailed:
             by_row: Mailed = {leaf: [by.get(slot) for slot in range(self._n)] for leaf, by in mailed.items()}
             self._chunks[-1].mailed[self._at] = by_row
 
-    def reset(self, orders: Sequence[Order]) -> None:
-        """Slots are about to be reset: their seeds and options."""
-        if self._calls.last_id == self._id and self._at >= 0:  # what was noted last was never sent
-            self._at -= 1
-            self._id = -1
-        self._open = False
+    def reset(self, orders: Sequence[Order], *, during_step: bool) -> None:
+        """Slots are about to be reset: their seeds and options. `during_step`: instead of making the step that is under
+        way for all."""
         said = {slot: order for _, payload, _ in orders for slot, order in payload.items()}
-        begin = self._now
+        now = self._chunks[-1].first + self._at + 1 if self._chunks else 0
         if len(said) == self._n and all(seed is not None for seed, _ in said.values()):
             self._resets.clear()
-        elif len(self._resets) > 4096:  # of resets without seeds only the actions' memory is a limit
-            first = self._chunks[0].first if self._chunks else 0
-            self._resets = [each for each in self._resets if each[0] >= first]
-        self._resets.append((begin, said))
+        elif len(self._resets) > MOST:
+            self._resets = [each for each in self._resets if each[0] >= self._chunks[0].first]
+        self._resets.append((now + during_step, said))
 
-    @property
-    def _now(self) -> int:
-        """The number of the next step."""
-        return self._chunks[-1].first + self._at + 1 if self._chunks else 0
+    def _next(self) -> None:
+        """Go to the next row, and note the actions there."""
+        self._at, self._ahead = self._at + 1, False
+        if self._at == self._rows:
+            self._turn()
+        begin = self._at * self._width
+        for first, stop, source in self._sources:
+            self._data[begin + first : begin + stop] = source
 
-    def _turn(self) -> None:
+    def _turn(self) -> int:
         """Begin a chunk, in the oldest one's memory where there are enough."""
         first = self._chunks[-1].first + self._rows if self._chunks else 0
         if len(self._chunks) == self._most:
             old = self._chunks.popleft()
-            chunk = Chunk(first, old.actions, old.results, old.sums)
+            chunk = Chunk(first, old.data, old.sums)
         else:
-            actions = [None if s is None else np.empty((self._rows, *s.shape), s.dtype) for s in self._sources]
-            results = np.empty((self._rows, self._flags[1] + self._n), np.uint8)
             sums = np.empty((self._rows, self._n), np.int64) if self._full else None
-            chunk = Chunk(first, actions, results, sums)
-        chunk.results[:] = UNKNOWN[0]
+            chunk = Chunk(first, np.empty((self._rows, self._width), np.uint8), sums)
+        chunk.data[:, self._results :] = UNKNOWN[0]
         self._chunks.append(chunk)
-        pairs = zip(chunk.actions, self._sources, strict=True)
-        self._kept = [(kept, source) for kept, source in pairs if kept is not None and source is not None]
-        self._at, self._results = 0, chunk.results
-
-    def _sum(self, arrays: list[np.ndarray]) -> None:
-        sums = self._chunks[-1].sums
-        assert sums is not None
-        for slot in range(self._n):
-            sums[self._at, slot] = fingerprint([array[slot] for array in arrays])
+        self._at, self._data = 0, chunk.data.data.cast("B")
+        return 0
 
     # -- when something has failed -----------------------------------------------------------------------------------
 
-    def failed(self, error: WorkerError) -> None:
-        """Keep what a slot's failure can be replayed from, as the error's `repro`."""
+    def failed(self, error: WorkerError, *, noted: bool = False) -> None:
+        """Keep what a slot's failure can be replayed from, as the error's `repro`. `noted`: so is the step in which it
+        failed; else that is the one whose actions lie in the arena."""
         slot = error.where.slot
         if slot is None or error.where.phase not in ("reset", "step"):
             return
         repro = self._describe(slot)
         if repro is not None:
+            if not noted and not self._ahead and error.where.phase == "step":
+                self._next()
+                self._chunks[-1].data[self._at, self._results :] = UNKNOWN[0]
             self._fill(repro, slot)
+            if not noted and not self._ahead and error.where.phase == "step":
+                self._at -= 1
             repro.about["failed"] = failure_of(error)
             note(error, repro)
 
@@ -196,56 +192,46 @@ class History:
         """What a slot was made to do since it was last reset with a seed."""
         begun = [i for i, (_, said) in enumerate(self._resets) if slot in said]
         seeded = [i for i in begun if self._resets[i][1][slot][0] is not None]
-        since = (seeded or begun or [0])[-1 if seeded else 0]
+        since = seeded[-1] if seeded else begun[0] if begun else 0
         mine = [(at, *said[slot]) for at, said in self._resets[since:] if slot in said]
         first = mine[0][0] if mine else 0
-        repro.about["seed"] = mine[0][1] if mine else None
-        if not self._chunks:
-            repro.about["resets"] = [[0, seed] for _, seed, _ in mine[-1:]]
-            repro.put("options", list(map(_options, mine[-1:])))
-            return
-        repro.about["lost"] = max(0, self._chunks[0].first - first)
-        parts: list[list[Any]] = [[] for _ in self._sources]
-        rewards: list[Any] = []
-        ends: list[Any] = []
-        sums: list[Any] = []
+        lost = self._chunks[0].first - first if self._chunks else 0
         numbers: list[int] = []
+        found: list[np.ndarray] = []  # rows of bytes
+        sums: list[np.ndarray] = []
         mailed: dict[str, Any] = {}
         for chunk in self._chunks:
             stop = self._at + 1 if chunk is self._chunks[-1] else self._rows
-            rows = [
-                row
-                for row in range(max(0, first - chunk.first), stop)
-                if row not in chunk.who or slot in chunk.who[row]
-            ]
-            if not rows:
-                continue
-            for part, kept in zip(parts, chunk.actions, strict=True):
-                if kept is not None:
-                    part.append(kept[rows, slot])
-            for row in rows:
+            every = range(max(0, first - chunk.first), stop)
+            rows = [row for row in every if row not in chunk.who or slot in chunk.who[row]]
+            for at, row in enumerate(rows, len(numbers)):
                 if row in chunk.mailed:
-                    at = len(numbers) + rows.index(row)
                     mailed[str(at)] = {str(leaf): values[slot] for leaf, values in chunk.mailed[row].items()}
             numbers += [chunk.first + row for row in rows]
-            rewards.append(chunk.results[rows, 8 * slot : 8 * slot + 8].copy().view(np.float64)[:, 0])
-            ends.append(chunk.results[rows, self._flags[0] + slot] + 2 * chunk.results[rows, self._flags[1] + slot])
+            found.append(chunk.data[rows])
             if chunk.sums is not None:
                 sums.append(chunk.sums[rows, slot])
-        for i, part in enumerate(parts):
-            if part:
-                repro.arrays[f"action.{i}"] = np.concatenate(part)
-        if not numbers:
-            rewards, ends = [np.zeros(0)], [np.zeros(0, np.uint8)]
-        told = np.concatenate(rewards)[:-1]
-        if told.tobytes().strip(UNKNOWN[:1]):
-            repro.arrays |= {"rewards": told, "ends": np.concatenate(ends)[:-1]}
+        data = np.concatenate(found) if found else np.empty((0, self._width), np.uint8)
+        for i, (array, place) in enumerate(zip(self._actions, self._places, strict=True)):
+            if array is not None:
+                size = array.nbytes // self._n
+                column = np.ascontiguousarray(data[:, place + slot * size : place + (slot + 1) * size])
+                repro.arrays[f"action.{i}"] = column.view(array.dtype).reshape(len(data), *array.shape[1:])
+        results = data[:-1, self._results :]
+        rewards = np.ascontiguousarray(results[:, 8 * slot : 8 * slot + 8]).view(np.float64).reshape(-1)
+        if rewards.tobytes().strip(UNKNOWN[:1]):
+            ends = results[:, self._flags[0] + slot] + 2 * results[:, self._flags[1] + slot]
+            repro.arrays |= {"rewards": rewards, "ends": ends}
         if sums:
             known = np.concatenate(sums)[:-1]
             repro.arrays["checks"] = np.array([range(1, len(known) + 1), known], np.int64)
-        repro.about["steps"] = len(numbers)
         places = [sum(number < at for number in numbers) for at, _, _ in mine]
-        repro.about["resets"] = [[place, seed] for place, (_, seed, _) in zip(places, mine, strict=True)]
+        repro.about |= {
+            "seed": mine[0][1] if mine else None,
+            "lost": max(0, lost),
+            "steps": len(numbers),
+            "resets": [[place, seed] for place, (_, seed, _) in zip(places, mine, strict=True)],
+        }
         repro.put("options", list(map(_options, mine)))
         if mailed:
             repro.put("mailed", mailed)

@@ -62,7 +62,7 @@ class Part(Lockstep):
             short = Chosen.every(slots.step, slots.start, worker.slots) if slots.step < MOST_PARTS else (chosen, None)
             if chosen:
                 self._shares.append((worker, None if len(chosen) == len(worker.slots) else short, tuple(chosen)))
-        self._pending = self._joint = self.mailed = None
+        self._pending = self._joint = self.mailed = self._history = None
         self._must_reset = self._plain = False
 
     @property

@@ -283,7 +283,7 @@ class PartialBatches:
                 self._state[slot] = STALE
                 error = failure.task_error(raised[slot], slot, worker.shown, worker.pid)
                 if self._calls.history is not None:
-                    self._calls.history.failed(error)
+                    self._calls.history.failed(error, noted=True)
                 self._errors.append(error)
             else:
                 self._state[slot] = READY
