@@ -293,8 +293,12 @@ def residue(before: Snapshot, after: Snapshot) -> list[str]:
     return left
 
 
-def settle(before: Snapshot, seconds: float = SETTLE_SECONDS) -> tuple[list[str], Snapshot]:
+def settle(
+    before: Snapshot, seconds: float = SETTLE_SECONDS, *, keep: Callable[[list[str]], list[str]] = list
+) -> tuple[list[str], Snapshot]:
     """The residue since `before`, once it is empty or `seconds` have passed, and the last photograph.
+
+    `keep`: what of it counts.
 
     The kernel reaps and closes a little after the call that asked for it has returned, hence the wait. Garbage is only
     collected when something is left: it takes longer than most tests.
@@ -304,7 +308,7 @@ def settle(before: Snapshot, seconds: float = SETTLE_SECONDS) -> tuple[list[str]
     while True:
         after = Snapshot.take(anew=anew)
         anew = True
-        left = residue(before, after)
+        left = keep(residue(before, after))
         if not left or time.monotonic() > deadline:
             return left, after
         gc.collect()
@@ -318,6 +322,50 @@ def kill_leftovers(before: Snapshot, after: Snapshot) -> None:
         if current is not None and current.start == key[1] and current.state != "Z":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(current.pid, signal.SIGKILL)
+
+
+# Ray's own processes: nodes, and workers that wait for something to do. An actor is called otherwise.
+RAY_STAYS = (
+    "ray::IDLE",
+    "Agent",
+    "/raylet/raylet",
+    "/gcs/gcs_server",
+    "/_private/",
+    "ray/dashboard",
+    "default_worker.py",
+)
+RAY_NODES = 3
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Three nodes of one CPU on this machine, to which this process is connected. A session that runs tests in several
+    processes has one in each: Ray keeps them apart by folders and ports of their own."""
+    ray = require("ray")
+    from ray.cluster_utils import Cluster
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(RAY_NODES - 1):
+        cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def without_ray(left: list[str]) -> list[str]:
+    """What of a residue is not Ray's own: its connections and workers come and go as it likes."""
+    ours = [line for line in left if not any(each in line for each in RAY_STAYS)]
+    return [
+        line
+        for line in ours
+        if not line.startswith(("open file descriptor", "handler of signal", "/dev/shm/plasma"))
+        and "thread 'Dummy" not in line
+        and "thread 'Thread-" not in line
+    ]
 
 
 FAILED = pytest.StashKey[bool]()
@@ -353,9 +401,12 @@ def every_interrupt_is_heard() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterator[None]:
     """Fail the test that leaves a process, descriptor, shared memory, thread or signal handler behind."""
-    before = Snapshot.take(anew=False)
+    with_ray = request.node.get_closest_marker("ray") is not None
+    if with_ray:
+        request.getfixturevalue("ray_cluster")
+    before = Snapshot.take(anew=with_ray)
     yield
-    left, after = settle(before)
+    left, after = settle(before, keep=without_ray if with_ray else list)
     if left:
         kill_leftovers(before, after)
         note = ""
@@ -485,3 +536,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    items.sort(key=lambda item: item.get_closest_marker("ray") is not None)  # their cluster lasts until the end

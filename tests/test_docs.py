@@ -18,7 +18,9 @@ MOST_FRAGMENTS = 14
 HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
+    "coming-from-sb3.md": ("stable_baselines3",),
     "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
+    "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),
 }
 SLOW = ("collect.md", "planning.md")

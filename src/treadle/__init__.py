@@ -47,6 +47,7 @@ _HOME = {
     "AsyncVectorEnv": "vector.async_vector",
     "make_vec": "vector.make_vec",
     "vector_entry_point": "vector.make_vec",
+    **dict.fromkeys(("register_all", "unregister_all"), "vector.entry_points"),
     **dict.fromkeys(
         ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "vector.refusals"
     ),
@@ -84,12 +85,13 @@ _HOME = {
     "Sampler": "sample.samplers.sampler",
     "LocalSampler": "sample.samplers.local_sampler",
     "MultiprocessingSampler": "sample.samplers.multiprocessing_sampler",
+    "RaySampler": "sample.samplers.ray_sampler",
     "run_worker": "sample.samplers.multiprocessing_sampler",
     "WorkersLost": "sample.samplers.workers_lost",
     "rollout": "sample.samplers.rollout",
     "PlanEnv": "plan.env",
     "GymPlanEnv": "plan.gym_plan_env",
-    "ExternalProcess": "plan.workers",
+    "ExternalProcess": "plan.external",
     "BatchEnv": "plan.batch",
     "VectorizedEnv": "plan.parallel",
     "ParallelEnv": "plan.parallel",
@@ -97,7 +99,7 @@ _HOME = {
     "RolloutBatch": "plan.batch",
     "RandomShooting": "plan.random_shooting",
     "MCTS": "plan.mcts",
-    "Future": "plan.workers",
+    "Future": "plan.batch",
     "check_state": "plan.checking",
     "EnvState": "states.state",
     "Keeper": "states.keeper",
@@ -141,15 +143,15 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
-    from treadle.plan.batch import BatchEnv, RolloutBatch
+    from treadle.plan.batch import BatchEnv, Future, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv
+    from treadle.plan.external import ExternalProcess
     from treadle.plan.gym_plan_env import GymPlanEnv
     from treadle.plan.mcts import MCTS
     from treadle.plan.parallel import ParallelEnv, VectorizedEnv
     from treadle.plan.random_shooting import RandomShooting
     from treadle.plan.store import StateHandle
-    from treadle.plan.workers import ExternalProcess, Future
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
@@ -166,6 +168,7 @@ if TYPE_CHECKING:
     from treadle.sample.samplers.in_progress import InProgressEpisode
     from treadle.sample.samplers.local_sampler import LocalSampler
     from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.sample.samplers.ray_sampler import RaySampler
     from treadle.sample.samplers.rollout import rollout
     from treadle.sample.samplers.sampler import Sampler
     from treadle.sample.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
@@ -189,6 +192,7 @@ if TYPE_CHECKING:
         VectorSampledTasks,
     )
     from treadle.vector.async_vector import AsyncVectorEnv
+    from treadle.vector.entry_points import register_all, unregister_all
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs

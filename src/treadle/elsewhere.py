@@ -10,7 +10,6 @@ INSTEAD = {
         ("PlangymEnv", "AtariEnv", "ClassicControl", "MujocoEnv", "Box2DEnv", "DMControlEnv", "RetroEnv"), _PLAN_ENV
     ),
     "RayEnv": "ParallelEnv steps batches on the processes of one machine",
-    "RaySampler": "MultiprocessingSampler samples on the processes of one machine",
     **dict.fromkeys(("Trainer", "TFTrainer", "LocalRunner", "wrap_experiment"), _LOOP),
     **dict.fromkeys(("Environment", "Wrapper"), "gymnasium.Env and gymnasium.Wrapper; GymEnv has garage's interface"),
     "normalize": "gymnasium.wrappers has NormalizeObservation, NormalizeReward and RescaleAction",

@@ -1,4 +1,4 @@
-"""Samplers: one suite over both, for they run one loop. What happens when workers fail is in test_sampler_failures."""
+"""Samplers: one suite over all, for they run one loop. What happens when workers fail is in test_sampler_failures."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from treadle import (
     LocalSampler,
     MultiprocessingSampler,
     NewEnvUpdate,
+    RaySampler,
     Sampler,
     SetTaskUpdate,
     StepType,
@@ -38,7 +39,9 @@ from treadle import (
 from treadle.sample.samplers.default_worker import DefaultWorker as OrdinaryWorker
 
 LIMIT = 16
+ON_RAY = pytest.param(RaySampler, marks=[pytest.mark.heavy, pytest.mark.ray])
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
+ALL = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler, ON_RAY])
 
 
 def factory(**more: Any) -> WorkerFactory:
@@ -66,7 +69,7 @@ def same(a: EpisodeBatch, b: EpisodeBatch) -> bool:
 # -- what is asked for is what comes ----------------------------------------------------------------------------------
 
 
-@BOTH
+@ALL
 def test_whole_episodes_until_there_are_enough_steps(kind: Any) -> None:
     with make(kind, Scripted(TO_THE_GOAL), GridWorld(), n_workers=3) as sampler:
         batch = sampler.obtain_samples(0, 200, tuple(Scripted([]).get_param_values()))
@@ -82,7 +85,7 @@ def test_whole_episodes_until_there_are_enough_steps(kind: Any) -> None:
         assert sampler.total_env_steps == len(batch) + 6
 
 
-@BOTH
+@ALL
 def test_an_exact_number_of_episodes_in_worker_order(kind: Any) -> None:
     agents = [Fixed([step(0.01 * i)]) for i in range(4)]
     with make(kind, agents, Point(), n_workers=4) as sampler:
@@ -93,14 +96,14 @@ def test_an_exact_number_of_episodes_in_worker_order(kind: Any) -> None:
                 assert (part.actions == step(0.01 * (i // count))).all()
 
 
-@BOTH
+@ALL
 def test_vec_workers_make_exact_numbers_too(kind: Any) -> None:
     more = {"worker_class": VecWorker, "worker_args": {"n_envs": 3}}
     with make(kind, Coin(), Walk(), **more) as sampler:
         assert len(sampler.obtain_exact_episodes(4, None).lengths) == 8
 
 
-@BOTH
+@ALL
 def test_updates_of_environments_one_a_worker(kind: Any) -> None:
     with make(kind, Fixed([step()]), Point(), n_workers=4) as sampler:
         batch = sampler.obtain_samples(0, 161, {"gain": np.ones(1)}, env_update=points(4))
@@ -116,7 +119,7 @@ def test_updates_of_environments_one_a_worker(kind: Any) -> None:
         assert len(sampler.obtain_samples(0, 10, None)) >= 10
 
 
-@BOTH
+@ALL
 def test_the_first_environments_may_be_updates(kind: Any) -> None:
     with make(kind, Fixed([step()]), points(2)) as sampler:
         assert sum(sampler.obtain_samples(0, 160, Fixed([step()])).lengths) >= 160
@@ -124,7 +127,7 @@ def test_the_first_environments_may_be_updates(kind: Any) -> None:
         assert len(sampler.obtain_samples(0, 50, None)) >= 50
 
 
-@BOTH
+@ALL
 def test_updates_of_agents(kind: Any) -> None:
     with make(kind, Fixed([step()]), Point()) as sampler:
 
@@ -181,7 +184,7 @@ def test_a_worker_that_writes_into_its_weights_touches_nobody_elses() -> None:
         assert not weights.any()
 
 
-@BOTH
+@ALL
 def test_no_episode_of_an_older_agent_mixes_in(kind: Any) -> None:
     with make(kind, Fixed([step()]), Point(), n_workers=3) as sampler:
         for version in range(1, 12):
@@ -189,7 +192,7 @@ def test_no_episode_of_an_older_agent_mixes_in(kind: Any) -> None:
             assert set(batch.agent_infos["gain"]) == {float(version)}
 
 
-@BOTH
+@ALL
 def test_late_episodes_come_with_their_version_if_they_are_wanted(kind: Any) -> None:
     with make(kind, Fixed([0, 1]), Walk(), options={"allow_stale": True}) as sampler:
         late = version = 0
@@ -205,7 +208,7 @@ def test_late_episodes_come_with_their_version_if_they_are_wanted(kind: Any) -> 
         assert set(exact.episode_infos["agent_version"]) == {version + 1}
 
 
-@BOTH
+@ALL
 def test_an_environments_own_version_is_kept(kind: Any) -> None:
     class Released(Walk):
         def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -217,7 +220,7 @@ def test_an_environments_own_version_is_kept(kind: Any) -> None:
         assert set(infos["env_agent_version"]) == {77}
 
 
-@BOTH
+@ALL
 def test_dicts_fragments_and_vectors(kind: Any) -> None:
     with make(kind, Coin(2), Dicts()) as sampler:
         batch = sampler.obtain_samples(0, 30, None)
@@ -234,7 +237,7 @@ def test_dicts_fragments_and_vectors(kind: Any) -> None:
     assert len(later) >= 6
 
 
-@BOTH
+@ALL
 def test_ends_are_what_the_environment_says(kind: Any) -> None:
     with make(kind, Coin(), Walk(), max_episode_length=1000) as sampler:
         batch = sampler.obtain_samples(0, 300, None)
@@ -296,7 +299,7 @@ def test_unseeded_workers_differ() -> None:
         assert len(set(draws)) == 4
 
 
-@BOTH
+@ALL
 def test_the_callers_randomness_is_its_own(kind: Any) -> None:
     random.seed(3)
     np.random.seed(3)
@@ -370,7 +373,7 @@ def test_what_depends_on_the_worker_is_refused_by_index() -> None:
         make(LocalSampler, Coin(), Walk(), options={"schedule": "random"})
 
 
-@BOTH
+@ALL
 def test_evaluating_between_samplings(kind: Any) -> None:
     runs = []
     for evaluations in (0, 2):
@@ -413,7 +416,7 @@ def test_both_orders_of_arguments(kind: Any) -> None:
             assert len(sampler.obtain_exact_episodes(1, None).lengths) == 2
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -429,7 +432,7 @@ def test_arguments_that_make_no_sampler(kind: Any, arguments: Any, message: str)
         kind(*args, **keywords)
 
 
-@BOTH
+@ALL
 def test_lists_of_another_length_start_nothing(kind: Any) -> None:
     for agents, envs in (([Coin()], Walk()), (Coin(), [Walk()] * 3)):
         with pytest.raises(ValueError, match="Length of list doesn't match number of workers"):
@@ -452,7 +455,7 @@ def test_nothing_asked_for_is_an_error(kind: Any) -> None:
         assert len(sampler.obtain_samples(0, 10, None)) >= 10
 
 
-@BOTH
+@ALL
 def test_a_pickled_sampler_starts_workers_of_its_own(kind: Any) -> None:
     sampler = make(kind, Fixed([step()]), Point(), options={"max_restarts": 2})
     count = len(sampler.obtain_exact_episodes(1, {"gain": np.zeros(1)}))

@@ -91,7 +91,6 @@ def test_workers_with_updates_of_their_own_are_given_what_they_know() -> None:
         ("RayEnv", "ParallelEnv"),
         ("PlangymEnv", "GymPlanEnv"),
         ("AtariEnv", "GymPlanEnv"),
-        ("RaySampler", "MultiprocessingSampler"),
         ("log_performance", "compat-garage"),
     ],
 )

@@ -351,3 +351,15 @@ def test_a_registration_that_cannot_travel_stays_behind(monkeypatch: pytest.Monk
     vector = VectorEnv("Mine-v0", 1, workers=1, inline=0)
     vector.reset()
     vector.close()
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_a_function_is_called_with_each_environment(backend: str) -> None:
+    vector = VectorEnv([of(Counter), lambda: gym.wrappers.TimeLimit(Counter(), 9)], backend=backend)
+    try:
+        assert vector.call(lambda env, more: (type(env).__name__, more), 5) == (("Counter", 5), ("TimeLimit", 5))
+        assert vector.call_at(1, lambda env: env.unwrapped.__class__.__name__) == "Counter"
+        with pytest.raises(ZeroDivisionError, match="slot 1"):
+            vector.call_at([1], lambda env: 1 / 0)
+    finally:
+        vector.close()

@@ -22,6 +22,9 @@ class Broadcast:
     Args:
         value: anything cloudpickle takes.
         note: something small that is to be known of it without opening it.
+
+    Attributes:
+        elsewhere: where a backend whose workers share no memory with the caller has put its file.
     """
 
     def __init__(self, value: Any, note: Any = None) -> None:
@@ -31,6 +34,7 @@ class Broadcast:
         self._view: memoryview | None = None
         self.file: io.FileIO | None = None
         self.number = -1
+        self.elsewhere: Any = None
 
     def pack(self) -> None:
         """Pickle it, once; from then on changes of the value do not matter. Raises whatever pickling raises."""
@@ -60,8 +64,13 @@ class Broadcast:
         if self.number >= 0:
             self._view = mapped(fds[self.number], private=True)
 
+    def received(self, files: list[memoryview]) -> None:
+        """As `arrived`, for the contents of the files."""
+        if self.number >= 0:
+            self._view = files[self.number]
+
     def __getstate__(self) -> dict[str, Any]:
-        here = {"_value": None, "_here": False, "_view": None, "file": None}
+        here = {"_value": None, "_here": False, "_view": None, "file": None, "elsewhere": None}
         return {**here, "_body": self._body, "note": self.note, "number": self.number}
 
     def __del__(self) -> None:
@@ -90,6 +99,11 @@ class Payload(dict[int, Any]):
                 if file not in self.files:
                     self.files += (file,)
                 broadcast.number = self.files.index(file)
+
+    def received(self, files: list[memoryview]) -> None:
+        """The files' contents are here, as copies of one's own."""
+        for broadcast in self.broadcasts:
+            broadcast.received(files)
 
     def arrived(self, fds: list[int]) -> None:
         """The files are here; each is mapped and its descriptor closed."""

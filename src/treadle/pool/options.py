@@ -45,6 +45,7 @@ class PoolKeywords(StartKeywords, total=False):
 
     backend: str
     on_failure: str
+    placement: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ class PoolOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
+        placement: of workers on nodes of a cluster, where the backend has any: see `treadle.nodes.placing`.
         recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
             observation, where faces can. False: nothing is.
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
@@ -95,6 +97,7 @@ class PoolOptions:
     max_restarts: int | None = 3
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
+    placement: Any = None
     recorder: bool | str = True
     memory_limit: MemoryLimit = None
     max_episodes_per_worker: int | None = None

@@ -30,10 +30,9 @@ from treadle.record import packing
 from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
-from treadle.record.part_sink import PartSink
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.run_directory import SUMMARY, PartSink, RunDirectory
 from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
@@ -43,6 +42,7 @@ from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
+from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping
@@ -112,6 +112,7 @@ def collect_dataset(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -174,6 +175,7 @@ def collect_dataset(
         raise UsageError("retry_skipped is for a run that is resumed: give resume too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     env = env_of(env)

@@ -33,6 +33,7 @@ _HOME = {
     "Sampler": "samplers.sampler",
     "LocalSampler": "samplers.local_sampler",
     "MultiprocessingSampler": "samplers.multiprocessing_sampler",
+    "RaySampler": "samplers.ray_sampler",
     "run_worker": "samplers.multiprocessing_sampler",
     "WorkersLost": "samplers.workers_lost",
 }

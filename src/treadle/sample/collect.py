@@ -26,7 +26,7 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
-from treadle.progress import Progress, Standing
+from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.arguments import check_amounts, check_options, check_seed
@@ -34,6 +34,7 @@ from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.placed import spread
 from treadle.sample.recorded import record
 from treadle.sample.rollout_slot import (
     BATCH,
@@ -115,6 +116,7 @@ class Collection:
         pool_options.setdefault("max_restarts", None)
         self.workers = count
         self._least = count * recipe.rows  # indices that are out however little room there is
+        self._most = recipe.rows + AHEAD  # that a worker has before anybody looks whether it has enough
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
@@ -172,15 +174,7 @@ class Collection:
         while not self.schedule.complete:
             self.calls.poll(watch.patience(self._patience()), heard.append)
             watch.look()
-            results: list[tuple[int, int, Any]] = []
-            while heard:
-                event = heard.popleft()
-                if isinstance(event, Done):
-                    results += self._answered(event)
-                elif isinstance(event, Lost):
-                    self._died(event)
-                else:
-                    self._ready(event.worker)
+            results = self._heard(heard)
             self._deal(len(results))  # before the results are used: that may take long
             yield from results
             if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
@@ -191,6 +185,19 @@ class Collection:
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
+
+    def _heard(self, events: deque[Event]) -> list[tuple[int, int, Any]]:
+        """What events tell, which are taken from the deque one by one."""
+        results: list[tuple[int, int, Any]] = []
+        while events:
+            event = events.popleft()
+            if isinstance(event, Done):
+                results += self._answered(event)
+            elif isinstance(event, Lost):
+                self._died(event)
+            else:
+                self._ready(event.worker)
+        return results
 
     def _ready(self, worker: Worker) -> None:
         """A worker was started in the place of another."""
@@ -213,8 +220,7 @@ class Collection:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
         able = self._able()
-        most = self._recipe.rows + AHEAD
-        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < most]
+        takers = [] if self._failure is not None else [each for each in able if len(dealt[each.index]) < self._most]
         while takers:
             worker = min(takers, key=lambda each: len(dealt[each.index]))
             if indices := self._next(worker, held):
@@ -229,7 +235,7 @@ class Collection:
         """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
         soon as they have nothing more to do."""
         able = [each for each in self.pool.workers if each.state in life.ALIVE and each.index not in self._out]
-        for worker in able if self.calls.wear and self._failure is None else ():
+        for worker in able if self.calls.wear.able and self._failure is None else ():
             idle = worker.state is life.State.IDLE and not self._dealt[worker.index]
             if idle and (why := self.calls.wear.worn(worker)):
                 self.calls.retire(worker, why)
@@ -245,7 +251,7 @@ class Collection:
                 return [suspects.pop(0)]
             del self._suspects[worker.index]
         wanted = self._wants(worker)
-        if self.calls.wear:
+        if self.calls.wear.able:
             wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index])))
         return self._taken(wanted, held)
 
@@ -462,6 +468,7 @@ def collect(
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
+    nodes: int | None = None,
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
@@ -531,6 +538,7 @@ def collect(
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
+    spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
@@ -550,49 +558,6 @@ def collect(
         "skipping": Skipping.of(on_error, max_skipped, max_deaths),
         **pool_options,
     }
-    return _collect(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
+    from treadle.sample.ordered import in_order  # which is made of what stands here
 
-
-def _collect(
-    recipe: RolloutRecipe,
-    schedule: Schedule,
-    ordered: bool,
-    max_buffered: int,
-    progress: bool | None,
-    options: dict[str, Any],
-) -> Iterator[Episode]:
-    from treadle.sample.caller import collection  # which is made of what stands here
-
-    if schedule.complete:
-        return
-    waiting: dict[int, Episode] = {}
-    held = largest = 0
-
-    def room(outstanding: int) -> bool:
-        return held + largest * outstanding <= max_buffered
-
-    shown = Progress(progress)
-    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
-        following = 0
-        try:
-            for index, _, episode in run:
-                if not ordered:
-                    if schedule.end is None or index < schedule.end:
-                        yield episode
-                    continue
-                waiting[index] = episode
-                largest = max(largest, episode.nbytes)
-                held += episode.nbytes
-                while following in schedule.skipped or following in waiting:
-                    if schedule.end is not None and following >= schedule.end:
-                        break
-                    next_one = waiting.pop(following, None)
-                    following += 1
-                    if next_one is not None:
-                        held -= next_one.nbytes
-                        yield next_one
-            for index in sorted(waiting):  # the last that was missing is one that is left out
-                if schedule.end is None or index < schedule.end:
-                    yield waiting[index]
-        finally:
-            run.warn()
+    return in_order(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)

@@ -17,7 +17,7 @@ from treadle.sample.asking import Asking
 
 log = logging.getLogger("treadle")
 
-INFERENCE = ("auto", "worker", "caller")
+INFERENCE = ("auto", "worker", "caller", "node")
 OPTIONS = ("batch_size", "patience", "pad_to", "n_action_steps", "batch_dim")  # of a policy in the caller
 LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
 ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
@@ -45,7 +45,7 @@ def asking_of(
         UsageError: contradictory arguments.
     """
     if inference not in INFERENCE:
-        raise UsageError(f"inference must be 'auto', 'worker' or 'caller', got {inference!r}")
+        raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {inference!r}")
     check_positive(num_envs=num_envs)
     own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
     for name in OPTIONS:
@@ -56,7 +56,7 @@ def asking_of(
         why = asked_in_caller(policy)
         if why is not None:
             log.info("the policy is asked in the caller (inference='caller'): %s", why)
-    if inference == "caller" or why is not None:
+    if inference in ("caller", "node") or why is not None:  # on a node: in the process that is the caller there
         if nobody:
             raise UsageError("random actions are drawn in the workers: inference='caller' is for a policy")
         if envs_per_worker != 1:

@@ -27,6 +27,7 @@ class Schedule:
         steps: at least so many steps in all.
         have: index -> length of episodes that exist already (a resumed run).
         skipped: episodes that the run goes on without, as if there were no such indices.
+        first: the index that it begins with.
     """
 
     def __init__(
@@ -35,18 +36,20 @@ class Schedule:
         steps: int | None = None,
         have: dict[int, int] | None = None,
         skipped: Iterable[int] = (),
+        first: int = 0,
     ):
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
         self._total = sum(self.lengths.values())
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
-        self._next = 0
+        self._next = first
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
-        self.prefix = 0  # episodes 0..prefix-1 are all finished or skipped
+        self.window = WINDOW
+        self.prefix = first  # all before it are finished or skipped
         self.prefix_steps = 0
-        self.end: int | None = episodes  # the run is 0..end-1, as soon as that is known
+        self.end = None if episodes is None else first + episodes  # the run ends before it, as soon as that is known
         self._advance()
 
     def take(self) -> int | None:
@@ -59,12 +62,17 @@ class Schedule:
                 self._there -= 1
             if self.end is not None and self._next >= self.end:
                 return None
-            if self._next - self.prefix >= WINDOW:
+            if self._next - self.prefix >= self.window:
                 return None  # until the one that lags is finished
             index = self._next
             self._next += 1
         self.issued.add(index)
         return index
+
+    @property
+    def upcoming(self) -> int:
+        """The lowest index that has never been handed out."""
+        return self._next
 
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""
@@ -74,19 +82,21 @@ class Schedule:
             return math.inf
         return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
 
-    def share(self, workers: int) -> tuple[int, int]:
+    def share(self, workers: int, times: int = 1) -> tuple[int, int]:
         """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
         plays).
 
         What takes few steps goes in larger orders. Towards the end they get smaller, and at last a worker gets nothing
-        before it has nothing: what waits behind a long episode could be played by another.
+        before it has nothing: what waits behind a long episode could be played by another. `times`: how much larger
+        orders may be than those of a worker that is near.
         """
         known = len(self.lengths)
         if not known:
             return 1, 1
         mean = max(1.0, self._total / known)
         left = self.to_hand_out(mean) / (workers * SHARES_LEFT)
-        return max(1, int(min(MOST_IN_ORDER, STEPS_IN_ORDER / mean, left))), max(0, int(min(AHEAD, left)))
+        size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
+        return max(1, int(size)), max(0, int(min(AHEAD * times, left)))
 
     def finish(self, index: int, length: int) -> bool:
         """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""

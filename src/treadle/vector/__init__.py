@@ -10,6 +10,8 @@ _HOME = {
     "VectorEnv": "gymnasium",
     "AsyncVectorEnv": "async_vector",
     "vector_entry_point": "make_vec",
+    "register_all": "entry_points",
+    "unregister_all": "entry_points",
     "AlreadyPending": "refusals",
     "ClosedVector": "refusals",
     "NothingPending": "refusals",

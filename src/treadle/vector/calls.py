@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import gymnasium as gym
@@ -20,6 +20,8 @@ from treadle.vector.turns import one_at_a_time
 
 FORMAT = "treadle vector snapshot 2"
 
+Function = Callable[..., Any]  # of an environment and more arguments
+
 
 class SlotCalls(gym.vector.VectorEnv):
     """A Gymnasium vector whose environments are slots of a pool: what is asked of them besides stepping.
@@ -33,8 +35,9 @@ class SlotCalls(gym.vector.VectorEnv):
         self.num_envs = core.pool.n
 
     @one_at_a_time
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, looked up through its wrappers, called where it can be.
+    def call(self, name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of every environment, looked up through its wrappers, called where it can be. Or, for `name`, a
+        function, which is called with the (wrapped) environment where that is.
 
         Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
         """
@@ -42,7 +45,7 @@ class SlotCalls(gym.vector.VectorEnv):
         return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
 
     @one_at_a_time
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str | Function, /, *args: Any, **kwargs: Any) -> None:
         """Begin a `call`; `call_wait` returns its result."""
         self._turns.check_free("call_async")
         self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
@@ -65,11 +68,11 @@ class SlotCalls(gym.vector.VectorEnv):
         self.set_attr_at(range(self.num_envs), name, values)
 
     @overload
-    def call_at(self, slots: int, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call_at(self, slots: int, name: str | Function, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
-    def call_at(self, slots: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    def call_at(self, slots: Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     @one_at_a_time
-    def call_at(self, slots: int | Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call_at(self, slots: int | Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> Any:
         """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
@@ -160,7 +163,7 @@ class SlotCalls(gym.vector.VectorEnv):
             space.__dict__.update(before.__dict__)
 
 
-def _callable(name: str) -> str:
+def _callable(name: str | Function) -> str | Function:
     if name in REFUSED:
         raise UsageError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
     return name

@@ -49,6 +49,10 @@ class Kept:
     lasting: ClassVar[bool] = True
 
 
+class Once(dict[str, Any]):
+    """Reset options that serve one reset only, in a sequence of them, whose dicts are kept for autoresets otherwise."""
+
+
 @dataclass(frozen=True)
 class SlotState:
     """The state of one slot of a vector, to be kept and given back.
@@ -112,6 +116,8 @@ class EnvSlot(GymEnv):
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == Ask.CALL:
             attribute, args, kwargs = args
+            if callable(attribute):
+                return attribute(self.env, *args, **kwargs)
             return super().call(attribute, args, kwargs)
         if name == Ask.SET_ATTR:
             attribute, value = args
@@ -172,4 +178,4 @@ def slots_of(
     return [factory(env, slot) for slot, env in enumerate(each)]
 
 
-__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "OwnValue", "SlotState", "slots_of"]
+__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "Once", "OwnValue", "SlotState", "slots_of"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from treadle.errors import StateError, UsageError
-from treadle.vector.env_slot import Kept
+from treadle.vector.env_slot import Kept, Once
 from treadle.vector.refusals import WrongType
 
 State = TypeVar("State")
@@ -85,7 +85,7 @@ def _each_options(options: Any, count: int) -> list[Any]:
         return [options] * count
     if len(options) != count:
         raise UsageError(f"{len(options)} reset options for {count} slots")
-    return [None if each is None else Kept(dict(each)) for each in options]
+    return [each if each is None or isinstance(each, Once) else Kept(dict(each)) for each in options]
 
 
 def _mask(mask: Any, n: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
 from treadle.spaces import Layout
+from treadle.vector.entry_points import with_theirs
 from treadle.vector.env_slot import REFUSED, Ask, Kept, OwnValue
 
 NO_ROWS = np.zeros(0, np.int64)
@@ -61,7 +62,8 @@ class OwnedVectors:
             import_package(self.make)
             mode = "vector_entry_point"
             with registered(self.make):
-                env: Any = gym.make_vec(self.make, num_envs=rows, vectorization_mode=mode, **self.kwargs)
+                spec = with_theirs(self.make)
+                env: Any = gym.make_vec(spec, num_envs=rows, vectorization_mode=mode, **self.kwargs)
         else:
             env = self.make(num_envs=rows, **self.kwargs)
         for wrapper in self.wrappers:

@@ -1,0 +1,71 @@
+"""Which actor goes to which node: pure decisions, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from treadle.errors import UsageError
+
+
+class Machine(NamedTuple):
+    """A node of the cluster that is there. `id`: Ray's; `cpus`, `gpus`: as many as Ray may give away on it."""
+
+    id: str
+    address: str
+    cpus: float
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How actors are spread.
+
+    Attributes:
+        nodes: how many actors. A whole pool each, so one on a node, unless `cpus` says that several fit on one.
+        cpus: that each is given, and as many worker processes (where nothing else is said) in its pool; None: all that
+            the node has.
+        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
+            connected to, or one of its own on this machine, which ends with it.
+        gpu: is each to be given a GPU, where its node has one?
+        shared: is one actor a single worker? Then as many as are wanted go to each node.
+    """
+
+    nodes: int = 1
+    cpus: int | None = None
+    address: str | None = None
+    gpu: bool = False
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "cpus"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                of = "nodes" if name == "nodes" else "cpus_per_node"
+                raise UsageError(f"{of} must be a positive integer, got {value!r}")
+
+
+def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:
+    """Where the next actor goes: to a node with the fewest of ours that has room; None: there is none.
+
+    `taken`: how many of ours each node has.
+    """
+
+    def fits(machine: Machine) -> bool:
+        here = taken.get(machine.id, 0)
+        if placement.shared:
+            return True
+        return here == 0 if placement.cpus is None else machine.cpus >= placement.cpus * (here + 1)
+
+    return min(filter(fits, machines), key=lambda each: taken.get(each.id, 0), default=None)
+
+
+def check(machines: Sequence[Machine], placement: Placement) -> None:
+    """Raises UsageError when not a single actor fits on any node."""
+    if seat(machines, {}, placement) is None:
+        found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "there is no node"
+        raise UsageError(f"no node has cpus_per_node={placement.cpus} CPUs ({found}): ask for fewer")
+
+
+__all__ = ["Machine", "Placement", "check", "seat"]

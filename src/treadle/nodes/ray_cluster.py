@@ -1,0 +1,194 @@
+"""Ray, and nothing else of it anywhere: connecting, starting an actor on a node, calling it, ending it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from treadle.errors import MissingExtra, UsageError
+from treadle.nodes.placing import Machine
+
+IDS = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")  # lines of Ray's messages that say no more
+CONNECT_SECONDS = 10  # for an address to answer
+ASIDE = "aside"  # the concurrency group of what an actor is asked while it works
+
+
+class Cluster:
+    """A connection to Ray, shared by all pools of this process.
+
+    What the program has connected by itself (`ray.init`) is used, and left as it is. Else the first pool connects and
+    the last one disconnects: then a cluster of its own ends with it.
+    """
+
+    _lock = threading.Lock()
+    _users = 0  # of a connection that is ours
+    _address: str | None = None  # of that one
+    _connection: _Connection | None = None
+
+    def __init__(self, address: str | None) -> None:
+        ray = self._ray = _ray()
+        with Cluster._lock:
+            self._ours = Cluster._users > 0 or not ray.is_initialized()
+            if Cluster._users > 0 and address not in (None, Cluster._address):
+                raise UsageError(f"this program is connected to Ray at {Cluster._address or 'a cluster of its own'}")
+            if self._ours:
+                if Cluster._users == 0:
+                    Cluster._connection = _Connection(ray, address)
+                    Cluster._address = address
+                Cluster._users += 1
+
+    def close(self) -> None:
+        """Disconnect, if it was us who connected, and nobody else of ours is."""
+        with Cluster._lock:
+            if self._ours:
+                self._ours = False
+                Cluster._users -= 1
+                if Cluster._users == 0 and Cluster._connection is not None:
+                    Cluster._connection.close()
+                    Cluster._connection = None
+
+    def machines(self) -> list[Machine]:
+        """The nodes that are alive."""
+        return [
+            Machine(
+                each["NodeID"],
+                each["NodeManagerAddress"],
+                each["Resources"].get("CPU", 0.0),
+                each["Resources"].get("GPU", 0.0),
+            )
+            for each in self._ray.nodes()
+            if each["Alive"]
+        ]
+
+    def start(self, kind: type, aside: tuple[str, ...], machine: Machine, cpus: int, gpus: float, *args: Any) -> Any:
+        """A new actor of class `kind` on a node, whose methods `aside` can be called while another one works.
+
+        It is not restarted, nor are its calls repeated: who does that is `treadle.pool.calls`.
+        """
+        ray, where = self._ray, _strategies().NodeAffinitySchedulingStrategy(machine.id, soft=False)
+        marked = {name: ray.method(concurrency_group=ASIDE)(_unbound(getattr(kind, name))) for name in aside}
+        actor = ray.remote(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            concurrency_groups={ASIDE: 1},
+            scheduling_strategy=where,
+        )(type(kind.__name__, (kind,), marked))
+        return actor.remote(*args)
+
+    def call(self, actor: Any, method: str, *args: Any, then: Callable[[Any, BaseException | None], None]) -> None:
+        """Call a method; `then` is called by a thread of Ray's, with what it returned or raised. Arguments that are
+        references are what they refer to by the time that they arrive."""
+
+        def ended(future: Any) -> None:
+            error = future.exception()
+            then(None if error is not None else future.result(), error)
+
+        getattr(actor, method).remote(*args).future().add_done_callback(ended)
+
+    def put(self, value: Any) -> Any:
+        """A reference to a value, which each node pulls once, however many of its actors are given it."""
+        try:
+            return self._ray.put(value)
+        except self._ray.exceptions.ObjectStoreFullError as error:
+            raise UsageError(
+                f"Ray's object store is full, and {value.nbytes:,} bytes are to be sent to the nodes: give it more "
+                "memory (object_store_memory of ray.init, --object-store-memory of ray start)"
+            ) from error
+
+    def kill(self, actor: Any) -> None:
+        """End an actor's process at once."""
+        self._ray.kill(actor, no_restart=True)
+
+    def why(self, error: BaseException) -> str:
+        """In one line, what an actor died of, or what a call of it has failed of."""
+        raised = self._ray.exceptions
+        if isinstance(error, raised.ActorUnavailableError):
+            return "it cannot be reached any more"
+        if isinstance(error, raised.ObjectStoreFullError | raised.OutOfDiskError):
+            return "its object store is full: give it more memory (--object-store-memory of ray start)"
+        lines = [line.strip() for line in str(getattr(error, "cause", None) or error).strip().splitlines()]
+        said = [line for line in lines if line and not line.startswith(IDS)]
+        errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
+        return (errors or said or [type(error).__name__])[-1]
+
+    def never_began(self, error: BaseException) -> bool:
+        """Has an actor ended before anything of it ran, because its node was lost or had no room after all?"""
+        return isinstance(error, self._ray.exceptions.RayActorError) and "creation task" not in str(error)
+
+
+def _unbound(method: Any) -> Any:
+    """A copy of a function: Ray marks it, and the class itself is to stay as it is."""
+
+    def same(self: Any, *args: Any) -> Any:
+        return method(self, *args)
+
+    return same
+
+
+class _Connection:
+    """Ray connected, from a thread that lasts as long as the connection: the kernel ends a cluster of our own with the
+    thread that has started it, and Ctrl-C does not come in the middle of it. Raises UsageError."""
+
+    def __init__(self, ray: Any, address: str | None) -> None:
+        self._ray, self._address = ray, address
+        self._told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="treadle-ray", daemon=True)
+        self._thread.start()
+        error = self._told.get()
+        if error is not None:
+            text = " ".join(str(error).split())
+            place = f"at {address}" if address else "on this machine"
+            raise UsageError(f"Ray does not answer {place}: {type(error).__name__}: {text}") from error
+
+    def _run(self) -> None:
+        try:
+            _check_answers(self._address)
+            if self._address is None:
+                self._ray.init(address="local", include_dashboard=False, logging_level=logging.ERROR)
+            else:
+                self._ray.init(address=self._address, logging_level=logging.ERROR)
+        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+            self._told.put(error)
+            return
+        self._told.put(None)
+        self._over.get()
+        self._ray.shutdown()
+        self._told.put(None)
+
+    def close(self) -> None:
+        self._over.put(None)
+        self._told.get()
+        self._thread.join(1.0)
+
+
+def _check_answers(address: str | None) -> None:
+    """Ray tries an address that does not answer for minutes, and ends the process then. Raises OSError."""
+    host, _, port = (address or "").rpartition(":")
+    if host.startswith("ray"):
+        raise OSError(f"{address} is a proxy of Ray Client's: run the program on a node, with the address of its head")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("nodes are reached by Ray: pip install 'treadle[ray]'") from error
+    return ray
+
+
+def _strategies() -> Any:
+    import ray.util.scheduling_strategies
+
+    return ray.util.scheduling_strategies
+
+
+__all__ = ["Cluster"]

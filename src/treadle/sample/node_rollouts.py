@@ -1,0 +1,174 @@
+"""What makes whole episodes on a node: a collection of its own, with its own pool, fed by orders.
+
+To whoever asks it is a worker that plays as many episodes at once as its pool has environments: an order ends as soon
+as all of its indices are with somebody, and what is being played goes on in the next one. Its pool decides about deaths
+and deadlines as everywhere; what it decides about an episode (it is left out, it ends the run) is told with the
+results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from treadle.nodes.host import Site
+from treadle.pool.calls import Event
+from treadle.pool.worker import Worker
+from treadle.program.base import Description, Program, StreamControl
+from treadle.sample.caller import CallerCollection
+from treadle.sample.collect import Collection
+from treadle.sample.failed import CollectionFailed
+from treadle.sample.rollout_slot import Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.sample.schedule import Schedule
+
+TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
+ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What a node's own run has decided about an episode; a result of length 0.
+
+    Attributes:
+        error, cause: why.
+        skip: is it left out? Else it ends the run.
+    """
+
+    error: CollectionFailed
+    cause: BaseException | None
+    skip: bool
+
+    @classmethod
+    def of(cls, error: CollectionFailed, address: str, skip: bool) -> Failed:
+        error.args = (f"{error} (on node {address})",)
+        return cls(error, error.__cause__, skip)
+
+    def rebuilt(self, finished: int) -> CollectionFailed:
+        """The error, in the caller."""
+        self.error.finished, self.error.__cause__ = finished, self.cause
+        return self.error
+
+
+class FedSchedule(Schedule):
+    """Indices as they come."""
+
+    def feed(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self.lengths.pop(index, None)  # it was made before, and got lost on its way
+            self._again.append(index)
+
+    @property
+    def fed(self) -> bool:
+        """Is there none to be taken?"""
+        return not self._again
+
+    def take(self) -> int | None:
+        return super().take() if self._again else None
+
+    def to_hand_out(self, mean: float) -> float:
+        return len(self._again)
+
+
+class OnNode(Collection):
+    """A run that goes on from order to order, and tells what it has decided instead of acting on it.
+
+    Attributes:
+        address: of the node.
+        told: what was decided since it was last looked at.
+    """
+
+    address = ""
+
+    @property
+    def playing(self) -> bool:
+        """Is anything with a worker?"""
+        return any(self._dealt.values())
+
+    def turn(self, seconds: float) -> Results:
+        """Give out what there is, wait for what comes, and tell of it."""
+        self.told = Results()
+        try:
+            self._deal()
+            patience, events = self._patience(), deque[Event]()
+            self.calls.poll(seconds if patience is None else min(seconds, patience), events.append)
+            results = self._heard(events)
+            self._deal()
+        except CollectionFailed as error:
+            self._raised(error, self.pool.workers[0])
+            results = Results()
+        return results + self.told
+
+    def _raised(self, error: CollectionFailed, worker: Worker) -> None:
+        self.told.append((-1, 0, Failed.of(error, self.address, False)))
+
+    def _skip(self, index: int, error: CollectionFailed) -> None:
+        self.schedule.issued.discard(index)
+        self.told.append((index, 0, Failed.of(error, self.address, True)))
+
+    def _remark(self, index: int, remark: Remark) -> None:
+        self.told.append((index, 0, remark))
+
+
+class NodeCollection(OnNode):
+    """With the policy in the workers."""
+
+
+class NodeCallerCollection(OnNode, CallerCollection):
+    """With the policy in the node's own process, once for all its environments."""
+
+
+class NodeRollouts(Program):
+    """Args:
+    recipe: what is played.
+    root: the run's seed.
+    workers: of its pool; None: as many as it has CPUs there.
+    options: see `Collection`.
+    """
+
+    def __init__(self, recipe: RolloutRecipe, root: int, workers: int | None, options: dict[str, Any]) -> None:
+        self._recipe, self._root, self._workers, self._options = recipe, root, workers, options
+        self._run: OnNode | None = None
+
+    def arrive(self, site: Site) -> None:
+        """Start the pool."""
+        kind = NodeCollection if self._recipe.asking is None else NodeCallerCollection
+        count = self._workers or site.cpus
+        self._run = kind(self._recipe, FedSchedule(), root=self._root, workers=count, **self._options)
+        self._run.address = site.address
+
+    def _running(self) -> OnNode:
+        assert self._run is not None
+        return self._run
+
+    def describe(self) -> Description:
+        run = self._running()
+        about = run.pool.descriptions[0]
+        metadata = {**about.metadata, ROWS: run.pool.n * self._recipe.rows}
+        return Description(about.observation_space, about.action_space, metadata=metadata)
+
+    def stream(self, order: RolloutOrder, control: StreamControl) -> Generator[Results, None, Results | None]:
+        run, until = self._running(), monotonic() + TURN_SECONDS
+        schedule: Any = run.schedule
+        schedule.feed(order.indices)
+        while not control.stopped():
+            results = run.turn(TURN_SECONDS)
+            if schedule.fed and (order.indices or not run.playing or monotonic() > until):
+                return results or None
+            if results:
+                yield results
+        return None
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Only "shares": see `Collection.shares`."""
+        assert name == "shares"
+        return Shares.together(self._running().shares().values())
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+
+__all__ = ["ROWS", "Failed", "FedSchedule", "NodeRollouts"]

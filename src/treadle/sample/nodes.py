@@ -1,0 +1,135 @@
+"""Collecting on many nodes: each has a pool of its own and makes the episodes of an order; here they come together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from treadle.errors import Where, WorkerError
+from treadle.nodes.placing import Placement
+from treadle.nodes.worker import BACKEND, NodeWorker
+from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
+from treadle.sample.collect import Collection
+from treadle.sample.failed import CollectionFailed
+from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts
+from treadle.sample.rollout_slot import Results, RolloutRecipe
+from treadle.sample.schedule import AHEAD, Schedule
+from treadle.sample.slot import Globals
+
+TIMES = 8  # how much larger a node's orders are, for each of its environments, than those of a worker at hand
+FIRST = 64  # episodes that are made at a time before anybody knows how large one is
+LOOK_SECONDS = 1.0  # while a node is awaited
+LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
+
+
+class NodesCollection(Collection):
+    """As `Collection`; its workers are nodes. `workers`: of each node, None: as many as it has CPUs."""
+
+    def __init__(
+        self,
+        recipe: RolloutRecipe,
+        schedule: Schedule,
+        *,
+        placement: Placement,
+        root: int = 0,
+        workers: int | None = None,
+        backend: str = "process",
+        **options: Any,
+    ) -> None:
+        run = {name: options.pop(name, None) for name in ("room", "skip", "tell", "skipping")}
+        options.setdefault("on_failure", "restart")
+        self._mine = {"skipping": run["skipping"], "backend": backend, **options}
+        placement = replace(placement, gpu=recipe.asking is not None)
+        self._node_workers, self._start = workers, options.get("start_timeout", 120.0)
+        self._alone_since: float | None = None
+        kept = {name: options[name] for name in ("on_failure", "max_restarts") if name in options}
+        more = {"start_timeout": self._start + LONGER, "close_timeout": options.get("close_timeout", 5.0) + 2.0}
+        super().__init__(
+            recipe, schedule, root=root, workers=placement.nodes, backend=BACKEND, placement=placement,
+            **kept, **more, **run,
+        )  # fmt: skip
+        self._least = 1
+        self._bounded = run["room"] is not None
+        schedule.window = max(schedule.window, 4 * TIMES * AHEAD * self._rows_in_all())
+
+    def _pool(self, globals: Globals, **options: Any) -> Pool:
+        options.pop("worker_output", None)  # it is their own pools' matter
+        program = _Made(self._recipe, self._root, self._node_workers, self._mine)
+        return Pool([program] * self.workers, rows=False, **options)
+
+    def _rows(self, worker: Worker) -> int:
+        """Episodes that a node plays at once; 0 while it is not there."""
+        assert isinstance(worker, NodeWorker)
+        return worker.about.metadata[ROWS] if worker.placed else 0
+
+    def _rows_in_all(self) -> int:
+        return max(1, sum(map(self._rows, self.pool.workers)))
+
+    # -- handing out -------------------------------------------------------------------------------------------------
+
+    def _deal(self, held: int = 0) -> None:
+        self._in_all = self._rows_in_all()
+        self._most = 1 << 60  # `_wants` says
+        super()._deal(held)
+
+    def _wants(self, worker: Worker) -> int:
+        rows, mine = self._rows(worker), len(self._dealt[worker.index])
+        size, ahead = self.schedule.share(self._in_all, TIMES)
+        return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
+
+    def _taken(self, most: int, held: int) -> list[int]:
+        if self._bounded and not self.schedule.lengths:
+            most = min(most, max(0, FIRST - len(self.schedule.issued)))
+        return super()._taken(most, held)
+
+    # -- taking ------------------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float | None:
+        """While a node is awaited somebody looks for it now and then."""
+        patience = super()._patience()
+        there = [isinstance(each, NodeWorker) and each.placed for each in self.pool.workers]
+        if any(there):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = monotonic()
+        elif monotonic() - self._alone_since > self._start:
+            raise CollectionFailed(
+                f"no node has been there for {self._start:g} s (start_timeout)", where=Where(phase="stream"),
+                reason="no node is left", finished=len(self.schedule.lengths),
+            )  # fmt: skip
+        if all(there):
+            return patience
+        return LOOK_SECONDS if patience is None else min(patience, LOOK_SECONDS)
+
+    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
+        plain = Results()
+        for index, length, result in ready:
+            if not isinstance(result, Failed):
+                plain.append((index, length, result))
+            elif result.skip:
+                self._dealt[worker.index].remove(index)
+                self._skip(index, result.rebuilt(len(self.schedule.lengths)))
+            else:
+                self._raised(result.rebuilt(len(self.schedule.lengths)), worker)
+        return super()._results(plain, worker, slot)
+
+    def _blame(self, worker: Worker, error: WorkerError) -> bool:
+        """What kills a worker kills one of the node's own pool, which judges it; a node's death is nobody's fault."""
+        self._died_in[worker.index] = [], []
+        return False
+
+
+class _Made:
+    """Makes the program of a node: the same object for all, so that it travels once."""
+
+    def __init__(self, *made_of: Any) -> None:
+        self._made_of = made_of
+
+    def __call__(self) -> NodeRollouts:
+        return NodeRollouts(*self._made_of)
+
+
+__all__ = ["NodesCollection"]

@@ -1,0 +1,40 @@
+"""A sampler whose workers are on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.nodes.placing import Placement
+from treadle.nodes.worker import BACKEND
+from treadle.sample.samplers.pool_sampler import PoolSampler
+
+
+class RaySampler(PoolSampler):
+    """As `MultiprocessingSampler`, with its workers spread over the nodes of a Ray cluster.
+
+    Each worker is an actor; it is asked with orders of episodes and answers with batches of them. An update of the
+    agents is put into Ray's object store once, and pulled once by each node. A worker whose node is lost is one that
+    has died: see on_failure; with "restart" its place is on another node.
+
+    Args:
+        agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`; what belongs to this process
+            alone (a queue of multiprocessing, say) cannot go to a node. `n_workers` is as many as cores of this machine
+            where nothing else is said: say how many the cluster has.
+        ray_address: of the cluster, as `ray.init` takes it. None: the one that the program has connected to by itself;
+            else one of its own on this machine, from the construction to `shutdown_worker`. A cluster that the program
+            has connected to is never shut down.
+
+    Raises:
+        As `MultiprocessingSampler`; MissingExtra without Ray; UsageError when the address does not answer, or a node
+        has other versions of Python, Treadle or what the workers import.
+    """
+
+    backend = BACKEND
+    default_on_failure = "drop"
+
+    def __init__(self, *args: Any, ray_address: str | None = None, **options: Any) -> None:
+        options.setdefault("placement", Placement(address=ray_address, shared=True))
+        super().__init__(*args, **options)
+
+
+__all__ = ["RaySampler"]

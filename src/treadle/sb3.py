@@ -1,0 +1,220 @@
+"""Stable-Baselines3's interface: `VecEnv` in place of its `SubprocVecEnv` and `DummyVecEnv`.
+
+The engine's vector in SAME_STEP mode steps the environments; here its five parts become SB3's four. What SB3's
+algorithms read of an episode's end lies in the info of the step that ended it: the last observation under
+"terminal_observation", and "TimeLimit.truncated", which every info has.
+
+Importing this module imports Stable-Baselines3, and so torch. Workers import neither, unless an environment or one of
+its wrappers does (SB3's `Monitor`, which `make_vec_env` adds): what is sent to them from here travels by value.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import MissingExtra, UsageError
+from treadle.packages import package_of
+from treadle.vector.env_slot import EnvLike, Once
+from treadle.vector.gymnasium import VectorEnv
+
+try:
+    from stable_baselines3.common import env_util, vec_env
+except ImportError as error:
+    raise MissingExtra(f"treadle.sb3 needs Stable-Baselines3 ({error}): pip install 'treadle[sb3]'") from error
+
+Indices = int | Iterable[int] | None
+
+_ALL = "SB3's algorithms step all environments at once: partial batches and groups are treadle.make_vec's"
+# options of VectorEnv that would make another interface of it
+FIXED = {
+    "autoreset_mode": "SB3's algorithms read the next episode's first observation from the step that ends one",
+    "infos": "SB3's algorithms read a list of dicts",
+    "observation_mode": "SB3's algorithms want the same spaces everywhere",
+    "batch_size": _ALL,
+    "groups": _ALL,
+}
+
+
+class VecEnv(vec_env.VecEnv):
+    """Steps n environments at once, for the algorithms and wrappers of Stable-Baselines3.
+
+    Use it from one thread at a time. `step_async` only keeps the actions and `step_wait` does the step, as in
+    `DummyVecEnv`: no algorithm of SB3's does anything in between.
+
+    Args:
+        env_fns: callables that return an environment (ids, too), built in their workers and nowhere else.
+        start_method: of worker processes: "forkserver", "spawn" or "fork"; None: the default. None of them wants an
+            `if __name__ == "__main__"`.
+        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", copy=True, step_timeout=None, ... With
+            on_failure="restart" a worker's death ends its environments' episodes as truncated (their info has
+            "aborted"), new ones begin in fresh environments, and training goes on.
+
+    Raises:
+        UsageError (a ValueError): options that SB3's interface leaves no room for, and environments that are one object
+            or differ in their render modes. Also what `VectorEnv` raises. Nothing is left running.
+
+    Attributes:
+        vector: the `treadle.VectorEnv` that does the work.
+        reset_infos: n dicts: what each environment told in its last reset.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvLike], start_method: str | None = None, **options: Any) -> None:
+        for name in FIXED.keys() & options.keys():
+            raise UsageError(f"{name}= cannot be given here: {FIXED[name]}")
+        if options.get("on_failure") == "drop":
+            raise UsageError("SB3's algorithms cannot do without some environments: on_failure='raise' or 'restart'")
+        mode = gym.vector.AutoresetMode.SAME_STEP
+        self.vector = VectorEnv(list(env_fns), autoreset_mode=mode, infos="list", start_method=start_method, **options)
+        self._actions: Any = None
+        try:
+            _check_distinct(self.vector.call(lambda env: (os.getpid(), id(getattr(env, "unwrapped", env)))))
+            spaces = self.vector.single_observation_space, self.vector.single_action_space
+            super().__init__(self.vector.num_envs, *spaces)
+        except AssertionError as error:  # SB3's own check of the render modes
+            self.vector.close()
+            raise UsageError(f"{error}: give all of them the same") from error
+        except BaseException:
+            self.vector.close()
+            raise
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def reset(self) -> Any:
+        """Reset all environments, with the seeds and options that were set since the last time. A step that was begun
+        is forgotten. Returns the observations [n, ...]; what the environments told is in `reset_infos`."""
+        self._actions = None
+        options = [Once(each) if each else None for each in self._options]
+        observations, infos = self.vector.reset(seed=self._seeds, options=options)
+        self.reset_infos = infos
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: Any) -> None:
+        """Keep the actions of the step that `step_wait` does."""
+        self.vector._turns.check_open()
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        """Step every environment with the actions of `step_async`.
+
+        Returns:
+            observations: [n, ...] arrays in the space's nesting; of the next episode where one has ended.
+            rewards: float32[n].
+            dones: bool[n].
+            infos: n fresh dicts, all with "TimeLimit.truncated": has the episode been cut, and not ended? Where it is
+                done also "terminal_observation".
+
+        Raises:
+            UsageError: without actions. BadAction, WorkerError: see `VectorEnv.step`.
+        """
+        actions, self._actions = self._actions, None
+        if actions is None:
+            raise UsageError("step_wait() without step_async(actions)")
+        observations, rewards, terminated, truncated, infos = self.vector.step(actions)
+        dones = terminated | truncated
+        if dones.any():
+            for slot in np.flatnonzero(dones).tolist():
+                begun = infos[slot]
+                infos[slot] = {**begun.pop("final_info"), "terminal_observation": begun.pop("final_obs")}
+                self.reset_infos[slot] = begun
+        for info, cut in zip(infos, (truncated & ~terminated).tolist()):
+            info["TimeLimit.truncated"] = cut
+        return observations, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """End all workers. A step that was begun is forgotten."""
+        self.vector.close()
+
+    # -- asking the environments -------------------------------------------------------------------------------------
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of all environments, or of some; it is looked up through their wrappers. Not `reset`, `step`
+        and `close`: they are the vector's own (UsageError)."""
+        return self._ask(indices, method_name, *method_args, **method_kwargs)
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of all environments, or of some, looked up through their wrappers; it must pickle."""
+        return self._ask(indices, "get_wrapper_attr", attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of the outermost wrapper of all environments, or of some, to one value."""
+        self._ask(indices, "__setattr__", attr_name, value)
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Do all environments have this attribute, or one of their wrappers?"""
+        return all(self._ask(None, "has_wrapper_attr", attr_name))
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
+        """Is there such a wrapper around each environment?"""
+
+        def wrapped(env: Any) -> bool:
+            while isinstance(env, gym.Wrapper) and not isinstance(env, wrapper_class):
+                env = env.env
+            return isinstance(env, wrapper_class)
+
+        return self._ask(indices, wrapped)
+
+    def get_images(self) -> list[Any]:
+        """One RGB picture an environment. Unless their render mode is "rgb_array" a warning, and n times None."""
+        if self.render_mode != "rgb_array":
+            text = f"there are no images with render_mode={self.render_mode!r}: make the environments with 'rgb_array'"
+            warnings.warn(text, stacklevel=2)
+            return [None] * self.num_envs
+        return list(self.vector.render())
+
+    def _ask(self, indices: Indices, name: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        every = range(self.vector.num_envs)
+        try:
+            slots = [every[index] for index in self._get_indices(indices)]
+        except (IndexError, TypeError) as error:
+            raise UsageError(f"indices must be integers below {len(every)}, got {indices!r}") from error
+        return list(self.vector.call_at(slots, name, *args, **kwargs)) if slots else []
+
+
+def _check_distinct(found: Sequence[tuple[int, int]]) -> None:
+    """`found`: the process and the address of each environment."""
+    for slot, each in enumerate(found):
+        if found.index(each) != slot:
+            raise UsageError(
+                f"environments {found.index(each)} and {slot} are one object: each of env_fns must make an environment "
+                "of its own (lambda: gymnasium.make(...), not lambda: env)"
+            )
+
+
+@wraps(env_util.make_vec_env, assigned=())
+def make_vec_env(*args: Any, **kwargs: Any) -> Any:
+    """SB3's `make_vec_env`, with its arguments: n environments, each wrapped in SB3's `Monitor`, in a `VecEnv` of ours.
+
+    `vec_env_cls` is our `VecEnv` where it is None, and `vec_env_kwargs` are for its constructor: options of
+    `treadle.VectorEnv` by name.
+    """
+    return _on_ours(env_util.make_vec_env, args, kwargs)
+
+
+@wraps(env_util.make_atari_env, assigned=())
+def make_atari_env(*args: Any, **kwargs: Any) -> Any:
+    """SB3's `make_atari_env`, with its arguments and its preprocessing, in a `VecEnv` of ours; see `make_vec_env`."""
+    return _on_ours(env_util.make_atari_env, args, kwargs)
+
+
+def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = signature(make).bind(*args, **kwargs).arguments
+    if given.get("vec_env_cls") is None:
+        package = package_of(given["env_id"]) if isinstance(given["env_id"], str) else None
+        given["vec_env_cls"] = VecEnv
+        given["vec_env_kwargs"] = {"imports": [package] if package else [], **(given.get("vec_env_kwargs") or {})}
+    return make(**given)
+
+
+__all__ = ["VecEnv", "make_atari_env", "make_vec_env"]

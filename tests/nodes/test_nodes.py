@@ -1,0 +1,199 @@
+"""Collecting and evaluating on several Ray nodes: the bytes of a serial run, whatever happens to the nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import treadle
+from treadle.errors import UsageError
+
+pytestmark = [pytest.mark.heavy, pytest.mark.ray]
+
+
+def told(episodes: Any) -> list[tuple[int, int, bytes, bytes]]:
+    return [(each.index, each.seed, each.observations.tobytes(), each.actions.tobytes()) for each in episodes]
+
+
+def lose_a_node(cluster: Any) -> None:
+    """Its processes are killed."""
+    doomed = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+    cluster.remove_node(doomed, allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def serial() -> list[tuple[int, int, bytes, bytes]]:
+    return told(treadle.collect("CartPole-v1", episodes=1500, seed=3, backend="serial"))
+
+
+@pytest.mark.parametrize(("nodes", "options"), [(1, {}), (2, {"workers": 2}), (5, {"cpus_per_node": 1})])
+def test_the_same_bytes_for_any_number_of_nodes(nodes: int, options: dict[str, Any], serial: Any) -> None:
+    """Of five the cluster has room for three: the others are waited for, and nobody waits for them."""
+    assert told(treadle.collect("CartPole-v1", episodes=300, seed=3, nodes=nodes, **options)) == serial[:300]
+
+
+def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
+    ray_cluster: Any, serial: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = []
+    with caplog.at_level(logging.WARNING, "treadle"):
+        for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, nodes=3, max_buffered=1 << 18):
+            made.append(episode)
+            if len(made) == 100:
+                lose_a_node(ray_cluster)
+                ray_cluster.add_node(num_cpus=1)
+    assert told(made) == serial
+    assert "is replaced" in caplog.text
+    assert "node 1" in caplog.text  # its address
+
+
+class Slow(gym.Wrapper):
+    """A step takes a millisecond."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(1e-3)
+        return super().step(action)
+
+
+def test_a_node_is_lost_in_the_middle_of_a_sampling(ray_cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> gym.Env:
+        return Slow(gym.make("CartPole-v1"))
+
+    given = {"seed": 5, "max_episode_length": 500, "schedule": "deterministic", "on_failure": "restart"}
+    with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
+        wanted = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
+    with treadle.RaySampler(Weights(), make, n_workers=3, **given) as sampler:
+        lost = threading.Thread(target=lose_a_node, args=(ray_cluster,))
+        lost.start()
+        made = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
+        lost.join()
+    ray_cluster.add_node(num_cpus=1)
+    for one, other in zip(wanted, made, strict=True):
+        assert one.observations.tobytes() == other.observations.tobytes()
+        assert one.lengths.tolist() == other.lengths.tolist()
+    assert "is replaced" in caplog.text
+
+
+class Dies(gym.Wrapper):
+    """Ends its process in the first step of an episode whose seed is divisible by 7."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.doomed = kwargs["seed"] % 7 == 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.doomed:
+            os._exit(3)
+        return super().step(action)
+
+
+def test_a_deadly_episode_is_judged_on_its_node_as_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+    here = {"wrappers": [Dies], "episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20, "max_deaths": 2}
+    with caplog.at_level(logging.ERROR, "treadle"):
+        near = list(treadle.collect("CartPole-v1", workers=1, **here))
+        far = list(treadle.collect("CartPole-v1", nodes=2, **here))
+    assert told(near) == told(far)
+    assert 0 < len(far) < 20
+    with pytest.raises(treadle.CollectionFailed, match=r"has cost 2 fresh workers .* \(on node [\d.]+\)") as failed:
+        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Dies], episodes=20, seed=1, max_deaths=2))
+    assert failed.value.where.episode is not None
+
+
+class Raises(gym.Wrapper):
+    def step(self, action: Any) -> Any:
+        raise KeyError("the valve is stuck")
+
+
+def test_what_raises_is_told_with_its_episode_and_node() -> None:
+    with pytest.raises(treadle.CollectionFailed, match=r"episode 0 .*step 1: KeyError.*\(on node") as failed:
+        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Raises], episodes=20))
+    assert failed.value.where.episode == 0
+    assert isinstance(failed.value.__cause__, treadle.TaskRaised)
+
+
+class Weights:
+    """A policy with weights, asked about batches."""
+
+    def __init__(self) -> None:
+        self.weights = np.linspace(-1, 1, 4)
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return (observations @ self.weights > 0).astype(np.int64)
+
+
+def test_policies_over_nodes() -> None:
+    wanted = told(treadle.collect("CartPole-v1", Weights(), episodes=40, backend="serial"))
+    for inference in ("worker", "node"):
+        made = treadle.collect("CartPole-v1", Weights(), episodes=40, nodes=2, inference=inference, ordered=True)
+        assert told(made) == wanted, inference
+    near = treadle.evaluate("CartPole-v1", Weights, 30)
+    assert treadle.evaluate("CartPole-v1", Weights, 30, nodes=2, inference="node").scores == near.scores
+    with pytest.raises(UsageError, match="would send every observation"):
+        treadle.collect("CartPole-v1", Weights(), episodes=1, nodes=1, inference="caller")
+    with pytest.raises(UsageError, match="goes with nodes="):
+        treadle.collect("CartPole-v1", Weights(), episodes=1, inference="node")
+
+
+def test_a_loop_that_is_left_leaves_nothing() -> None:
+    for episode in treadle.collect("CartPole-v1", nodes=2):
+        if episode.index == 5:
+            break
+
+
+def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no node has cpus_per_node=64 CPUs"):
+        list(treadle.collect("CartPole-v1", episodes=1, nodes=1, cpus_per_node=64))
+    here = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent"):
+        list(treadle.collect("CartPole-v1", lambda batch: here.locked(), episodes=1, nodes=1))
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1" if name == "treadle" else version(name))
+    with pytest.raises(UsageError, match=r"treadle is 0\.1\.0 on [\d.]+ and 0\.0\.1 in the caller"):
+        list(treadle.collect("CartPole-v1", episodes=1, nodes=1))
+
+
+DRIVER = """
+import sys, ray, treadle
+ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
+for episode in treadle.collect("CartPole-v1", nodes=2, workers=1):
+    if episode.index == 0:
+        print("playing", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_drivers_end_is_everybodys(ray_cluster: Any, number: int, tmp_path: Path) -> None:
+    """`no_residue` sees to it that no actor and no worker stays."""
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    with subprocess.Popen([sys.executable, script, ray_cluster.address], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"playing\n"
+        driver.send_signal(number)
+        driver.wait(30)
+
+
+def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
+    """In a process that has not connected to Ray by itself."""
+    script = (
+        "import sys, treadle\n"
+        "print(sum(len(each) for each in treadle.collect('CartPole-v1', episodes=20, seed=1, nodes=1, workers=1)))\n"
+        "import ray; print(ray.is_initialized())\n"
+        "try: list(treadle.collect('CartPole-v1', episodes=1, nodes=1, ray_address='127.0.0.1:1'))\n"
+        "except treadle.UsageError as error: print(str(error)[:40])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    steps = sum(len(each) for each in treadle.collect("CartPole-v1", episodes=20, seed=1, backend="serial"))
+    assert done.stdout.split("\n")[:3] == [str(steps), "False", "Ray does not answer at 127.0.0.1:1: Conn"], done.stderr

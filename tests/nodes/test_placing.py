@@ -1,0 +1,82 @@
+"""Which actor goes where, what travels and what must be alike: decisions that need no cluster."""
+
+import threading
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+from treadle.errors import UsageError
+from treadle.nodes.placing import Machine, Placement, check, seat
+from treadle.nodes.software import differences, software
+from treadle.nodes.travel import Writer, read
+
+TWO = [Machine("a", "10.0.0.1", 4), Machine("b", "10.0.0.2", 16)]
+
+
+def seats(machines: list[Machine], placement: Placement) -> list[str]:
+    taken: dict[str, int] = {}
+    found = []
+    for _ in range(placement.nodes):
+        if (machine := seat(machines, taken, placement)) is not None:
+            taken[machine.id] = taken.get(machine.id, 0) + 1
+            found.append(machine.id)
+    return found
+
+
+def test_a_pool_has_a_node_to_itself() -> None:
+    assert seats(TWO, Placement(2)) == ["a", "b"]
+    assert seats(TWO, Placement(5)) == ["a", "b"]  # the others wait for nodes
+
+
+def test_several_fit_on_a_node_when_somebody_says_how_large_they_are() -> None:
+    assert seats(TWO, Placement(4, cpus=4)) == ["a", "b", "b", "b"]
+    assert seats(TWO, Placement(9, cpus=16)) == ["b"]
+    assert seats(TWO, Placement(5, shared=True)) == ["a", "b", "a", "b", "a"]
+
+
+def test_what_fits_nowhere_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"cpus_per_node=17 CPUs \(10\.0\.0\.1 has 4, 10\.0\.0\.2 has 16\)"):
+        check(TWO, Placement(1, cpus=17))
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(UsageError, match="nodes must be a positive integer"):
+            Placement(wrong)  # type: ignore[arg-type]
+
+
+def test_messages_share_one_buffer_and_one_copy() -> None:
+    writer = Writer()
+    frames, few = np.arange(1000.0).reshape(10, 100), np.arange(3, dtype=np.int8)
+    writer.add({"frames": frames, "few": few})
+    writer.add(["no array"])
+    batch = writer.batch()
+    batch.body.flags.writeable = False  # as Ray hands it out
+    first, second = read(batch)
+    assert second == ["no array"]
+    assert first["frames"].tolist() == frames.tolist()
+    assert first["few"].tolist() == [0, 1, 2]
+    first["few"][0] = 7  # a copy of its own
+    assert next(iter(read(batch)))["few"][0] == 0
+    with pytest.raises(TypeError, match="pickle"):
+        writer.add(threading.Lock())
+    assert len(writer.batch().messages) == 2
+
+
+def test_other_software_is_named() -> None:
+    mine = software(["gymnasium.envs", "treadle.nodes", "os", "__main__"])
+    assert mine["treadle"] == metadata.version("treadle")
+    assert set(mine) == {"Python", "treadle", "gymnasium", "numpy"}
+    assert differences(mine, here="10.0.0.2") == []
+    assert differences({**mine, "numpy": "0.1", "no_such_package": "1.0"}, here="10.0.0.2") == [
+        f"numpy is {np.__version__} on 10.0.0.2 and 0.1 in the caller",
+        "no_such_package is missing on 10.0.0.2 and 1.0 in the caller",
+    ]
+
+
+def test_a_package_without_a_version_is_known_by_its_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_own_env.py").write_text("x = 1\n")
+    before = software(["my_own_env"])
+    assert before["my_own_env"].startswith("a file with the checksum")
+    (tmp_path / "my_own_env.py").write_text("x = 2\n")
+    (text,) = differences(before, here="node")
+    assert text.startswith("my_own_env is a file with the checksum")
