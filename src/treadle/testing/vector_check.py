@@ -155,7 +155,7 @@ def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
         drill.told["ended"] = child.returncode
         drill.told["log"] = Path(f"{out}.log").read_text(errors="replace")[-400:]
     until = time.monotonic() + SETTLE
-    while (left := _marked(mark)) and time.monotonic() < until:
+    while ((left := _marked(mark)) or _shm() - shm) and time.monotonic() < until:
         time.sleep(0.05)
     if name == "orphaned" or not hung:  # else it was killed in the midst of it
         drill.left, drill.shm = len(left), len(_shm() - shm)

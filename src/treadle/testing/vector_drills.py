@@ -218,10 +218,10 @@ def caught_timeout(make: Make, told: Told) -> None:
 
 def goes_wrong(make: Make, told: Told, fault: str) -> None:
     """One environment goes wrong: what does the caller see, and can it close?"""
-    vector = None
+    vector = make(truthful(N, fault)) if fault != "init" else None
     try:
         with told.timed("error"):
-            vector = make(truthful(N, fault))
+            vector = make(truthful(N, fault)) if vector is None else vector
             vector.reset(seed=10)
             for k in range(1, 6):
                 result = vector.step(actions(k))
