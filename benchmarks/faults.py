@@ -50,13 +50,13 @@ def gymnasium_async(envs: Make) -> Any:
 def treadle(envs: Make) -> Any:
     from treadle import VectorEnv
 
-    return VectorEnv(envs, workers=2, step_timeout=5)
+    return VectorEnv(envs, workers=2, step_timeout=2)
 
 
 def treadle_async(envs: Make) -> Any:
     from treadle import AsyncVectorEnv
 
-    return AsyncVectorEnv(envs, workers=2, step_timeout=5)
+    return AsyncVectorEnv(envs, workers=2, step_timeout=2)
 
 
 def treadle_inline(envs: Make) -> Any:

@@ -27,7 +27,7 @@ from treadle.testing.vector_drills import FAULTS, Make
 from treadle.testing.verdict import FAULT, WARNING, Report
 
 MARK = "TREADLE_DRILL"  # an environment variable: processes that have it were started in a drill
-LIMIT = 20.0  # seconds of a drill
+LIMIT = 20.0  # seconds of each phase of a drill
 START = 120.0  # seconds in which a vector must be made once before it
 SETTLE = 2.0  # seconds that what a drill started gets to end
 HANGS = ("close", "second close", "next step")  # phases that must end by themselves, whatever went wrong before
@@ -96,7 +96,7 @@ def check_vector_env(
         make: makes the vector of a list of functions that make environments, or names ("module:make") what does. Its
             vector has `reset`, `step` and `close` as Gymnasium's; and `step_async` and `step_wait`, if it can.
         drills: which; None: all.
-        limit: seconds of one drill, from when the vector has been made once; then it is killed.
+        limit: seconds of each phase of a drill (until the error, and until it is closed); then it is killed.
         python: the interpreter that runs the drills.
 
     Returns:
@@ -132,12 +132,12 @@ def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
     with Path(f"{out}.log").open("wb") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
     drill = Drill(name)
-    end, ready = time.monotonic() + START, False
+    end, phases = time.monotonic() + START, 0
     while child.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
         said = _read(out)
-        if not ready and "ready" in said:
-            end, ready = time.monotonic() + limit, True
+        if (begun := said.count('"ready"') + said.count('"begins"')) != phases:
+            end, phases = time.monotonic() + limit, begun
         if name == "orphaned" and "kill me" in said:
             break
     hung = child.poll() is None
