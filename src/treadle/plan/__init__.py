@@ -11,7 +11,7 @@ The names below are loaded when they are first used.
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "PlanEnv": "env",
     "GymPlanEnv": "gym_plan_env",
     "make": "parallel",
@@ -32,6 +32,6 @@ _HOME = {
     "Replayed": ".states.replay",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

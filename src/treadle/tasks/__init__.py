@@ -8,7 +8,7 @@ The names below are loaded when they are first used.
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "Task": "core",
     "TaskSampler": "core",
     "RLStepResult": "core",
@@ -27,6 +27,6 @@ _HOME = {
     "TaskVectorStats": "vector",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

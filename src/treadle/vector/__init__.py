@@ -6,7 +6,7 @@ The names below are loaded when they are first used. A name that is a module's t
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "VectorEnv": "gymnasium",
     "AsyncVectorEnv": "async_vector",
     "vector_entry_point": "make_vec",
@@ -27,6 +27,6 @@ _HOME = {
     "TaskVectorStats": ".tasks.vector",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)
