@@ -197,7 +197,7 @@ def test_when_restarts_are_used_up_the_error_comes_once_and_what_has_arrived_fir
         vector.send(np.zeros(N, int))
         with pytest.raises(WorkerDied, match="slot 1") as caught:
             rows.take(N)
-        assert "max_restarts=0" in caught.value.__notes__[0]
+        assert any("max_restarts=0" in note for note in caught.value.__notes__)
         rows.take(4 - len(rows.of[0]) + 4 - len(rows.of[2]))
         with pytest.raises(BrokenPool, match="slot 1"):
             vector.send([0], [0])
