@@ -47,6 +47,14 @@ suite_dm_control() {
   $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/dm_control_suite.py
 }
 
+# its own pins want an older PettingZoo, an arena in the cloud and more; its vectors need less
+suite_agilerl() {
+  environment agilerl torch==2.13.0 'pettingzoo<1.27' mpe2 tensordict lazy_loader packaging dill flatten_dict SuperSuit \
+    omegaconf hydra-core pydantic termcolor fastrand accelerate
+  alone agilerl agilerl==2.58.0
+  $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/agilerl_suite.py
+}
+
 # with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off
 suite_lerobot() {
   environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 '.[lerobot]'
