@@ -19,7 +19,7 @@ HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
-    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
+    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2", "stable_baselines3"),
     "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),
 }
