@@ -33,7 +33,8 @@ from treadle.sample.watch import Watch
 
 log = logging.getLogger("treadle")
 
-VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played
+VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played its first step
+LAST_VERSION = "agent_version_last"  # and its last
 
 Broadcasts = tuple[Broadcast, ...]
 
@@ -119,10 +120,14 @@ class SamplerPool:
         self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
         self.calls.wear.played = lambda worker: self.played[worker.index]
 
+    @property
+    def closed(self) -> bool:
+        return self.pool.group.closed
+
     def ready(self) -> list[int]:
         """Workers that take orders."""
         able = [each for each in self.workers if each.state in life.ALIVE and each.index not in self.lost]
-        for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear else ():
+        for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear.able else ():
             able.remove(worker)  # and replaced once it has done what it was asked
             if worker.state is life.State.IDLE:
                 self.calls.retire(worker, self.calls.wear.worn(worker))
@@ -149,7 +154,8 @@ class SamplerPool:
             steps=1 if worker.restarts else order.steps,
         )
         asked = Asked(at, sampling, order)
-        payload = {at: order} if self.shared else Payload({at: order}, [*agent, *env])
+        broadcasts = [] if self.shared else [*agent, *env]
+        payload = Payload({at: order}, broadcasts) if broadcasts else {at: order}
         self.calls.submit(worker, Op.STREAM, payload, (at,), asked)
         return asked
 
@@ -201,7 +207,8 @@ class Versions:
         if self.keep:
             infos = batch.columns["episode_infos"]
             version = np.full(len(batch.lengths), asked.sampling, np.int64)
-            batch.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
+            own = {VERSION: version, LAST_VERSION: version}  # a worker hears of another agent between two rollouts
+            batch.columns["episode_infos"] = {**own_names(infos, frozenset(own), "env"), **own}
         return batch
 
 
@@ -241,14 +248,14 @@ class Gathering:
         sampling that could not wait for it counts as if it were of this one.
         """
         group, rule, watch = self._group, self._rule, self._watch
-        pool, lost = group.pool, group.lost
-        pool.check()
+        lost = group.lost
+        group.calls.check()
         self._versions.now += 1
         group.calls.stop()
         if lost and (rule.needs_all or len(lost) == group.count):
             raise self._cannot()
         try:
-            watch.begin(pool)
+            watch.begin(group.pool)
             self._hear(0.0)  # most have ended long ago
             self._send()
             while not rule.done:
@@ -264,7 +271,7 @@ class Gathering:
             raise
         finally:
             watch.end()
-            if not self._versions.keep and not pool.closed:
+            if not self._versions.keep and not group.closed:
                 group.calls.stop()
 
     def _send(self) -> None:
