@@ -14,7 +14,7 @@ from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
-MOST_FRAGMENTS = 14
+MOST_FRAGMENTS = 20
 HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
