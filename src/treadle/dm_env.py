@@ -118,8 +118,8 @@ class FromDmEnv(gym.Env):
             self.inner = self._make(seed=seed)
         else:
             warnings.warn(
-                f"{type(self.inner).__name__} cannot be seeded, so episodes cannot be made again: let the function that "
-                "makes it take seed=, or give from_dm_env(..., seed=function)",
+                f"{type(self.inner).__name__} cannot be seeded, so episodes cannot be made again: let the function "
+                "that makes it take seed=, or give from_dm_env(..., seed=function)",
                 stacklevel=2,
             )
 
