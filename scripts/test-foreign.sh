@@ -57,7 +57,7 @@ suite_agilerl() {
 
 # with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off
 suite_lerobot() {
-  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 '.[lerobot]'
+  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 'minari[hdf5]>=0.5.3' 'h5py>=3.10' 'isal>=1.7' 'xxhash>=3.4'
   HF_HUB_OFFLINE=1 $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/lerobot_suite.py
 }
 
