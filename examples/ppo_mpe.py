@@ -138,10 +138,11 @@ def draw(runs: Sequence[list[tuple[int, float]]], seeds: Sequence[int], total: i
         y = place(0, value).split(",")[1]
         parts.append(f'<line x1="60" x2="620" y1="{y}" y2="{y}" stroke="#ddd"/>')
         parts.append(f'<text x="52" y="{y}" text-anchor="end">{value:.0f}</text>')
-    for curve, seed, colour in zip(curves, seeds, ("#1b6ca8", "#d1495b", "#3a7d44", "#8e6c8a", "#c98b1b") * 9):
-        points = " ".join(place(*point) for point in curve)
+    colours = ("#1b6ca8", "#d1495b", "#3a7d44", "#8e6c8a", "#c98b1b")
+    for number, (curve, seed) in enumerate(zip(curves, seeds, strict=True)):
+        points, colour = " ".join(place(*point) for point in curve), colours[number % len(colours)]
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        parts.append(f'<text x="628" y="{place(*curve[-1]).split(",")[1]}" fill="{colour}">seed {seed}</text>')
+        parts.append(f'<text x="628" y="{60 + 18 * number}" fill="{colour}">seed {seed}</text>')
     caption = f"actions of all agents, 0 to {total:,} (mean return of an agent's last {LAST} episodes)"
     parts.append(f'<text x="340" y="340" text-anchor="middle">{caption}</text>')
     return "\n".join([*parts, "</svg>", ""])
