@@ -230,9 +230,7 @@ class PartialBatches:
             with Later():
                 event = self._heard.popleft()
                 if isinstance(event, Done):
-                    joint = (
-                        event.tag
-                    )  # which may have two requests: a step, and a reset that a fresh worker begins with
+                    joint = event.tag  # perhaps of two requests: a step, and the reset of a fresh environment
                     if not joint.unsent and not self._calls.awaits(joint):
                         self._end(joint)
                 elif isinstance(event, Lost):
