@@ -176,15 +176,15 @@ class PartialBatches:
             raise UsageError(f"cannot {what}: {told}. Nothing was sent")
 
     def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
-        for worker, slots in self._rows.by_worker(orders):
-            alone = not self._together and (worker.inline or self._takes_long(worker))
-            for group in ([slot] for slot in slots) if alone else (slots,):
-                asked = {slot: orders[slot] for slot in group}
-                if self.recovery is not None:
-                    self._post_joint(worker, op, asked, mailed or {})
-                else:
-                    payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
-                    with Later():
+        with Later():  # else Ctrl-C would leave requests of which nobody knows
+            for worker, slots in self._rows.by_worker(orders):
+                alone = not self._together and (worker.inline or self._takes_long(worker))
+                for group in ([slot] for slot in slots) if alone else (slots,):
+                    asked = {slot: orders[slot] for slot in group}
+                    if self.recovery is not None:
+                        self._post_joint(worker, op, asked, mailed or {})
+                    else:
+                        payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
                         self._calls.submit(worker, op, payload, group, self, self._rows.block)
                         self._state[group] = OUT
 
@@ -200,13 +200,12 @@ class PartialBatches:
         else:
             slots = recovery.steppable(joint, slots)
             payload = self._rows.step_payload(worker, slots, mailed) if slots else None
-        with Later():  # else Ctrl-C would leave a request of which nobody knows
-            if slots:
-                self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
-            self._joints.add(joint)
-            self._state[list(asked)] = OUT
-            if not slots and not joint.unsent:
-                self._end(joint)
+        if slots:
+            self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
+        self._joints.add(joint)
+        self._state[list(asked)] = OUT
+        if not slots and not joint.unsent:
+            self._end(joint)
 
     def _takes_long(self, worker: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
@@ -308,11 +307,11 @@ class PartialBatches:
         found = self._rows.read(slots), self._rewards[index], terminated, truncated, columns
         with Later():  # they are handed out, or, where Ctrl-C has come before this, ready as they were
             self._state[index] = FREE
-            for slot in slots:
+            for _ in slots:
                 self._ready.popleft()
-                for kept in (self._infos, self._told, self._news):
-                    if kept:
-                        kept.pop(slot, None)
+            for kept in (self._infos, self._told, self._news):
+                for slot in slots if kept else ():
+                    kept.pop(slot, None)
         return found
 
 
