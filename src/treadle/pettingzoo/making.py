@@ -28,8 +28,8 @@ def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turn
             `env`. As for `treadle.make_vec`.
 
     Raises:
-        UsageError: `env` is no function; another form; agents with different spaces in rows. What `treadle.make_vec` raises: an environment
-            of the other kind than `turns` says is a StartupFailed.
+        UsageError: `env` is no function; another form; agents with different spaces in rows. What `treadle.make_vec`
+            raises: an environment of the other kind than `turns` says is a StartupFailed.
     """
     if not callable(env):
         raise UsageError(
