@@ -1,9 +1,9 @@
 """What a caller sees when an environment in a vector goes wrong: Gymnasium's, Stable-Baselines3's, Tianshou's,
 TorchRL's and our vectors under the drills of `treadle check-vector`.
 
-    python -m benchmarks.faults                 print the table (3 minutes on two cores)
+    python -m benchmarks.faults                 print the table (10 minutes on two cores, most of it TorchRL's)
     python -m benchmarks.faults --write         and put it into docs/faults.md
-    python -m benchmarks.faults --only sb3      those whose name begins so
+    python -m benchmarks.faults --only sb3      those whose name begins so; with --write the others' lines stay
 
 Each contestant is a function that makes a vector of functions that make environments, brought to Gymnasium's interface
 by as little as it takes; whoever is not installed is left out, and that is said.
@@ -28,6 +28,7 @@ from treadle.testing.vector_check import TITLES
 
 DOCS = Path(__file__).parent.parent / "docs" / "faults.md"
 PACKAGES = ("gymnasium", "stable-baselines3", "tianshou", "torchrl", "torch", "numpy")
+EMPTY = "\n\n" * 3
 BEGIN, END = "<!-- faults:begin -->", "<!-- faults:end -->"
 Make = list[Callable[[], Any]]
 
@@ -226,13 +227,16 @@ def cell(report: Report, name: str) -> str:
     return ", ".join(words)
 
 
-def table(reports: dict[str, Report], missing: list[str]) -> str:
-    """A line a contestant; in three tables, as one would be too wide."""
+def table(reports: dict[str, Report], missing: list[str], before: str) -> str:
+    """A line a contestant; in three tables, as one would be too wide. `before`: tables with lines of others."""
     parts = []
-    for names in (list(TITLES)[:5], list(TITLES)[5:9], list(TITLES)[9:]):
+    earlier = before.split("\n\n")
+    for at, names in enumerate((list(TITLES)[:5], list(TITLES)[5:9], list(TITLES)[9:])):
         parts.append("| | " + " | ".join(TITLES[name] for name in names) + " |\n" + "|---" * (len(names) + 1) + "|")
+        lines = {line.split(" | ")[0].removeprefix("| "): line for line in earlier[at].splitlines()[2:]}
         for who, report in reports.items():
-            parts.append(f"| {who} | " + " | ".join(cell(report, name) for name in names) + " |")
+            lines[who] = f"| {who} | " + " | ".join(cell(report, name) for name in names) + " |"
+        parts += [lines[who] for who in CONTESTANTS if who in lines]
         parts.append("")
     versions = [f"{name} {metadata.version(name)}" for name in PACKAGES if util.find_spec(name.replace("-", "_"))]
     where = f"{date.today()}, Python {platform.python_version()}, {os.cpu_count()} cores, {platform.system()}"
@@ -258,11 +262,11 @@ def main() -> None:
             continue
         reports[name] = check_vector_env(f"benchmarks.faults:{make.__name__}", limit=given.limit)
         print(reports[name], flush=True)
-    text = table(reports, missing)
-    print(text)
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    known, _, after = rest.partition(END)
+    print(table(reports, missing, EMPTY))
     if given.write:
-        before, _, rest = DOCS.read_text().partition(BEGIN)
-        DOCS.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        DOCS.write_text(f"{before}{BEGIN}\n{table(reports, missing, known.strip() or EMPTY)}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -218,8 +218,13 @@ def test_a_step_and_the_reset_of_a_fresh_worker_in_one_send() -> None:
             vector.send(np.zeros(2, np.int64))
         vector.recv(min=2)
         vector.send(np.zeros(2, np.int64))
-        infos = vector.recv(min=2)[4]
-        assert sorted(infos["env_id"][infos["aborted"]].tolist()) == [0, 1]
+        cut: set[int] = set()
+        while len(cut) < 2:  # slot 0 may have answered before the worker died: its cut is told by its next row
+            infos = vector.recv(min=1)[4]
+            ids, aborted = infos["env_id"], infos.get("aborted", np.zeros(len(infos["env_id"]), bool))
+            cut.update(ids[aborted].tolist())
+            if not aborted.all():
+                vector.send(np.zeros(int((~aborted).sum()), np.int64), ids[~aborted])
         vector.send([0], [1])
         observed, *_, infos = vector.recv(min=1)
         assert infos["restarted"].tolist() == [True]
