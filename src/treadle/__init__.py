@@ -105,6 +105,7 @@ _HOME = {
     "Keeper": "states.keeper",
     "Replayed": "states.replay",
     "collect_dataset": "record.dataset",
+    "merge_shards": "record.shards",
     "load": "record.merge",
     "replay": "replays.replay",
     "Replay": "replays.result",
@@ -155,6 +156,7 @@ if TYPE_CHECKING:
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
+    from treadle.record.shards import merge_shards
     from treadle.replays.replay import replay
     from treadle.replays.result import Replay
     from treadle.repro import Repro, last_failure

@@ -146,6 +146,37 @@ def test_policies_over_nodes() -> None:
         treadle.collect("CartPole-v1", Weights(), episodes=1, inference="node")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path, shared: bool) -> None:
+    """`shared`: the nodes write by themselves; else their bytes are written here."""
+    run: dict[str, Any] = {"episodes": 400, "seed": 2, "format": "npz", "verify": 1}
+    near = treadle.collect_dataset("CartPole-v1", out=tmp_path / "near", workers=1, **run)
+    seen = []
+
+    def watch(now: Any) -> None:
+        if now.episodes > 20 and not seen and not shared:
+            seen.append(now.episodes)
+            lose_a_node(ray_cluster)
+            ray_cluster.add_node(num_cpus=1)
+
+    far = treadle.collect_dataset("CartPole-v1", out=tmp_path / "far", nodes=3, shared_out=shared, watch=watch, **run)
+    assert far.summary is not None
+    assert near.summary is not None
+    assert (far.summary.hash, far.summary.warnings) == (near.summary.hash, [])
+    name = near.summary.dataset
+    assert (tmp_path / "near" / name).read_bytes() == (tmp_path / "far" / name).read_bytes()
+
+
+def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
+    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2", "--ray-address", ray_cluster.address]
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle", *command, "--out", str(tmp_path / "out"), "--quiet"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "summary.json").exists()
+
+
 def test_a_loop_that_is_left_leaves_nothing() -> None:
     for episode in treadle.collect("CartPole-v1", nodes=2):
         if episode.index == 5:

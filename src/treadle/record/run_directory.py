@@ -128,8 +128,14 @@ class RunDirectory:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, error) from error
 
-    def _begun(self) -> dict[str, Any]:
-        """What `begin` wrote. Raises UsageError when it is damaged."""
+    @property
+    def begun_there(self) -> bool:
+        """Has a run begun here?"""
+        return (self.path / ARGUMENTS).exists()
+
+    def begun(self) -> dict[str, Any]:
+        """What `begin` wrote: the run's "arguments", "files", "objects" and "output". Raises UsageError when it is
+        damaged."""
         path = self.path / ARGUMENTS
         try:
             content = _read_json(path)
@@ -169,7 +175,7 @@ class RunDirectory:
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
-            before = self._begun()
+            before = self.begun()
             others, unknown = compared(before["objects"], objects or {})
             known = before["arguments"]
             grown = {name: known[name] for name in AMOUNTS if _grows(known.get(name), arguments.get(name))}
@@ -235,7 +241,7 @@ class RunDirectory:
 
     def grow(self, arguments: Mapping[str, Any]) -> None:
         """Note that more is asked for than when the run was begun. Call it when there are parts."""
-        before = self._begun()
+        before = self.begun()
         _write_json(self.path / ARGUMENTS, {**before, "arguments": dict(arguments)})
 
     def recover(self) -> list[EpisodeNote]:
@@ -292,7 +298,7 @@ class RunDirectory:
         paths = [*self._files(), self.path / FAILURES, output]
         if (self.path / ARGUMENTS).exists():
             try:
-                paths.append(self.path / self._begun()["output"])
+                paths.append(self.path / self.begun()["output"])
             except UsageError:
                 log.warning("%s is damaged: what else it names is left as it is", self.path / ARGUMENTS)
         there = [str(path.relative_to(self.path)) for path in dict.fromkeys(paths) if path.exists()]
