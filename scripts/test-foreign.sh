@@ -44,7 +44,13 @@ suites() { declare -F | sed -n "s/^declare -f suite_//p"; }
 # dm_control's own requirements take a MuJoCo that it does not work with
 suite_dm_control() {
   environment dm_control dm-env dm_control==1.0.50 'mujoco<4'
-  $python -m pytest -q -p no:cacheprovider tests/foreign/dm_control_suite.py
+  $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/dm_control_suite.py
+}
+
+# with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off
+suite_lerobot() {
+  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 '.[lerobot]'
+  HF_HUB_OFFLINE=1 $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/lerobot_suite.py
 }
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ PACKAGE = SRC / "treadle"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"replays", "sb3", "torchrl", "tianshou", "pettingzoo", "dm_env"}),
+    frozenset({"replays", "sb3", "torchrl", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),

@@ -130,6 +130,18 @@ FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise so
 Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
 
 
+EXPORT_HELP = """Write a collected dataset in another format.
+
+  treadle dataset export run out --fps 10 --task "push the block onto the target"
+
+SOURCE is what was --out of treadle collect, or the directory of any Minari dataset. OUT is a directory that is not
+there yet, and will hold a LeRobotDataset v3.0, for LeRobotDataset("me/name", root=OUT). Pictures become videos, nearly
+as they were; everything else is stored as it is. It needs pyarrow, and imageio-ffmpeg where there are pictures: pip
+install 'treadle[lerobot]'.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
+
 COMMANDS = ("collect", "eval", "dataset", "plan", "replay", "check")
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
@@ -332,22 +344,6 @@ def _app(given: list[str]) -> Callable[..., Any]:
             ),
         )  # fmt: skip
 
-    datasets = typer.Typer(no_args_is_help=True, help="What is done with datasets that are there.")
-    app.add_typer(datasets, name="dataset")
-
-    @datasets.command(name="merge", help=MERGE_HELP)
-    def merge(
-        shards: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="The directories of all shards.")],
-        out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; the directory of the whole run.")],
-        force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
-        quiet: Quiet = False,
-        json: Json = False,
-        debug: Debug = False,
-    ) -> Callable[[], int]:
-        from treadle.cli.merge import run
-
-        return partial(run, shards, out, force, quiet, json, given)
-
     @app.command(name="plan", help=PLAN_HELP)
     def plan(
         env: Env,
@@ -423,5 +419,35 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
         return lambda: run(partial(check_env, **options.arguments()), json)
+
+    dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
+
+    @dataset.command(name="merge", help=MERGE_HELP)
+    def merge(
+        shards: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="The directories of all shards.")],
+        out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; the directory of the whole run.")],
+        force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
+        quiet: Quiet = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:
+        from treadle.cli.merge import run
+
+        return partial(run, shards, out, force, quiet, json, given)
+
+    @dataset.command(name="export", help=EXPORT_HELP)
+    def export(
+        source: Annotated[Path, typer.Argument(metavar="SOURCE", help="What was collected.")],
+        out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to.")],
+        format: Annotated[str, typer.Option(metavar="lerobot", help="The format.")] = "lerobot",
+        fps: Annotated[int, typer.Option(metavar="N", help="Steps a second: it decides the timestamps.")] = 30,
+        task: Annotated[str | None, typer.Option(metavar="TEXT", show_default="the environment's id", help="What was "
+                        "to be done, in words.")] = None,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.dataset import export as run
+
+        return partial(run, source, out, format, fps, task)
 
     return app

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,15 +45,23 @@ def can_write_mp4() -> bool:
     return bool(imageio_ffmpeg)
 
 
-def _write_mp4(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
+def mp4_writer(path: Path, size: tuple[int, int], fps: float, **options: Any) -> Any:
+    """A generator whose `send` takes pictures (contiguous uint8[height, width, 3]) and whose `close` ends the file.
+
+    `size` is (width, height); options are those of `imageio_ffmpeg.write_frames`. Raises MissingExtra.
+    """
     try:
         import imageio_ffmpeg
     except ImportError as error:
         raise MissingExtra(f"an .mp4 needs imageio-ffmpeg ({error}): pip install 'treadle[video]'") from error
-    first = _even(_enlarged(_rgb(frames[0])))
-    height, width = first.shape[:2]
-    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=fps, macro_block_size=1, quality=8)
+    writer = imageio_ffmpeg.write_frames(str(path), size, fps=fps, macro_block_size=1, **options)
     writer.send(None)
+    return writer
+
+
+def _write_mp4(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
+    height, width = _even(_enlarged(_rgb(frames[0]))).shape[:2]
+    writer = mp4_writer(path, (width, height), fps, quality=8)
     try:
         for frame in frames:
             writer.send(np.ascontiguousarray(_even(_enlarged(_rgb(frame)))))
