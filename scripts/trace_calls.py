@@ -1,7 +1,7 @@
 """Count the Python calls of Treadle's own functions, and the files they stand in, on three paths of the caller's side.
 
 What a reader has to walk through to understand one step, one batch of planning and one sampled episode; and, call by
-call, what the interpreter has to. The workers' side is not counted. Each path is run 60 times after a warm-up and the
+call, what the interpreter has to. The workers' side is not counted. Each path is run 200 times after a warm-up and the
 least counts: how often a wait looks depends on the machine.
 
 usage: python scripts/trace_calls.py [--verbose]
@@ -20,7 +20,7 @@ import numpy as np
 import treadle
 
 ROOT = str(Path(treadle.__file__).parent) + "/"
-RUNS = 60
+RUNS = 200
 Counts = Counter[tuple[str, str]]  # (file, function) -> calls
 
 

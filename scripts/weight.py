@@ -1,8 +1,9 @@
 """Count what the package weighs: lines of code (no docstrings, comments or blanks) by room, files that only one other
 file imports, and circles of imports.
 
-Not counted among files with one importer: `cli/`, faces (what `treadle` itself names), and files that are loaded by
-name, which nobody imports at all.
+Not counted among files with one importer: `cli/`; faces (what `treadle` itself names, and rooms of other packages'
+interfaces); backends and formats, each of which one file chooses from; and files that are loaded by name, which nobody
+imports at all. Who imports a name from a room's `__init__` imports the file that it comes from.
 
 usage: python scripts/weight.py [FOLDER]
 """
@@ -17,6 +18,8 @@ from pathlib import Path
 SILENT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
+# one file chooses from these: backends, formats, and other packages' interfaces
+CHOSEN = ("cli", "pettingzoo", "nodes", "pool.process", "pool.local", "record.npz", "record.minari", "record.video")
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -54,7 +57,9 @@ def imported(name: str, path: Path, known: dict[str, Path], *, lazy: bool) -> se
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(home.split(".")[: len(home.split(".")) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, [base, node.module or ""]))
-            found.update(f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in known else home_of(base, alias.name, known) if lazy else base)
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         if lazy or not (inside or checked):
@@ -65,6 +70,18 @@ def imported(name: str, path: Path, known: dict[str, Path], *, lazy: bool) -> se
     return found & set(known) - {name}
 
 
+def home_of(module: str, name: str, known: dict[str, Path]) -> str:
+    """Where a name comes from that is imported from a module: from another one, where a room's door hands it on."""
+    path = known.get(module)
+    if path is None or path.name != "__init__.py":
+        return module
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        handed_on = isinstance(node, ast.ImportFrom) and node.module in known and node.module
+        if handed_on and name in {alias.asname or alias.name for alias in node.names}:
+            return handed_on
+    return module
+
+
 def importers(root: Path) -> Counter[str]:
     """Module -> how many others import it, in whatever way."""
     known = modules(root)
@@ -72,15 +89,15 @@ def importers(root: Path) -> Counter[str]:
 
 
 def lonely(root: Path) -> list[str]:
-    """Modules with exactly one importer that are neither the command line nor named by the package's own door."""
-    known, package = modules(root), root.name
+    """Modules with exactly one importer; see the top for those that are not counted."""
+    known = modules(root)
     door = (root / "__init__.py").read_text(encoding="utf-8")
     counts = importers(root)
     return [
         name
         for name in known
         if counts[name] == 1
-        and not name.startswith(f"{package}.cli")
+        and not f"{name.partition('.')[2]}.".startswith(tuple(f"{each}." for each in CHOSEN))
         and name not in door
         and known[name].name != "__init__.py"
     ]

@@ -91,7 +91,7 @@ _HOME = {
     "rollout": "sample.samplers.rollout",
     "PlanEnv": "plan.env",
     "GymPlanEnv": "plan.gym_plan_env",
-    "ExternalProcess": "plan.workers",
+    "ExternalProcess": "plan.external",
     "BatchEnv": "plan.batch",
     "VectorizedEnv": "plan.parallel",
     "ParallelEnv": "plan.parallel",
@@ -99,7 +99,7 @@ _HOME = {
     "RolloutBatch": "plan.batch",
     "RandomShooting": "plan.random_shooting",
     "MCTS": "plan.mcts",
-    "Future": "plan.workers",
+    "Future": "plan.batch",
     "check_state": "plan.checking",
     "EnvState": "states.state",
     "Keeper": "states.keeper",
@@ -144,15 +144,15 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerTimeout,
     )
-    from treadle.plan.batch import BatchEnv, RolloutBatch
+    from treadle.plan.batch import BatchEnv, Future, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv
+    from treadle.plan.external import ExternalProcess
     from treadle.plan.gym_plan_env import GymPlanEnv
     from treadle.plan.mcts import MCTS
     from treadle.plan.parallel import ParallelEnv, VectorizedEnv
     from treadle.plan.random_shooting import RandomShooting
     from treadle.plan.store import StateHandle
-    from treadle.plan.workers import ExternalProcess, Future
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load

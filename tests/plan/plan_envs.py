@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from treadle.plan.checking import difference
 from treadle.plan.env import PlanEnv
-from treadle.states.differences import difference
 
 
 def same(found: Any, expected: Any) -> None:

@@ -10,8 +10,7 @@ import pytest
 from plan_envs import Abacus, Walk, same
 
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
-from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, make
-from treadle.plan import batch as plan_batch
+from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, items, make
 from treadle.pool.life import State
 
 BACKENDS: list[dict[str, Any]] = [
@@ -253,8 +252,8 @@ def test_a_death_is_told_with_its_slot() -> None:
 
 def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many chunks have yet to be sent: those that wait stay unsent."""
-    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
-    monkeypatch.setattr(plan_batch, "CHUNK_SECONDS", 1e-9)
+    monkeypatch.setattr(items, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(items, "CHUNK_SECONDS", 1e-9)
     with walks() as env:
         state, _, _ = env.reset()
         env.step_batch([0] * 32, [state] * 32)  # from now on there are eight chunks a slot
@@ -267,7 +266,7 @@ def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("policy", ["restart", "drop"])
 def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk of the worker that was killed goes to another one: the result is that of a pool without deaths."""
-    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
+    monkeypatch.setattr(items, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
     with walks(on_failure=policy, start_method="forkserver") as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
@@ -280,7 +279,7 @@ def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.Mo
 
 def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others do its share, before it is dropped and after."""
-    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(items, "LEAST_SECONDS", 1e-9)
     with walks(on_failure="drop", step_timeout=0.5) as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
@@ -303,7 +302,7 @@ def test_batches_with_states_do_without_a_worker_that_missed_its_deadline(monkey
     ],
 )
 def test_how_a_batch_is_cut(n: int, slots: int, seconds: float | None, sizes: list[int]) -> None:
-    chunks = plan_batch.balanced_chunks(n, slots, seconds)
+    chunks = items.balanced_chunks(n, slots, seconds)
     assert [hi - lo for lo, hi in chunks] == sizes
     assert [lo for lo, _ in chunks] + [n] == [0] + [hi for _, hi in chunks]
 
@@ -346,7 +345,7 @@ def test_a_missed_deadline_of_a_batch_is_told_where_no_other_worker_is_to_do_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With on_failure="raise" its chunk goes to nobody else, and the worker goes on when it has answered."""
-    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr(items, "LEAST_SECONDS", 1e-9)
     with walks(step_timeout=0.5) as env:
         state, _, _ = env.reset()
         expected = env.step_batch([0, 1], [state] * 2)

@@ -6,8 +6,7 @@ import pytest
 from plan_envs import Walk, same
 
 from injector import Pressed
-from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.plan import batch as plan_batch
+from treadle.plan import GymPlanEnv, ParallelEnv, items
 
 
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
@@ -17,7 +16,7 @@ from treadle.plan import batch as plan_batch
 def test_interrupts_at_every_moment_of_a_batch(
     least: float, every: int, kind: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_batch, "LEAST_SECONDS", least)
+    monkeypatch.setattr(items, "LEAST_SECONDS", least)
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
         env.seed(3)
         state, *_ = env.reset()

@@ -14,7 +14,7 @@ from kit import within
 from conftest import open_fds
 from injector import Pressed
 from treadle.pool.channel import SPILL, Channel, Undecodable, decode, encode
-from treadle.pool.local_channel import LocalChannel
+from treadle.pool.local import LocalChannel
 
 
 @pytest.fixture

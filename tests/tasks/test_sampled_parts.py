@@ -14,7 +14,7 @@ from gymnasium import spaces as gs
 from treadle.errors import UsageError
 from treadle.spaces import Layout
 from treadle.tasks import arguments
-from treadle.tasks.metrics_queue import LATEST, MetricsQueue
+from treadle.tasks.commands import tile
 from treadle.tasks.orders import NOTHING, History, Note
 from treadle.tasks.rows import (
     WIDEST,
@@ -27,7 +27,7 @@ from treadle.tasks.rows import (
     row_mender,
     row_splitter,
 )
-from treadle.tasks.tiling import tile
+from treadle.tasks.vector import LATEST, MetricsQueue
 
 
 def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:

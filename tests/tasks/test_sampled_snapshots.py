@@ -13,7 +13,7 @@ from small_tasks import DIE, CountSampler, samplers
 
 import conftest
 from treadle.errors import StateError, UsageError
-from treadle.states.differences import difference
+from treadle.plan.checking import difference
 from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import SampledTasks, SingleProcessVectorSampledTasks, VectorSampledTasks
 from treadle.vector.gymnasium import VectorEnv

@@ -13,7 +13,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from conftest import require
 from treadle.errors import StateError, UsageError
-from treadle.states.differences import difference
+from treadle.plan.checking import difference
 from treadle.states.tasks import get_slot_state, set_slot_state
 from treadle.vector.gymnasium import VectorEnv
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ALIGN = 64
 AT_ONCE = 1 << 16  # bytes of states up to which one copy more is quicker than a piece at a time
 HANDLE = "handle"
+CHUNK_SECONDS = 0.010
+LEAST_SECONDS = 0.0004  # a chunk that is shorter costs more, in caller and worker, than it saves
+MOST = 8  # chunks a slot
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,31 @@ def state_wanted(return_state: bool | str | None, given: bool) -> bool | str:
     if return_state == HANDLE or isinstance(return_state, bool | np.bool_):
         return return_state if return_state == HANDLE else bool(return_state)
     raise UsageError(f"return_state must be True, False, None or 'handle', got {return_state!r}")
+
+
+def even_chunks(n: int, slots: int) -> list[tuple[int, int]]:
+    """At most one chunk a slot, all as long as the first but for the last: how items that go on are dealt."""
+    size = -(-n // slots)
+    return [(start, min(n, start + size)) for start in range(0, n, size)]
+
+
+def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int, int]]:
+    """Chunks for items that may go anywhere. `seconds`: what one takes; None: not known.
+
+    Without knowledge there are two a slot, and with it as many as take CHUNK_SECONDS each, from one to MOST a slot.
+    What takes less than LEAST_SECONDS for each slot is left to a few of them.
+    """
+    if seconds is None:
+        count = 2 * slots
+    else:
+        each = min(MOST, max(1, int(n * seconds / slots / CHUNK_SECONDS)))
+        count = min(slots * each, max(1, int(n * seconds / LEAST_SECONDS)))
+    count = min(n, count)
+    chunks, end = [], 0
+    for i in range(count):
+        start, end = end, n * (i + 1) // count
+        chunks.append((start, end))
+    return chunks
 
 
 # -- how a chunk travels --------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import ClosedPool, UsageError
-from treadle.plan.batch import BatchEnv, RolloutBatch, even_chunks
+from treadle.plan.batch import BatchEnv, RolloutBatch, Workers
 from treadle.plan.env import PlanEnv
+from treadle.plan.external import ExternalProcess
 from treadle.plan.gym_plan_env import GymPlanEnv
-from treadle.plan.items import Items, as_items, dts_of, items_of, state_wanted, states_of, whole
+from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
 from treadle.plan.store import STORE_BYTES, StateHandle, fetched
-from treadle.plan.workers import ExternalProcess, Workers
 from treadle.pool import bell, options
 from treadle.states import snapshot_file
 

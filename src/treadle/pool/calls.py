@@ -241,7 +241,7 @@ class Calls:
             with self.group.lock, Later() if self._remote else nullcontext():
                 if self.group.closed:
                     self.check()
-                if self.wear:
+                if self.wear.able:
                     self.look_at_memory()
                 if self._take(hear) or self._watch(hear):
                     return True
@@ -455,7 +455,7 @@ class Calls:
 
     def look_at_memory(self) -> None:
         """Kill workers that are over the hard limit of their memory; nothing unless it is time for a look."""
-        for worker in self.wear.look(self.workers, monotonic()):
+        for worker in self.wear.look(self.workers, monotonic()) if self.wear.able else ():
             worker.stalled = self.wear.too_large(worker, self.memory.at_work(worker))
             worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
 

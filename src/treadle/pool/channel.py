@@ -6,7 +6,7 @@ arrays straight over the mapping, without a copy, and no socket buffer can ever 
 request never blocks the caller, and an episode of 100 MB costs the same trip as a small one. Arrays that lie in a
 worker's file buffers (`file_buffers.py`) stay where they are.
 
-Within one process (threads) `local_channel.py` is the same road.
+Within one process (threads) `LocalChannel` (`local.py`) is the same road.
 """
 
 from __future__ import annotations

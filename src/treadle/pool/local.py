@@ -9,7 +9,10 @@ import logging
 import queue
 import sys
 import threading
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from treadle.errors import ClosedPool, UsageError
 from treadle.pool import bell, child
@@ -17,13 +20,64 @@ from treadle.pool.aside import MOST_LEFT, OwnThread, Patience
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
-from treadle.pool.local_channel import LocalChannel
-from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Reply
+from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
 
 log = logging.getLogger("treadle")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPacked:
+    """A message that needs no pickling, and so never fits the box."""
+
+    body: Any
+    size: float = float("inf")
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+class LocalChannel:
+    """One end of a road within a process: messages pass by reference."""
+
+    in_process = True
+    outbox = ()  # what has yet to be sent: nothing
+
+    def __init__(self, inbox: deque[Any], outbox: deque[Any]) -> None:
+        self._inbox, self._outbox = inbox, outbox
+
+    @classmethod
+    def pair(cls) -> tuple[LocalChannel, LocalChannel]:
+        a: deque[Any] = deque()
+        b: deque[Any] = deque()
+        return cls(a, b), cls(b, a)
+
+    @staticmethod
+    def pack(message: Any) -> LocalPacked:
+        return LocalPacked(message)
+
+    def send(self, message: Any, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
+        self._outbox.append(message)
+
+    def send_packed(self, packed: LocalPacked, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
+        self._outbox.append(packed.body)
+
+    def recv(self) -> tuple[Any, list[int]] | None:
+        return (self._inbox.popleft(), []) if self._inbox else None
+
+    def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
+        return self.recv()
+
+    def settle(self) -> None:
+        """Nothing is borrowed."""
+
+    def pump(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._inbox.clear()
 
 
 class TheirLine(Line):
@@ -75,9 +129,6 @@ class ThreadWorker(Worker):
         theirs.patience = self._patience
         self.line = line
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
-
-    def take(self) -> Reply | None:
-        return None if self.line is None else self.line.take(0.0)
 
     def ended(self) -> bool:
         return self._over

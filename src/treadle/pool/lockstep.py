@@ -60,7 +60,7 @@ class Lockstep:
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
-        goes_on = pool.policy is not RestartPolicy.RAISE or bool(self.calls.wear)
+        goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
         self._batches = Batches(
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
@@ -73,7 +73,7 @@ class Lockstep:
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.step: Callable[[Any], Batch] = self._bind()
-        if self.calls.wear:
+        if self.calls.wear.able:
             self.step = self._replacing(self.step)
 
     @property
@@ -197,7 +197,7 @@ class Lockstep:
         """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
         are about to be reset."""
         recovery, calls = self.recovery, self.calls
-        if recovery is None or not calls.wear:
+        if recovery is None or not calls.wear.able:
             return
         calls.look_at_memory()
         for worker in self.pool.workers:

@@ -7,17 +7,19 @@ users want, lockstep.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from time import monotonic
 from typing import Any, Self, Unpack
 
 from treadle.errors import UsageError, WorkerError
-from treadle.pool import bell, open_pools
+from treadle.pool import bell
 from treadle.pool.arena import too_many_files
 from treadle.pool.batch import Batch
 from treadle.pool.calls import Calls
@@ -80,7 +82,7 @@ class Pool:
         shares = partition(n - inline, workers or min(cores, max(1, n - inline)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
-        open_pools.note(self)
+        _note_open(self)
         try:
             if shares:  # else nothing that workers need
                 group.open()
@@ -170,7 +172,7 @@ class Pool:
             left: list[Worker] = []
             try:
                 self.group.closed = True
-                open_pools.forget(self)
+                _open.discard(self)
                 deadline = monotonic() + (self.options.close_timeout if timeout is None else timeout)
                 left = [m for m in self.workers if m.state not in (State.DEAD, State.GONE)]
                 for worker in self.workers:
@@ -206,6 +208,34 @@ def _check(n: int, workers: int | None, inline: int) -> None:
         raise UsageError(f"workers must be a positive integer or None, got {workers!r}")
     if not 0 <= inline <= n:
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
+
+
+_open: weakref.WeakSet[Pool] = weakref.WeakSet()  # closed at this process's exit, and out of use in its forks
+
+
+def _note_open(pool: Pool) -> None:
+    _watch_this_process()
+    _open.add(pool)
+
+
+@cache
+def _watch_this_process() -> None:
+    atexit.register(_at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_fork)
+
+
+def _at_exit() -> None:
+    for pool in list(_open):
+        pool.close()
+    from treadle.pool import forkserver
+
+    forkserver.stop()
+
+
+def _in_fork() -> None:
+    for pool in list(_open):
+        pool.disown()
 
 
 __all__ = ["Pool"]

@@ -28,10 +28,9 @@ from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
 from treadle.pool.file_buffers import Borrower
-from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec
 from treadle.pool.modules import Modules
 from treadle.pool.options import PoolOptions, environ_of
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
@@ -101,7 +100,7 @@ class ProcessCommon(Common):
 class ProcessWorker(Worker):
     """One worker process. Not for two threads at once."""
 
-    shared = True
+    shared, payload_timeout = True, PAYLOAD_TIMEOUT
     _crash = -1  # a file: see `child.Start`
     _child = Child(-1, -1, lambda timeout: None)
 
@@ -200,22 +199,6 @@ class ProcessWorker(Worker):
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(place, fds)
-
-    def post(self, request: Request, packed: Any) -> None:
-        assert self.line is not None
-        try:
-            self.line.post(request.id, request.op, request.block, packed)
-        except (BrokenPipeError, ConnectionResetError):
-            self.unreachable = True
-            self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
-
-    def take(self) -> Reply | None:
-        if self.line is None:
-            return None
-        if self.channel.outbox:
-            with contextlib.suppress(OSError), Later():  # it is dying: its death is seen where deaths are looked for
-                self.channel.pump()
-        return self.line.take(PAYLOAD_TIMEOUT)
 
     def ended(self) -> bool:
         if self._ended:

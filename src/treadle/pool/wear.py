@@ -91,6 +91,7 @@ class Wear:
 
     Attributes:
         most: episodes that a worker plays; None: any number.
+        able: can a worker be worn out at all?
         played: how many episodes a worker has begun since it started; the schedule tells.
     """
 
@@ -100,13 +101,10 @@ class Wear:
         self.hard: int | None = None
         if options.memory_limit is not None:
             self.soft, self.hard = limits_of(options.memory_limit)
+        self.able = self.soft is not None or self.most is not None
         self.played: Callable[[Worker], int] = lambda worker: 0
         self._seen: dict[int, Seen] = {}  # by pid
         self._next = 0.0
-
-    def __bool__(self) -> bool:
-        """Can a worker be worn out at all?"""
-        return self.soft is not None or self.most is not None
 
     def look(self, workers: Sequence[Worker], now: float) -> list[Worker]:
         """Look at the workers' memory, if it is time to; returns those that are over the hard limit."""

@@ -16,6 +16,8 @@ When it has `ended` it is buried (`bury`), and may be started again: the same ob
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
 from treadle.pool.arena import too_many_files
+from treadle.pool.interrupts import Later
 from treadle.pool.life import ALIVE, TABLE, Event, State, after
 from treadle.pool.line import Chosen, Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Raised, Reply, Request, WorkerSpec
@@ -97,6 +100,7 @@ class Worker(ABC):
     """
 
     in_caller = inline = starts_here = shared = False
+    payload_timeout = 0.0  # seconds for the rest of an answer whose beginning is there
     pid: int | None = None
     server: Any = None
     looked: Callable[[], None] | None = None
@@ -142,9 +146,14 @@ class Worker(ABC):
     def join(self, memory: MemoryLayout) -> None:
         """Its slots are built: give it its part of the memory. From now on it takes requests."""
 
-    @abstractmethod
     def take(self) -> Reply | None:
         """The next answer, None when there is none."""
+        if self.line is None:
+            return None
+        if self.channel.outbox:
+            with contextlib.suppress(OSError), Later():  # it is dying: its death is seen where deaths are looked for
+                self.channel.pump()
+        return self.line.take(self.payload_timeout)
 
     @abstractmethod
     def ended(self) -> bool:
@@ -170,7 +179,11 @@ class Worker(ABC):
     def post(self, request: Request, packed: Any) -> None:
         """Hand it a request. Never waits."""
         assert self.line is not None
-        self.line.post(request.id, request.op, request.block, packed)
+        try:
+            self.line.post(request.id, request.op, request.block, packed)
+        except (BrokenPipeError, ConnectionResetError):
+            self.unreachable = True
+            self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken? Never of one that has streamed."""

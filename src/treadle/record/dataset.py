@@ -30,10 +30,9 @@ from treadle.record import packing
 from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
-from treadle.record.part_sink import PartSink, Receiver
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.run_directory import SUMMARY, PartSink, Receiver, RunDirectory
 from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of

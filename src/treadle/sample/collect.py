@@ -235,7 +235,7 @@ class Collection:
         """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
         soon as they have nothing more to do."""
         able = [each for each in self.pool.workers if each.state in life.ALIVE and each.index not in self._out]
-        for worker in able if self.calls.wear and self._failure is None else ():
+        for worker in able if self.calls.wear.able and self._failure is None else ():
             idle = worker.state is life.State.IDLE and not self._dealt[worker.index]
             if idle and (why := self.calls.wear.worn(worker)):
                 self.calls.retire(worker, why)
@@ -251,7 +251,7 @@ class Collection:
                 return [suspects.pop(0)]
             del self._suspects[worker.index]
         wanted = self._wants(worker)
-        if self.calls.wear:
+        if self.calls.wear.able:
             wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index])))
         return self._taken(wanted, held)
 

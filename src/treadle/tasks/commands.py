@@ -1,20 +1,29 @@
-"""What a task vector does to single slots, or to all, besides stepping: calls, attributes, AllenAct's string commands.
+"""What a task vector does to single slots, or to all, besides stepping: calls, attributes, AllenAct's string commands,
+and snapshots, which keep the complete state of every slot.
 
-The strings are known here and nowhere else: `command` and `command_at` turn them into calls of the vector's own.
+The strings are known here and nowhere else: `command` and `command_at` turn them into calls of the vector's own. What
+`render` shows of many tasks in one picture is made by `tile`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import MissingExtra, StateError, UsageError, WorkerError
+from treadle.pool import checkpoint
+from treadle.states import snapshot_file
 from treadle.tasks.orders import Ask, NextTask, ResetSampler
 from treadle.tasks.refusals import NotSupported
-from treadle.tasks.tiling import show, tile
+from treadle.tasks.results import SlotBooks
+from treadle.tasks.state import TaskState
 from treadle.tasks.vector import TaskVector
+from treadle.vector.orders import states_by_slot
 from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
@@ -32,6 +41,30 @@ CALLS: dict[str, Callable[[Any], Order]] = {
 }
 COMMANDS = ("step", "next_task", "reset", "seed", *CALLS)
 DONE = "done"  # the result of commands that have none
+
+
+if TYPE_CHECKING:
+    pass
+
+FORMAT = "treadle task vector snapshot 2"
+
+
+@dataclass(frozen=True)
+class SampledState:
+    """The state of one slot of a vector of tasks, to be kept and given back.
+
+    Attributes:
+        inside: of its sampler and its present task.
+        books: what the vector knows of it.
+    """
+
+    inside: TaskState
+    books: SlotBooks
+
+
+def _refuse_dropped(slots: set[int]) -> None:
+    if slots:
+        raise UsageError(f"slots {sorted(slots)} were dropped when their worker died: nothing brings them back")
 
 
 def _call_arguments(data: Any) -> tuple[Any, ...]:
@@ -63,8 +96,11 @@ def checked(command: str) -> str:
 
 
 class SampledCommands(TaskVector):
-    """The part of `SampledTasks` that the module tells of. Every method raises TaskRaised (of the original's type as
-    well) for what a task raises, with the other slots' results in `.partial`; nothing dies of it."""
+    """A `TaskVector` whose slots are asked for more than steps: see the module.
+
+    Every method raises TaskRaised (of the original's type as well) for what a task raises, with the other slots'
+    results in `.partial`; nothing dies of it.
+    """
 
     @one_at_a_time
     def call(self, function_names: str | list[str], function_args_list: list[Any] | None = None) -> list[Any]:
@@ -161,7 +197,7 @@ class SampledCommands(TaskVector):
         """Pictures of all unpaused slots' tasks.
 
         Args:
-            mode: "rgb_array": one tiled image, see `treadle.tasks.tiling.tile`; "raw_rgb_list": a list of images;
+            mode: "rgb_array": one tiled image, see `treadle.tasks.commands.tile`; "raw_rgb_list": a list of images;
                 "human": the tiled image in a window (None is returned; needs OpenCV).
             args, kwargs: for every task's `render`, whose `mode` is "rgb" unless `kwargs` say otherwise.
 
@@ -179,7 +215,157 @@ class SampledCommands(TaskVector):
         show(image)
         return None
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    @one_at_a_time
+    def get_states(self) -> tuple[SampledState, ...]:
+        """The complete state of every slot, paused ones included, in the order of the slots: its sampler and its task
+        with their generators and counters, the environment that they share, and whether the task waits for others or
+        there is none. They pickle, and any slot of a vector with the same samplers takes them.
+
+        An environment is kept as `VectorEnv` keeps one where it is the attribute `env` of the task, or the sampler,
+        and Gymnasium's; anything else is pickled. Callback sensors are not in it.
+
+        Raises StateError (as TaskRaised) for what cannot be captured, UsageError for slots that were dropped, or that
+        moved on in a step that nobody saw the result of.
+        """
+        self._begin("get_states")
+        books = self._results
+        unclear = sorted(books.gone | books.lost | self._lockstep.stale)
+        if unclear:
+            raise UsageError(
+                f"slots {unclear} were dropped, or moved on in a step that failed: they have no state to be kept "
+                "(next_task_at and reset_all bring back those that were not dropped)"
+            )
+        inside = self._run(self._lockstep.call, Ask.GET_STATE)
+        _refuse_dropped({slot for slot, each in enumerate(inside) if each is None})
+        return tuple(SampledState(each, books.of_slot(slot)) for slot, each in enumerate(inside))
+
+    @one_at_a_time
+    def set_states(self, states: Sequence[SampledState], slots: Sequence[int] | None = None) -> None:
+        """Put every slot into a state, or some slots; what is paused stays so, and counters of steps go on. The slots
+        get new samplers, and those that they had are not closed, since the environment goes on in the new ones.
+
+        Args:
+            states: one for each of them.
+            slots: which, by number (a paused one counts too); None: all.
+
+        Raises UsageError for a wrong number of states, or while results of `async_step` wait for `wait_step`;
+        StateError for a state of another kind of slot (slots that could take theirs have it).
+        """
+        given = states_by_slot(states, slots, self._n, SampledState)
+        self._begin("set_states")
+        self._check_seen("set_states")
+        _refuse_dropped(self._results.gone & given.keys())
+        done: list[Any] = []
+        try:
+            done = self._ask({slot: (Ask.SET_STATE, (state.inside,), {}) for slot, state in given.items()}, task=False)
+        except WorkerError as error:
+            done = error.partial or []
+            raise
+        finally:
+            self._have_taken({slot: given[slot] for slot, fine in zip(given, done) if fine})
+        _refuse_dropped({slot for slot, fine in zip(given, done) if not fine})
+
+    def _have_taken(self, states: dict[int, SampledState]) -> None:
+        for slot, state in states.items():
+            self._results.put_slot(slot, state.books)
+        self._lockstep._stale -= states.keys()
+        if self._lockstep.recovery is not None:
+            self._lockstep.recovery.placed(states.keys())
+
+    @one_at_a_time
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file: the slots' states, which are paused, their counters of tasks and steps, and the
+        last observations. The file is there whole, or not at all. Raises what `get_states` raises, and UsageError
+        while results of `async_step` wait for `wait_step`."""
+        states = self.get_states()
+        self._check_seen("snapshot")
+        kept = {
+            "format": FORMAT,
+            "states": states,
+            "checkpoint": checkpoint.take(self._lockstep),
+            "live": list(self._live),
+            "steps": self._results.steps.copy(),
+            "episodes": self._results.episodes.copy(),
+            "space": self.observation_space,
+        }
+        snapshot_file.write(path, kept)
+
+    @one_at_a_time
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way;
+        backend and number of workers are free.
+
+        The file is a pickle: read only what you trust.
+
+        Raises UsageError for a file that is no snapshot of a vector of tasks, or has another number of slots;
+        StateError for one of other tasks. And what `set_states` raises.
+        """
+        kept = snapshot_file.read(path, FORMAT, "a vector of tasks")
+        if len(kept["states"]) != self._n:
+            raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self._n}")
+        if kept["space"] != self.observation_space:
+            raise StateError(
+                f"{os.fspath(path)} is of tasks that show {kept['space']}, these show {self.observation_space}"
+            )
+        self.set_states(kept["states"])
+        checkpoint.put(self._lockstep, kept["checkpoint"])
+        self._live = list(kept["live"])
+        self._results.steps[:] = kept["steps"]
+        self._results.episodes[:] = kept["episodes"]
+
+    def _check_seen(self, name: str) -> None:
+        if self._arrived:
+            raise UsageError(f"{name}: results of async_step wait for wait_step: take them first")
+
+
+def tile(images: Sequence[Any]) -> np.ndarray:
+    """One image of many, row by row from the top left; as many rows as columns, or one column fewer.
+
+    Args:
+        images: at least one, [height, width, channels]; [height, width] is grey, shown in three channels. Smaller ones
+            than the largest, and places without an image, are padded with zeros (black).
+
+    Returns:
+        [rows * height, columns * width, channels] of the images' dtype.
+
+    Raises:
+        UsageError: there is no image, something that is none, or images of different numbers of channels.
+    """
+    if not images:
+        raise UsageError("there is no task to be rendered: all are paused")
+    pictures = [_with_channels(np.asarray(image), i) for i, image in enumerate(images)]
+    channels = pictures[0].shape[2]
+    for i, picture in enumerate(pictures):
+        if picture.shape[2] != channels:
+            raise UsageError(f"picture {i} has {picture.shape[2]} channels, picture 0 has {channels}")
+    rows = math.ceil(math.sqrt(len(pictures)))
+    columns = math.ceil(len(pictures) / rows)
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
+    out = np.zeros((rows * height, columns * width, channels), np.result_type(*pictures))
+    for i, picture in enumerate(pictures):
+        y, x = i // columns * height, i % columns * width
+        out[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+    return out
+
+
+def _with_channels(image: np.ndarray, i: int) -> np.ndarray:
+    if image.ndim == 2:
+        image = np.repeat(image[:, :, None], 3, axis=2)
+    if image.ndim != 3 or image.dtype.kind not in "uifb":
+        raise UsageError(f"picture {i} is {image.dtype}{list(image.shape)}, not [height, width, channels]")
+    return image
+
+
+def show(image: np.ndarray, title: str = "vectask") -> None:
+    """Show an RGB image in a window and return at once. Raises MissingExtra without OpenCV."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra("render('human') needs OpenCV: pip install opencv-python") from error
+    cv2.imshow(title, image[:, :, ::-1])
+    cv2.waitKey(1)
 
 
 __all__ = ["COMMANDS", "SampledCommands"]

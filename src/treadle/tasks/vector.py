@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.seeding import restart_seed
 from treadle.tasks import arguments
 from treadle.tasks.core import RLStepResult, TaskSampler
-from treadle.tasks.metrics_queue import MetricsQueue
 from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Stay
 from treadle.tasks.refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.results import Results, Slot
@@ -40,6 +40,27 @@ from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.turns import Claim, one_at_a_time
 
 log = logging.getLogger("treadle")
+
+
+LATEST = 10_000  # metrics that wait for a reader who may never come
+
+
+class MetricsQueue(queue.Queue[Any]):
+    """A queue that keeps the latest `LATEST` metrics: what is older makes room."""
+
+    def __init__(self) -> None:
+        super().__init__(LATEST)
+
+    def put_nowait(self, item: Any) -> None:
+        """Put it in; never raises `queue.Full`."""
+        while True:
+            try:
+                return super().put_nowait(item)
+            except queue.Full:
+                try:
+                    self.get_nowait()
+                except queue.Empty:
+                    continue  # a reader was quicker
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from treadle.tasks import arguments
 from treadle.tasks.commands import SampledCommands
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
 from treadle.tasks.sensors import Sensor, SensorSuite
-from treadle.tasks.snapshots import SampledSnapshots
 
 COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
 
 
-class SampledTasks(SampledCommands, SampledSnapshots):
+class SampledTasks(SampledCommands):
     """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
 
     Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so

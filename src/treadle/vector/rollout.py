@@ -8,18 +8,20 @@ its whole way through shared memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from treadle import trees
 from treadle.pool.batch import Batch
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import joined
 from treadle.pool.parts import Part, parts_of
 from treadle.pool.rollouts import RolloutBuffer, Rollouts
+from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core
 from treadle.vector.env_slot import Ask
@@ -82,7 +84,6 @@ class Rollout:
 
     def torch(self) -> Any:
         """The same as torch tensors, without a copy: a `Rollout` of tensors. Raises MissingExtra without torch."""
-        from treadle.vector.torch_rollout import tensors_of
 
         return tensors_of(self)
 
@@ -313,6 +314,33 @@ class GroupFilling(Filling):
                 for i in layout.loose:
                     values[i][part.rows] = leaves[i]
             self._loose_values.append([tuple(each) for each in values])
+
+
+def tensors_of(rollout: Rollout) -> Rollout:
+    """The rollout with a tensor in the place of every array, over the array's memory, which it keeps alive.
+
+    What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
+    """
+    torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
+
+    def tensor(leaf: Any) -> Any:
+        return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    def tensors(tree: Any) -> Any:
+        return trees.map(tensor, tree)
+
+    names = ("observations", "actions", "bootstrap", "following")
+    arrays = ("rewards", "terminated", "truncated", "valid", "episode_ids")
+    ends = {
+        at: trees.map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, end)
+        for at, end in rollout.terminal_observations.items()
+    }
+    return replace(
+        rollout,
+        **{name: tensors(getattr(rollout, name)) for name in names},
+        **{name: torch.from_numpy(getattr(rollout, name)) for name in arrays},
+        terminal_observations=ends,
+    )
 
 
 __all__ = ["Rollout", "RolloutMaker"]

@@ -10,9 +10,10 @@ import numpy as np
 
 from treadle import trees
 from treadle.sample.episode import Episode
-from treadle.sample.samplers.batch_checks import check_episodes, check_steps
 from treadle.sample.samplers.columns import (
     Table,
+    check_episodes,
+    check_steps,
     columns_of,
     cut_table,
     join_tables,

@@ -119,10 +119,14 @@ class SamplerPool:
         self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
         self.calls.wear.played = lambda worker: self.played[worker.index]
 
+    @property
+    def closed(self) -> bool:
+        return self.pool.group.closed
+
     def ready(self) -> list[int]:
         """Workers that take orders."""
         able = [each for each in self.workers if each.state in life.ALIVE and each.index not in self.lost]
-        for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear else ():
+        for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear.able else ():
             able.remove(worker)  # and replaced once it has done what it was asked
             if worker.state is life.State.IDLE:
                 self.calls.retire(worker, self.calls.wear.worn(worker))
@@ -149,7 +153,8 @@ class SamplerPool:
             steps=1 if worker.restarts else order.steps,
         )
         asked = Asked(at, sampling, order)
-        payload = {at: order} if self.shared else Payload({at: order}, [*agent, *env])
+        broadcasts = [] if self.shared else [*agent, *env]
+        payload = Payload({at: order}, broadcasts) if broadcasts else {at: order}
         self.calls.submit(worker, Op.STREAM, payload, (at,), asked)
         return asked
 
@@ -241,14 +246,14 @@ class Gathering:
         sampling that could not wait for it counts as if it were of this one.
         """
         group, rule, watch = self._group, self._rule, self._watch
-        pool, lost = group.pool, group.lost
-        pool.check()
+        lost = group.lost
+        group.calls.check()
         self._versions.now += 1
         group.calls.stop()
         if lost and (rule.needs_all or len(lost) == group.count):
             raise self._cannot()
         try:
-            watch.begin(pool)
+            watch.begin(group.pool)
             self._hear(0.0)  # most have ended long ago
             self._send()
             while not rule.done:
@@ -264,7 +269,7 @@ class Gathering:
             raise
         finally:
             watch.end()
-            if not self._versions.keep and not pool.closed:
+            if not self._versions.keep and not group.closed:
                 group.calls.stop()
 
     def _send(self) -> None:

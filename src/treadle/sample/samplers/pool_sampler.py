@@ -24,12 +24,11 @@ from treadle.sample.samplers.agents import is_parameters
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
-from treadle.sample.samplers.result_buffers import ResultBuffers
 from treadle.sample.samplers.sampler import Sampler
 from treadle.sample.samplers.sampler_slot import Order, SlotRecipe
 from treadle.sample.samplers.steps import StepType
 from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
-from treadle.sample.samplers.trajectories import Trajectories, batch_of
+from treadle.sample.samplers.trajectories import ResultBuffers, Trajectories, batch_of
 from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.sample.schedule import Schedule
 from treadle.sample.watch import Watch
@@ -229,7 +228,7 @@ class PoolSampler(Sampler):
         if by_index:
             for what, given in (("agent_update", agent_update), ("env_update", env_update)):
                 self._check_alike(what, given, by_index)
-        if self._group.pool.closed:
+        if self._group.closed:
             raise ClosedPool("the sampler is shut down")
         agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
         group, before = self._group, list(self._group.updates)

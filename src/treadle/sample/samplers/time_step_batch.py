@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.sample.samplers.batch_checks import check_steps
-from treadle.sample.samplers.columns import join_tables, rows_of
+from treadle.sample.samplers.columns import check_steps, join_tables, rows_of
 from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of
 
 Infos = dict[str, Any]

@@ -1,0 +1,122 @@
+"""`ExternalProcess`: one environment in a process of its own, spoken to as if it were here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
+import gymnasium as gym
+
+from treadle.plan.batch import Future, Workers
+from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
+
+
+class ExternalProcess:
+    """Runs an environment with the interface of `PlanEnv` elsewhere, and passes everything on to it.
+
+    Whatever the environment raises is raised here, as TaskRaised and as its own type, and the worker lives on.
+
+    Args:
+        constructor: makes the environment, there. Any callable, lambdas included.
+        **pool: `backend`, `start_method`, `start_timeout`, `step_timeout`, `on_failure`, ...: see `Pool`.
+    """
+
+    def __init__(self, constructor: Callable[[], Any], **pool: Any) -> None:
+        self._set(Workers(constructor, 1, **pool), 0, owner=True)
+
+    @classmethod
+    def of(cls, workers: Workers, slot: int) -> Self:
+        """One slot of workers that somebody else closes."""
+        self = cls.__new__(cls)
+        self._set(workers, slot, owner=False)
+        return self
+
+    def _set(self, workers: Workers, slot: int, *, owner: bool) -> None:
+        self._workers, self._slot, self._owner = workers, slot, owner
+        self._observation_space: Any = None
+        self._action_space: Any = None
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """The environment's; asked for once."""
+        if self._observation_space is None:
+            self._observation_space = self._get("observation_space")
+        return self._observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        """The environment's; asked for once."""
+        if self._action_space is None:
+            self._action_space = self._get("action_space")
+        return self._action_space
+
+    def __getattr__(self, name: str) -> Any:
+        """The environment's attribute; a method becomes one that runs there. Raises AttributeError, as attributes do.
+
+        Names that begin with an underscore are never asked for.
+        """
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._get(name)
+
+    def _get(self, name: str) -> Any:
+        found = self._workers.ask(self._slot, Ask.GET, (name,))()
+        return partial(self._now, name) if isinstance(found, Method) else found
+
+    def _now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self.call(name, *args, **kwargs)()
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future:
+        """Call a method of the environment; the future brings what it returns."""
+        return self._workers.ask(self._slot, Ask.CALL, (name, *args), kwargs)
+
+    def step(
+        self, action: Any, state: Any = None, dt: int = 1, blocking: bool = True, return_state: bool | None = None
+    ) -> Any:
+        """The environment's `step`; with blocking=False a future of what it returns."""
+        future = self.call("step", action=action, state=state, dt=dt, return_state=return_state)
+        return future() if blocking else future
+
+    def step_batch(
+        self, actions: Any, states: Any = None, dt: Any = None, return_state: bool | None = None, blocking: bool = True
+    ) -> Any:
+        """`step` for many items, one after the other there. `dt` None: 1.
+
+        Returns a tuple of lists: (states,) observations, rewards, terminals, truncateds, infos; or a future of it.
+        """
+        items = items_of(actions, states, 1 if dt is None else dt, return_state, store=False)
+        given = None if items.states is None else packed(items.states)
+        work = Work(0, items.actions, items.dts, given, items.return_state)
+
+        def unpacked(done: Done) -> tuple[list[Any], ...]:
+            if done.failed is not None:
+                self._workers.raise_failed(self._slot, *done.failed, len(items))
+            return columns([done], bool(items.return_state))
+
+        future = self._workers.ask(self._slot, Ask.WORK, (work,), then=unpacked)
+        return future() if blocking else future
+
+    def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
+        """(observation, info), with `return_states` (state, observation, info); or a future of it."""
+        future = self.call("reset", return_state=return_states)
+        return future() if blocking else future
+
+    def set_state(self, state: Any, blocking: bool = True) -> Any:
+        """Put the environment into a state; None, or a future of it."""
+        future = self._workers.ask(self._slot, Ask.CALL, ("set_state", state), then=lambda _: None)
+        return future() if blocking else future
+
+    def close(self) -> None:
+        """End the process. Idempotent; takes at most `close_timeout` and a second, whatever the environment does."""
+        if self._owner:
+            self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ExternalProcess(slot {self._slot})"
