@@ -229,7 +229,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"inference": "gpu"}, "'auto', 'worker' or 'caller'"),
+        ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": "caller", "pad_to": 0}, "pad_to"),
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
@@ -383,6 +383,20 @@ def test_what_is_wrong_with_an_answer_is_placed_in_batch_row_and_episode(answer:
     assert caught.value.where.phase == "policy"
     assert caught.value.where.episode == 0
     assert "for episodes 0, 1, 2, 3" in caught.value.__notes__[0]
+
+
+def test_environments_of_one_policy_have_one_action_space() -> None:
+    class Counted(Walk):
+        made = 0
+
+        def __init__(self) -> None:
+            Counted.made += 1
+            self.action_space = gym.spaces.Discrete(4 + Counted.made)
+
+    with pytest.raises(
+        UsageError, match=r"one action space: that of slot 1 is Discrete\(6\), that of slot 0 Discrete\(5\)"
+    ):
+        made(Counted, Plain(), num_envs=3, backend="serial")
 
 
 def test_nan_is_refused_with_its_row() -> None:

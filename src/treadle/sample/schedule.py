@@ -28,6 +28,7 @@ class Schedule:
         have: index -> length of episodes that exist already (a resumed run).
         skipped: episodes that the run goes on without, as if there were no such indices.
         shard: (i, n): only the indices i, i + n, i + 2n, ... are made here, the others elsewhere.
+        first: the index that it begins with.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Schedule:
         have: dict[int, int] | None = None,
         skipped: Iterable[int] = (),
         shard: tuple[int, int] = (0, 1),
+        first: int = 0,
     ):
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
@@ -46,13 +48,13 @@ class Schedule:
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
         self.elsewhere = 0 if episodes is None else episodes - len(range(self._shard, episodes, self._of))
         self._there += self.elsewhere
-        self._next = 0
+        self._next = first
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
         self.window = WINDOW
-        self.prefix = 0  # episodes 0..prefix-1 are all finished or skipped
+        self.prefix = first  # all before it are finished or skipped
         self.prefix_steps = 0
-        self.end: int | None = episodes  # the run is 0..end-1, as soon as that is known
+        self.end = None if episodes is None else first + episodes  # the run ends before it, as soon as that is known
         self._advance()
 
     def take(self) -> int | None:
@@ -74,6 +76,11 @@ class Schedule:
 
     def _is_elsewhere(self, index: int) -> bool:
         return index % self._of != self._shard
+
+    @property
+    def upcoming(self) -> int:
+        """The lowest index that has never been handed out."""
+        return self._next
 
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""
