@@ -117,6 +117,8 @@ class PartialBatches:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
         living = [slot for slot in chosen if slot not in self._lockstep.gone]
+        if self._calls.history is not None:
+            self._calls.history.add(living, mailed)
         self._post(Op.STEP, dict.fromkeys(living), mailed)
         self._counts.steps[living] += 1
 
@@ -279,7 +281,10 @@ class PartialBatches:
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                self._errors.append(failure.task_error(raised[slot], slot, worker.shown, worker.pid))
+                error = failure.task_error(raised[slot], slot, worker.shown, worker.pid)
+                if self._calls.history is not None:
+                    self._calls.history.failed(error, noted=True)
+                self._errors.append(error)
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)
