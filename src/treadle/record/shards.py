@@ -60,10 +60,11 @@ def merge_shards(
             named. Or `out` is not empty. OSError.
     """
     start = perf_counter()
+    paths = [Path(each) for each in shards]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("a directory is named twice")
     with ExitStack() as stack:
-        places = {Path(each): stack.enter_context(_existing(Path(each))) for each in shards}
-        if len(places) < len(shards):
-            raise UsageError("a directory is named twice")
+        places = {path: stack.enter_context(_existing(path)) for path in paths}
         first = _checked(places)
         arguments, output, format = first["arguments"], first["output"], first["arguments"]["format"]
         summaries = [place.summary() for place in places.values()]
