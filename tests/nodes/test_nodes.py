@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,14 @@ def test_a_node_is_lost_in_the_middle_of_a_sampling(ray_cluster: Any, caplog: py
         return Slow(gym.make("CartPole-v1"))
 
     given = {"seed": 5, "max_episode_length": 500, "schedule": "deterministic", "on_failure": "restart"}
-    with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
-        wanted = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
     with treadle.RaySampler(Weights(), make, n_workers=3, **given) as sampler:
-        lost = threading.Thread(target=lose_a_node, args=(ray_cluster,))
-        lost.start()
-        made = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
-        lost.join()
+        made = [sampler.obtain_samples(0, 500, None)]
+        lose_a_node(ray_cluster)
+        while len(made) < 3 or not any(sampler._group.pool.restarts):
+            made.append(sampler.obtain_samples(0, 500, None))
     ray_cluster.add_node(num_cpus=1)
+    with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
+        wanted = [sampler.obtain_samples(0, 500, None) for _ in made]
     for one, other in zip(wanted, made, strict=True):
         assert one.observations.tobytes() == other.observations.tobytes()
         assert one.lengths.tolist() == other.lengths.tolist()
@@ -165,6 +166,29 @@ def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: P
     assert (far.summary.hash, far.summary.warnings) == (near.summary.hash, [])
     name = near.summary.dataset
     assert (tmp_path / "near" / name).read_bytes() == (tmp_path / "far" / name).read_bytes()
+
+
+def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
+    """Batches with states go on elsewhere: rewards and states are those of workers at hand."""
+    plans = np.random.default_rng(0).integers(0, 2, (30, 24))
+    found = []
+    for options in ({}, {"nodes": 3}):
+        with closing(treadle.plan.make("CartPole-v1", 3, on_failure="restart", **options)) as env:
+            state, _, _ = env.reset()
+            env.set_state(state if not found else found[0][0])
+            states = [found[0][0] if found else state] * 24
+            told = [states[0], []]
+            for at, actions in enumerate(plans):
+                states, observations, rewards, *_ = env.step_batch(actions, states, return_state=True)
+                told[1].append((np.array(observations).tobytes(), list(rewards)))
+                if options and at == 5:
+                    lose_a_node(ray_cluster)
+                    ray_cluster.add_node(num_cpus=1)
+            found.append(told)
+            if options:
+                with pytest.raises(UsageError, match="handles name memory of this machine"):
+                    env.step_batch(actions, states, return_state="handle")
+    assert found[0][1] == found[1][1]
 
 
 def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
