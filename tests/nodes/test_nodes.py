@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -189,6 +190,20 @@ def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
                 with pytest.raises(UsageError, match="handles name memory of this machine"):
                     env.step_batch(actions, states, return_state="handle")
     assert found[0][1] == found[1][1]
+
+
+@pytest.mark.slow
+def test_reinforce_learns_cartpole_over_two_nodes_one_of_which_is_lost(require: Any, tmp_path: Path) -> None:
+    require("torch")
+    script = Path(__file__).parents[2] / "examples" / "reinforce_cartpole.py"
+    options = ["--nodes", "2", "--lose-one", "--seeds", "1", "--iterations", "45", "--save", "curve.json"]
+    done = subprocess.run(
+        [sys.executable, script, *options], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads((tmp_path / "curve.json").read_text())
+    assert run["evaluation"] > 195
+    assert "is replaced" in done.stderr
 
 
 def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
