@@ -53,6 +53,13 @@ suite_lerobot() {
   HF_HUB_OFFLINE=1 $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/lerobot_suite.py
 }
 
+# RLlib wants another Gymnasium than everybody else, so Treadle's core is tested on that one, too
+suite_rllib() {
+  environment rllib 'ray[rllib]==2.60.0' torch==2.13.0 'pytest-xdist>=3.6'
+  $python -m pytest -q -p no:cacheprovider tests/foreign/rllib_suite.py
+  $python -m pytest -q -p no:cacheprovider tests/vector tests/sample/test_collect.py
+}
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 case ${1:-} in
