@@ -28,6 +28,7 @@ SUFFIX = ".repro"
 HEAD = "repro.json"
 FORMAT = 1
 _TOLD = ("error_type", "error_message", "signal", "exit_code", "limit")
+UNKNOWN = bytes([255] * 8)  # a reward that was not recorded
 MOST_BYTES = 64 << 20  # of recorded actions; of a longer episode the repro says that they are not there
 
 _last: list[Repro] = []
@@ -125,6 +126,11 @@ class Repro:
         os.replace(temporary, path)
         self.path = path
         return path
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Errors travel with it; what it holds as objects goes as their pickles."""
+        sealed = {**self._sealed, **dict(map(_pickled, self.objects.items()))}
+        return {**self.__dict__, "objects": {}, "_sealed": {name: data for name, data in sealed.items() if data}}
 
     @classmethod
     def load(cls, path: str | Path) -> Repro:

@@ -63,3 +63,18 @@ def test_a_policy_is_asked_in_this_process_when_it_says_that_it_is_batched(tmp_p
     alone = treadle("eval", "CartPole-v1", "--policy", f"{policy}:Large", "--inference", "worker", "--pad-to", 8)
     assert alone.returncode == 2
     assert "pad_to is for a policy that is asked in the caller" in alone.stderr
+
+
+def test_several_environments_are_tasks_of_one_run(tmp_path: Path) -> None:
+    states = tmp_path / "states.py"
+    states.write_text("def of(index):\n    return {'low': -0.01 * (1 + index), 'high': 0.01}\n")
+    both = "CartPole-v0,CartPole-v1"
+    play = ("eval", both, "--episodes", 3, "--reset-options", f"{states}:of")
+    done = treadle(*play)
+    assert done.returncode == 0, done.stderr
+    assert "CartPole-v0: random: mean return" in done.stdout
+    assert "CartPole-v1: random: mean return" in done.stdout
+    told = json.loads(treadle(*play, "--json").stdout)
+    assert {name: len(each["scores"]) for name, each in told["tasks"].items()} == {"CartPole-v0": 3, "CartPole-v1": 3}
+    paired = treadle(*play, "--against", "random")
+    assert "CartPole-v1: difference: +0.00" in paired.stdout

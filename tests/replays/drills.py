@@ -14,6 +14,7 @@ import numpy as np
 from treadle.seeding import episode_env_seed, episode_policy_seed
 
 BAD_EPISODE, BAD_STEP, LENGTH = 2, 30, 40
+LATE_EPISODE, LATE_SEED = 3, 7
 TIRED_SEED = episode_policy_seed(0, BAD_EPISODE)
 
 
@@ -66,6 +67,14 @@ class Corridor(gym.Env):
         picture = np.zeros((16, 16, 3), np.uint8)
         picture[:, self.t % 16] = 255
         return picture
+
+
+class Late(Corridor):
+    """Fails in step 30 of its fourth episode after a reset with the seed 7."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.bad_seed = self.seed if self.episode == LATE_EPISODE and self.seed == LATE_SEED else -1
+        return super().step(action)
 
 
 class Tired:

@@ -167,6 +167,24 @@ def test_a_state_of_another_shape_is_refused() -> None:
         silent.ask(observations(1), [0])
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (lambda k: {"steps": np.zeros((k, 7))}, r"\(steps \[1\], each row\), got steps \[7\], each row"),
+        (lambda k: np.zeros((k, 1)), r"got state \[1\], each row"),
+    ],
+)
+def test_a_state_is_like_the_first_one(state, said: str) -> None:
+    class Changing(Counting):
+        def __call__(self, batch, before):
+            return nearest(batch), state(len(batch))
+
+    policy = CallerPolicy(Changing(), "changing")
+    policy.start(0, 0)
+    with pytest.raises(BadAction, match=said):
+        policy.ask(observations(1), [0])
+
+
 @pytest.mark.parametrize("wrong", [{"pad_to": 0}, {"pad_to": 2.5}, {"n_action_steps": 0}, {"n_action_steps": True}])
 def test_bad_numbers_are_refused_by_name(wrong: dict) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"inference": "gpu"}, "'auto', 'worker' or 'caller'"),
+        ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": "caller", "pad_to": 0}, "pad_to"),
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
@@ -385,6 +386,20 @@ def test_what_is_wrong_with_an_answer_is_placed_in_batch_row_and_episode(answer:
     assert "for episodes 0, 1, 2, 3" in caught.value.__notes__[0]
 
 
+def test_environments_of_one_policy_have_one_action_space() -> None:
+    class Counted(Walk):
+        made = 0
+
+        def __init__(self) -> None:
+            Counted.made += 1
+            self.action_space = gym.spaces.Discrete(4 + Counted.made)
+
+    with pytest.raises(
+        UsageError, match=r"one action space: that of slot 1 is Discrete\(6\), that of slot 0 Discrete\(5\)"
+    ):
+        made(Counted, Plain(), num_envs=3, backend="serial")
+
+
 def test_nan_is_refused_with_its_row() -> None:
     def policy(observations: np.ndarray) -> np.ndarray:
         actions = np.zeros((len(observations), 1), np.float32)
@@ -436,13 +451,30 @@ def test_a_dataset_is_the_same_and_goes_on_after_it_was_stopped(tmp_path: Path, 
         )
 
 
+class Plodding(Walk):
+    """Some of its episodes take twenty times as long as the others."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.004 if self.own < 100 else 0.0002)
+        return super().step(action)
+
+
+class Ahead(Remembering):
+    """Remembers, and answers for four steps ahead."""
+
+    def __call__(self, observations: np.ndarray, state: Any) -> Any:
+        first, after = super().__call__(observations, state)
+        return (first[:, None] + np.arange(4)) % 5, after
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", [Remembering, Ahead])
 @pytest.mark.parametrize(
     "batching",
     [{}, {"batch_size": 16}, {"batch_size": 1, "patience": 0.0}, {"batch_size": 16, "patience": 0.0}, {"pad_to": 16}],
     ids=str,
 )
-def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any]) -> None:
+def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
     from treadle.program.gym_env import EnvRecipe
     from treadle.sample.asking import Asking
     from treadle.sample.caller import collection
@@ -450,13 +482,14 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
     from treadle.sample.schedule import Schedule
     from treadle.sample.skipping import Skipping
 
-    whole = made(Walk, Remembering(), episodes=400, num_envs=1, workers=1)
-    asking = Asking(Remembering(), 16, **batching)
-    recipe = RolloutRecipe(EnvRecipe(Walk), asking=asking)
+    chunk = {"n_action_steps": 3} if policy is Ahead else {}
+    whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, **chunk)
+    asking = Asking(policy(), 16, **batching, **chunk)
+    recipe = RolloutRecipe(EnvRecipe(Plodding), asking=asking)
     found, killed = [], 0
     numbers = np.random.default_rng(0)
     patient = Skipping.of("stop", None, 100)
-    with collection(recipe, Schedule(400), root=5, workers=2, skipping=patient) as run:
+    with collection(recipe, Schedule(300), root=5, workers=2, skipping=patient) as run:
         for count, (_, _, episode) in enumerate(run):
             found.append(key(episode))
             if count % 20 == 7:

@@ -50,6 +50,8 @@ def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
 def _show(result: Evaluation) -> None:
     print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
     _rest(result)
+    for task, each in result.tasks.items():
+        print(f"{task}: {each}")
     _asked(result)
     print(result)
 
@@ -79,6 +81,8 @@ def _show_pair(result: Comparison) -> None:
     _rest(result.first)
     for each in (result.first, result.second):
         _asked(each)
+    for task, first in result.first.tasks.items():
+        print(f"{task}: {compare(first, result.second.tasks[task])}")
     print(result.first)
     print(result.second)
     print(result)

@@ -60,9 +60,12 @@ EVAL_HELP = """Play whole episodes and say how good a policy is, or which of two
 
   treadle eval Hopper-v5 --policy my_policy.py:load_ppo --against random --episodes 200
 
+  treadle eval lift.py:Lift,lift.py:Stack --policy my_policy.py:Policy --num-envs 32
+
 Prints the mean return with its 95% bootstrap interval, the rate of success with Wilson's where environments tell of it
 (is_success or success in an episode's last info, or --success-key), and a table of episodes. With --against both
-policies play the same episodes (the same seeds), and the difference is given with its interval over the pairs. The
+policies play the same episodes (the same seeds), and the difference is given with its interval over the pairs. Several
+ENVs with commas between them are tasks of one run, --episodes of each, and each has a line of its own. The
 result is the same for any number of workers. ENV, --policy and the seed are explained in: treadle collect --help.
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
@@ -282,6 +285,10 @@ def _app(given: list[str]) -> Callable[..., Any]:
         episodes: Annotated[int, typer.Option(metavar="N", help="How many.")] = 100,
         success_key: Annotated[str | None, typer.Option(metavar="KEY", show_default="is_success or success",
                                help="What of an episode's last info says whether it was a success.")] = None,
+        reset_options: Annotated[str | None, typer.Option(metavar="MODULE:ATTR",
+                                 help="A function: the reset options of episode i, such as its initial state.")] = None,
+        keep_built: Annotated[int, typer.Option(metavar="N",
+                              help="With several ENVs: how many each slot keeps built.")] = 1,
         seed: Seed = 0,
         workers: Workers = "auto",
         envs_per_worker: PerWorker = 1,
@@ -311,6 +318,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
                 tuple(import_), fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs,
                 pad_to, n_action_steps, batch_size, patience, quiet, json, debug, against, episodes, success_key,
+                reset_options, keep_built,
             ),
         )  # fmt: skip
 

@@ -134,10 +134,20 @@ class EvalOptions(PlayOptions):
     against: str | None
     episodes: int
     success_key: str | None
+    reset_options: str | None
+    keep_built: int
 
     def arguments(self) -> dict[str, Any]:
         """See `PlayOptions.arguments`. Without the policies."""
-        own = {"episodes": _at_least_one("--episodes", self.episodes), "success_key": self.success_key}
+        own: dict[str, Any] = {
+            "episodes": _at_least_one("--episodes", self.episodes),
+            "success_key": self.success_key,
+            "keep_built": _at_least_one("--keep-built", self.keep_built),
+        }
+        if self.reset_options is not None:
+            own["reset_options"] = _reference("--reset-options", self.reset_options)
+        if "," in self.env:
+            own["env"] = {name.strip(): env_of(name.strip()) for name in self.env.split(",") if name.strip()}
         return super().arguments() | own
 
 

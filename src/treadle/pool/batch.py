@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Flag, auto
 from typing import Any, NamedTuple
 
@@ -78,7 +78,7 @@ class Batches:
         self.block = -1
         self._last: list[np.ndarray] = []  # holding it keeps its block from being written
         self._remember = remember
-        self.hand_out = self._hand_out_and_keep if remember else buffers.hand_out
+        self.hand_out: Callable[[int], list[np.ndarray]] = self._hand_out_and_keep if remember else buffers.hand_out
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
         self._final_views: dict[int, list[np.ndarray | None]] = {}

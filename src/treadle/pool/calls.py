@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
@@ -38,6 +38,9 @@ from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
 from treadle.pool.worker import Owed, Worker
+
+if TYPE_CHECKING:
+    from treadle.pool.history import History
 
 log = logging.getLogger("treadle")
 
@@ -115,6 +118,7 @@ class Calls:
         wear: which workers are worn out; it retires none by itself, as only a schedule knows where an episode ends.
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
+        history: what slots were made to do, where that is recorded: it is told of resets and failures.
     """
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
@@ -123,6 +127,7 @@ class Calls:
         self.wear, self.close_timeout = Wear(options), options.close_timeout
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
+        self.history: History | None = None
         self.last_id = self.overruns = 0
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
@@ -170,6 +175,8 @@ class Calls:
                     if each is not None:
                         each.discard()
                 raise
+            if op is Op.RESET and self.history is not None:
+                self.history.reset(orders, during_step=getattr(tag, "op", None) is Op.STEP)
             with Later():
                 for (worker, payload, slots), each in zip(orders, packed, strict=True):
                     if op is not Op.STEP or len(slots) < len(worker.slots):
@@ -371,9 +378,14 @@ class Calls:
             return None
         where = self.memory.at_work(worker)
         error = failure.late(where, elapsed, limit, worker.stack())
+        self._record(error)
         worker.failed(error)
         self._give_up(worker)
         return error
+
+    def _record(self, error: WorkerError) -> None:
+        if self.history is not None:
+            self.history.failed(error)
 
     def _give_up(self, worker: Worker) -> None:
         """Drop the answers to all that a worker owes when they come; their rows are out of service until then."""
@@ -413,6 +425,7 @@ class Calls:
         error = self.group.died(worker, self.memory.at_work(worker), self.policy)
         if worker.stalled is not None:
             error = worker.stalled
+        self._record(error)
         worker.failed(error)
         for each in worker.owed:
             self._release(each.request.id)

@@ -18,6 +18,7 @@ from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import RestartPolicy, bad_action
 from treadle.pool.fences import fence
+from treadle.pool.history import History
 from treadle.pool.info_rows import joined
 from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from treadle.pool.calls import Order
     from treadle.pool.parts import Parts
     from treadle.pool.pool import Pool
+    from treadle.repro import Repro
 
 STEP = int(Op.STEP)
 
@@ -72,6 +74,7 @@ class Lockstep:
         self._must_reset = True
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
+        self._history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
         if self.calls.wear.able:
             self.step = self._replacing(self.step)
@@ -101,6 +104,13 @@ class Lockstep:
     def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
         return self.actions.batch_writer(arrays, self.pool.n)
 
+    def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
+        """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
+        self._history = self.calls.history = History(self.memory, describe, full=full)
+        self.step = self._bind()
+        if self.calls.wear:
+            self.step = self._replacing(self.step)
+
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
         self._must_reset = False
@@ -113,7 +123,7 @@ class Lockstep:
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._buffers.take, self._batches
-        hand_out = batches.hand_out
+        hand_out = batches.hand_out if self._history is None else self._history.keeping(batches.hand_out)
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
         ring = pool.memory.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
@@ -239,7 +249,7 @@ class Lockstep:
 
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
         """Put what the fast lane has posted and not yet received into the books, as a joint request."""
-        joint = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True)
+        joint, self.mailed = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True), None
         for worker in lanes:
             line = worker.line
             if line is not None and line.taken < line.posted:
@@ -395,6 +405,7 @@ class Lockstep:
                 error.partial = joint.results()
             else:  # a late worker may still write here: what is handed out must be a copy
                 error.partial = self._batches.assemble(joint.block, joint.extras, self._stale, copy=True)
+                self._note(joint.block, joint)
             raise
         self._joint = None
         self._stale |= joint.moved_unseen()
@@ -462,6 +473,7 @@ class Lockstep:
         self._stale |= joint.moved_unseen()
         self._joint = None
         if joint.op is not Op.CALL and joint.sent:
+            self._note(joint.block, joint)
             self._batches.take_over(joint.block, joint.extras, joint.cut - joint.begins.keys(), joint.void)
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -469,6 +481,7 @@ class Lockstep:
     def _finish(self, block: int, extras: Sequence[Extras | None], joint: Any = None, ended: bool = True) -> Batch:
         """The batch of a joint request, or (None) of the fast lane, which knows whether an episode has `ended`."""
         recovery = self.recovery
+        self._note(block, joint)
         if recovery is not None and joint is not None:
             nothing = recovery.fill(joint)
             batch = self._batches.assemble(block, extras, nothing, news=joint.news)
@@ -480,6 +493,11 @@ class Lockstep:
         self._raise_first([e for e in extras if e is not None], batch)
         return batch
 
+    def _note(self, block: int, joint: JointRequest | None) -> None:
+        """Record a step that was made by way of the books, or did not go well."""
+        if self._history is not None and (joint is None or joint.op is Op.STEP):
+            self._history.note(block, None if joint is None else self.mailed)
+
     def _raise_first(self, extras: list[Extras], partial: Any, moved: bool = True) -> None:
         raised = {slot: why for each in extras for slot, why in each.raised.items()}
         if not raised:
@@ -487,7 +505,10 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise failure.first_of(raised, self.pool.workers, partial)
+        error = failure.first_of(raised, self.pool.workers, partial)
+        if self.calls.history is not None:
+            self.calls.history.failed(error, noted=True)
+        raise error
 
 
 __all__ = ["Batch", "Lockstep"]

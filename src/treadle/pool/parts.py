@@ -53,6 +53,8 @@ class Part(Lockstep):
         self.recovery, self._stale = whole.recovery, whole._stale
         arrays = [None if each is None else each[self.rows] for each in memory.arrays(memory.fields.actions)]
         self._write_actions = self.actions.batch_writer(arrays, len(slots))
+        if pool.calls.history is not None:
+            self._write_actions = pool.calls.history.writing_some(self._write_actions, slots)
         mine = [(worker, [slot for slot in worker.slots if slot in slots]) for worker in pool.in_slot_order()]
         # what each worker is asked: nothing but its number where all of a worker's slots are this part's
         self._shares: list[tuple[Worker, Any, tuple[int, ...]]] = []
@@ -60,7 +62,7 @@ class Part(Lockstep):
             short = Chosen.every(slots.step, slots.start, worker.slots) if slots.step < MOST_PARTS else (chosen, None)
             if chosen:
                 self._shares.append((worker, None if len(chosen) == len(worker.slots) else short, tuple(chosen)))
-        self._pending = self._joint = self.mailed = None
+        self._pending = self._joint = self.mailed = self._history = None
         self._must_reset = self._plain = False
 
     @property

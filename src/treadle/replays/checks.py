@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from treadle.replays.result import Difference
-from treadle.repro import Repro, fingerprint
+from treadle.repro import UNKNOWN, Repro, fingerprint
 from treadle.spaces import Layout, Mismatch
 
 
 class Checks:
-    """Asked after each step; `difference` is the first thing that was not as recorded.
+    """Asked after each step; `difference` is the first thing that was not as recorded. `place`: which episode and step
+    is compared; steps are counted over all of them.
 
     Args:
         repro: its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the check sums of
@@ -29,21 +30,23 @@ class Checks:
         told = {"rewards": self._rewards, "ends": self._ends, "observations": self._sums or self._stored or None}
         self.compared = [name for name, value in told.items() if value is not None]
         self.difference: Difference | None = None
+        self.place = 0, 0
 
-    def _differs(self, step: int, field: str, recorded: Any, now: Any) -> None:
+    def _differs(self, field: str, recorded: Any, now: Any) -> None:
         if self.difference is None:
-            self.difference = Difference(step, field, recorded, now)
+            self.difference = Difference(self.place[1], field, recorded, now, self.place[0])
 
     def step(self, step: int, reward: float, terminated: bool, truncated: bool) -> None:
         """Compare what step `step` said, counted from 1 over all that is played."""
-        if self._rewards is not None and step <= len(self._rewards):
-            was = float(self._rewards[step - 1])
-            if np.float64(was).tobytes() != np.float64(reward).tobytes():
-                self._differs(step, "reward", was, reward)
+        if self._rewards is None or step > len(self._rewards) or self._rewards[step - 1].tobytes() == UNKNOWN:
+            return
+        was = float(self._rewards[step - 1])
+        if np.float64(was).tobytes() != np.float64(reward).tobytes():
+            self._differs("reward", was, reward)
         if self._ends is not None and step <= len(self._ends):
             was_end, end = int(self._ends[step - 1]), bool(terminated) + 2 * bool(truncated)
             if was_end != end:
-                self._differs(step, "the end of the episode", _END[was_end], _END[end])
+                self._differs("the end of the episode", _END[was_end], _END[end])
 
     def observation(self, step: int, observation: Any) -> None:
         """Compare what was seen after step `step`; 0: at the reset."""
@@ -52,19 +55,19 @@ class Checks:
         try:
             leaves = self._layout.flatten(observation)
         except Mismatch as error:
-            self._differs(step, f"observation ({error})", None, None)
+            self._differs(f"observation ({error})", None, None)
             return
         pairs = zip(leaves, self._layout.leaves, strict=True)
         rows = [np.asarray(value, leaf.dtype) if leaf.fixed else None for value, leaf in pairs]
         if step in self._sums and fingerprint(rows) != self._sums[step] & 0xFFFFFFFF:
-            self._differs(step, "observation", None, None)
+            self._differs("observation", None, None)
         for i, stored in self._stored.items():
             row = rows[i]
             if row is None or step >= len(stored):
                 continue
             if row.tobytes() != np.asarray(stored[step], row.dtype).tobytes():
                 path = "".join(f"[{each!r}]" for each in self._layout.leaves[i].path)
-                self._differs(step, f"observation{path}", *_unlike(stored[step], row))
+                self._differs(f"observation{path}", *_unlike(stored[step], row))
 
 
 _END = {0: "goes on", 1: "terminated", 2: "truncated", 3: "terminated and truncated"}

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,8 @@ from typing import Any
 from treadle.replays.result import Difference, Replay, users_stack
 from treadle.repro import Repro
 
-TOLD = ("steps", "total_reward", "stack", "compared", "died", "asking", "stopped")
+TOLD = ("steps", "total_reward", "stack", "compared", "died", "asking", "stopped", "episode")
+AT = struct.Struct("<II")  # episode and step
 GRACE = 1.0  # seconds after the limit in which Python code that hangs ends by itself
 
 
@@ -41,7 +43,8 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
             check=False,
         )
         said = told.read_bytes()
-    found = Replay(repro, steps=int.from_bytes(said[:8], "little"))
+    found = Replay(repro)
+    found.episode, found.steps = AT.unpack(said[:8])
     if len(said) > 8:
         result = json.loads(said[8:])
         for name in TOLD:
@@ -76,8 +79,8 @@ def main() -> None:
     fd = os.open(order["told"], os.O_WRONLY)
     limit: float | None = order["limit"]
 
-    def tick(number: int) -> None:
-        os.pwrite(fd, number.to_bytes(8, "little"), 0)
+    def tick(episode: int, step: int) -> None:
+        os.pwrite(fd, AT.pack(episode, step), 0)
         if limit is not None:  # for C code that holds the interpreter
             faulthandler.dump_traceback_later(limit + GRACE, exit=True)
 

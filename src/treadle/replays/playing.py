@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.program.gym_env import EnvRecipe, close_env
+from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import Actor, build_actor
+from treadle.program.step import OnEnd
 from treadle.replays.checks import Checks
 from treadle.replays.result import Replay, own_frames, stack_of
 from treadle.repro import Repro
@@ -69,14 +71,18 @@ def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> En
 def actions_of(repro: Repro, space: Any) -> list[Any] | None:
     """The recorded actions, as the environment was given them; None: there are none."""
     layout = Layout.of(space)
-    arrays = [repro.arrays.get(f"action.{i}") for i in range(len(layout.leaves))]
-    if not arrays or any(array is None for array in arrays):
+    arrays = _leaves(repro, layout)
+    if all(array is None for array in arrays) or not layout.leaves:
         return None
-    count = len(arrays[0])  # type: ignore[arg-type]
+    count = max(len(array) for array in arrays if array is not None)
     for leaf, array in zip(layout.leaves, arrays, strict=True):
         if array is not None and array.shape[1:] != leaf.shape:
             raise UsageError(f"the recorded actions do not fit {space}: give the environment that was played with env")
-    return layout.batch_reader(arrays, 0, count)(None)
+    return layout.batch_reader(arrays, 0, count)({i: [None] * count for i in layout.loose} or None)
+
+
+def _leaves(repro: Repro, layout: Layout) -> list[Any]:
+    return [repro.arrays.get(f"action.{i}") for i in range(len(layout.leaves))]
 
 
 class Player:
@@ -85,8 +91,11 @@ class Player:
     env: the environment, built.
     step: stop after this step; None: at the end.
     debug: stop in a debugger there, before the step is made.
-    tick: called before each reset and step, with its number: 0 for resets.
+    tick: called before each reset and step with the episode and the step, 0 for resets.
     frames: where pictures go; None: none are made.
+
+    Attributes:
+        at: steps made since the beginning, in all episodes.
     """
 
     def __init__(
@@ -96,45 +105,57 @@ class Player:
         *,
         step: int | None = None,
         debug: bool = False,
-        tick: Callable[[int], None] = lambda number: None,
+        tick: Callable[[int, int], None] = lambda episode, step: None,
         frames: list[np.ndarray] | None = None,
     ) -> None:
         self.env, self.result, self._tick, self._frames = env, Replay(repro), tick, frames
-        self._until, self._debug = step, debug
+        self._debug, self.at, self._begun = debug, 0, False
+        # of the last episode, where several are played
+        self._until = None if step is None else step + max(0, repro.about.get("steps", 0) - _steps_of_last(repro))
         self.checks = Checks(repro, env.observation_space)
         self.result.compared = self.checks.compared
 
     @property
     def enough(self) -> bool:
         """Has it come to the step that was asked for?"""
-        self.result.stopped = self._until is not None and self.result.steps >= self._until
+        self.result.stopped = self._until is not None and self.at >= self._until
         return self.result.stopped
 
-    def reset(self, **given: Any) -> Any:
-        """The observation of a reset."""
-        self._tick(0)
+    def reset(self, *, counts: bool = False, **given: Any) -> Any:
+        """The observation of a reset. `counts`: it is made in the place of a step."""
+        if self._begun:
+            self.result.episode += 1
+        self._begun, self.result.steps = True, 0
+        self._tick(self.result.episode, 0)
         observation, _ = self.env.reset(**given)
+        if counts:
+            self.at += 1
+            self.checks.step(self.at, 0.0, False, False)
         self._seen(observation)
         return observation
 
-    def step(self, action: Any) -> tuple[Any, bool]:
-        """One step: the observation, and has the episode ended?"""
-        self.result.steps += 1
-        number = self.result.steps
-        self._tick(number)
-        if self._debug and number == self._until:
+    def step(self, action: Any, then: Callable[[], Any] | None = None) -> tuple[Any, bool]:
+        """One step: the observation, and has the episode ended? `then`: resets at once where it has."""
+        self.at, self.result.steps = self.at + 1, self.result.steps + 1
+        self._tick(self.result.episode, self.result.steps)
+        if self._debug and self.at == self._until:
             answer = _stepped_into(self.env, action)
         else:
             answer = self.env.step(action)
         observation, reward, terminated, truncated, _ = answer
         self.result.total_reward += float(np.sum(reward))
-        self.checks.step(number, reward, terminated, truncated)
+        self.checks.place = self.result.episode, self.result.steps
+        self.checks.step(self.at, reward, terminated, truncated)
+        ended = bool(terminated or truncated)
+        if ended and then is not None:
+            return then(), True
         self._seen(observation)
-        return observation, bool(terminated or truncated)
+        return observation, ended
 
     def _seen(self, observation: Any) -> None:
         self.result.observation = observation
-        self.checks.observation(self.result.steps, observation)
+        self.checks.place = self.result.episode, self.result.steps
+        self.checks.observation(self.at, observation)
         if self._frames is not None:
             self._frames.append(np.asarray(self.env.render()))
 
@@ -154,6 +175,11 @@ class Player:
                 _post_mortem(error)
         self.result.difference = self.checks.difference
         return self.result
+
+
+def _steps_of_last(repro: Repro) -> int:
+    """How many of the recorded steps are of the episode that failed."""
+    return (repro.about.get("failed") or {}).get("step") or 0
 
 
 def _post_mortem(error: BaseException) -> None:
@@ -206,12 +232,50 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
     return script
 
 
+def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], None]:
+    """What a slot of a vector was made to do since it was reset with a seed, over as many episodes as that were."""
+    about = repro.about
+    if about.get("lost"):
+        raise UsageError(
+            f"the slot was last reset with a seed more than {about['lost']:,} steps before what is still recorded: "
+            "reset(seed=...) from time to time, or collect by index, where every episode has its own seed"
+        )
+    mode, actions = OnEnd(about["autoreset"]), actions_of(repro, env.action_space) or []
+    for place, leaves in (repro.get("mailed", trust) or {}).items():
+        actions[int(place)] = _with_mailed(repro, env.action_space, int(place), leaves)
+    given = repro.get("options", trust)
+    orders = {place: (seed, *options) for (place, seed), options in zip(about["resets"], given, strict=True)}
+
+    def script(player: Player) -> None:
+        over, lasting = False, None
+        for at in range(len(actions) + 1):
+            if at in orders:
+                seed, options, lasts = orders[at]
+                lasting, over = options if lasts else None, False
+                player.reset(seed=seed, options=options)
+            if at == len(actions) or player.enough:
+                return
+            if over and mode is OnEnd.NEXT_STEP:
+                over = False
+                player.reset(counts=True, seed=None, options=lasting)
+                continue
+            same = partial(player.reset, seed=None, options=lasting) if mode is OnEnd.SAME_STEP else None
+            _, ended = player.step(actions[at], same)
+            over = ended and same is None
+
+    return script
+
+
+def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> Any:
+    """The action of a step of which a part went by message."""
+    layout = Layout.of(space)
+    rows = [None if a is None else a[at : at + 1] for a in _leaves(repro, layout)]
+    return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
+
+
 def write_pictures(path: Path, frames: list[np.ndarray], env: Any) -> None:
     """A video of what was rendered."""
     from treadle.record.video import write_video
 
     metadata = getattr(env, "metadata", None) or {}
     write_video(path, frames, float(metadata.get("render_fps", 30)))
-
-
-__all__ = ["Player", "StillRunning", "actions_of", "close_env", "limited", "recipe_from", "script_of_episode"]

@@ -10,7 +10,7 @@ from treadle import seeding
 from treadle.program.gym_env import close_env
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
-from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, write_pictures
+from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, script_of_slot, write_pictures
 from treadle.replays.result import Replay
 
 
@@ -26,7 +26,7 @@ def replay(
     trust: bool = False,
     timeout: float | None = None,
     here: bool = False,
-    tick: Callable[[int], None] = lambda number: None,
+    tick: Callable[[int, int], None] = lambda episode, step: None,
 ) -> Replay:
     """Play a recorded failure, or an episode of a run, again: the same environment, seeds and actions.
 
@@ -48,7 +48,7 @@ def replay(
         trust: open what the file holds as pickles, which runs code of the file's.
         timeout: seconds that a step may take; None: what the recorded run allowed.
         here: play in this process also what ended its own: that ends this one.
-        tick: called before each step with its number, and with 0 before resets.
+        tick: called before each reset and step with the episode and the step, 0 for resets.
 
     Raises:
         UsageError: what is to be played is not there, or cannot be built.
@@ -65,15 +65,19 @@ def replay(
     with seeding.keep_globals(), limited(limit) as ring:
         built = recipe_from(repro, env, trust, render is not None).build()
 
-        def begin(number: int) -> None:
-            tick(number)
+        def begin(episode: int, step: int) -> None:
+            tick(episode, step)
             ring()
 
         try:
             add_stored(repro, built.observation_space, built.action_space)
             frames: list[Any] | None = None if render is None else []
             player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames)
-            result = player.run(script_of_episode(repro, built, policy, trust), pdb)
+            if repro.about["face"] == "slot":
+                script = script_of_slot(repro, built, trust)
+            else:
+                script = script_of_episode(repro, built, policy, trust)
+            result = player.run(script, pdb)
             if render is not None and frames is not None:
                 write_pictures(Path(render), frames, built)
         finally:

@@ -16,23 +16,26 @@ _HERE = str(Path(__file__).parent.parent)
 
 
 class Difference(NamedTuple):
-    """The first value that was not as recorded. `step`: 0 is the reset."""
+    """The first value that was not as recorded. `step`: 0 is the reset. `episode`: since the recorded reset."""
 
     step: int
     field: str
     recorded: Any
     now: Any
+    episode: int = 0
 
     def __str__(self) -> str:
         values = f": it was {self.recorded} and is {self.now}" if self.recorded is not None else ""
-        return f"{'the reset' if self.step == 0 else f'step {self.step}'}, {self.field}{values}"
+        of = f" of episode {self.episode}" if self.episode else ""
+        return f"{'the reset' if self.step == 0 else f'step {self.step}'}{of}, {self.field}{values}"
 
 
 @dataclass
 class Replay:
     """Attributes:
     repro: what was played.
-    steps: how many were begun, the last one perhaps not ended.
+    steps: how many were begun in the last episode, the last one perhaps not ended.
+    episode: which that is, since the recorded reset.
     error: what was raised in it, with its traceback; None: nothing. A death or a hang has none where it was seen in a
         child process.
     died: how a child process ended that was given the replay because its worker had died; "" otherwise.
@@ -46,6 +49,7 @@ class Replay:
 
     repro: Repro
     steps: int = 0
+    episode: int = 0
     error: BaseException | None = None
     died: str = ""
     stack: str = ""
@@ -88,6 +92,7 @@ class Replay:
     def __str__(self) -> str:
         recorded = self.repro.about.get("failed")
         at = f"step {self.steps}" if self.steps else "the reset"
+        at += f" of episode {self.episode}" if self.episode else ""
         at = f"policy before step {self.steps + 1}" if self.asking else at
         if self.failed:
             text = f"{at}: {self.failed}"

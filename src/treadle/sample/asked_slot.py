@@ -27,9 +27,10 @@ LOOKS = 4  # steps of each episode in which is looked whether it draws from glob
 
 @dataclass(frozen=True)
 class Begin:
-    """Reset options. index: of the episode. anew: build a new environment first."""
+    """Reset options. index: of the episode. root: the run's seed. anew: build a new environment first."""
 
     index: int
+    root: int
     anew: bool = False
 
 
@@ -37,7 +38,6 @@ class AskedSlot(RolloutSlot):
     """Args:
     recipe: what is played; its policy is not asked.
     slot: its number.
-    root: the run's seed.
     globals: what becomes of the process's global generators.
     shared: does its process play other slots, too? Then an environment that draws from global generators, as its first
         steps show, gets its own ones back for each of its steps.
@@ -48,7 +48,6 @@ class AskedSlot(RolloutSlot):
         self,
         recipe: RolloutRecipe,
         slot: int,
-        root: int,
         globals: Globals,
         n_action_steps: int | None = None,
         shared: bool = False,
@@ -57,7 +56,6 @@ class AskedSlot(RolloutSlot):
         super().__init__(recipe, slot, globals)
         self._shared = shared and globals is Globals.SEED
         self._draws = False  # is it known to draw from global generators?
-        self._seed_root = root
         self._most = recipe.max_steps or self._endless()
         self._alone = None
         self._infos: list[dict[str, Any] | None] = []  # of the policy, for the steps of the next action
@@ -86,7 +84,7 @@ class AskedSlot(RolloutSlot):
         if self._shared:
             self._own = None
         with self._turn():
-            observation, self._playing[0] = self._begin(0, order.index, self._seed_root)
+            observation, self._playing[0] = self._begin(0, order.index, order.root)
         if self._shared:
             self._first = seeding.GlobalState()
             self._own = seeding.OwnGlobals(self._first)
@@ -135,7 +133,7 @@ class AskedSlot(RolloutSlot):
             (action,) = self._actions.batch_reader(self._row, 0, 1)(None)
             result = self._act(action)
             told += result[4].get(RESULTS, [])
-            if result[2] or result[3]:
+            if self._playing[0] is None:
                 break
         return (*result[:4], {RESULTS: told} if told else {})
 

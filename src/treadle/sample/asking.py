@@ -89,17 +89,23 @@ class CallerPolicy:
         batch_dim: int = 0,
     ) -> None:
         check_positive(pad_to=pad_to, n_action_steps=n_action_steps)
-        self.name, self.pad_to, self.n_action_steps = name, pad_to, n_action_steps
+        self.pad_to, self.n_action_steps = pad_to, n_action_steps
         self.told: list[str] = []
         self._dim = batch_dim
         self._rngs: dict[int, np.random.Generator] = {}
         self._seeds: dict[int, int] = {}
         self._states: dict[int, Any] = {}
+        self._outline: list[tuple[trees.Path, tuple[int, ...]]] | None = None  # of a state
+        self._settled = Settled()
+        self.ask_from_now(policy, name)
+
+    def ask_from_now(self, policy: Any, name: str) -> None:
+        """Another policy, also in episodes that have begun; their generators and states stay."""
+        self.name = name
         initial = getattr(policy, "initial_state", None)
         self._initial = initial if callable(initial) else None
         self._call, self._draws = _caller(policy, name)
         self._looked = False
-        self._settled = Settled()
 
     def close(self) -> None:
         """Let go of what the asking holds."""
@@ -188,7 +194,9 @@ class CallerPolicy:
     def _state(self, slot: int) -> Any:
         if slot not in self._states:
             assert self._initial is not None
-            self._states[slot] = self._initial(1)
+            self._states[slot] = state = self._initial(1)
+            if self._outline is None:
+                self._outline = self._outline_of(state)
         return self._states[slot]
 
     def _joined(self, states: list[Any], padding: int) -> Any:
@@ -213,8 +221,18 @@ class CallerPolicy:
             return leaf
 
         trees.map(checked, state)
+        outline = self._outline_of(state)
+        if outline != self._outline:
+            named = (f"{_told(each)}, each row" for each in (self._outline, outline))
+            raise self._bad(f"a state like that of initial_state ({next(named)})", next(named))
         before = (slice(None),) * dim
         return [trees.map(lambda leaf, row=row: leaf[(*before, slice(row, row + 1))], state) for row in range(rows)]
+
+    def _outline_of(self, state: Any) -> list[tuple[trees.Path, tuple[int, ...]]]:
+        """Paths and shapes of a state's leaves, without the axis of rows."""
+        dim = self._dim
+        shapes = [tuple(getattr(leaf, "shape", ())) for leaf in trees.leaves(state)]
+        return [(path, (*of[:dim], *of[dim + 1 :])) for path, of in zip(trees.paths(state), shapes, strict=True)]
 
     # -- the first look ----------------------------------------------------------------------------------------------
 
@@ -299,6 +317,10 @@ def _taken(leaf: Any, rows: list[int]) -> Any:
 
 def _is_infos(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
+
+
+def _told(outline: Any) -> str:
+    return ", ".join(f"{'.'.join(map(str, path)) or 'state'} {list(shape)}" for path, shape in outline)
 
 
 def _outline(value: Any) -> str:

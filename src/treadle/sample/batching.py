@@ -138,6 +138,11 @@ class BatchFormer:
         left = set(slots)
         self._ready = deque(each for each in self._ready if each[0] not in left)
 
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._ready.clear()
+        self._ended = None
+
     def stepped(self, seconds: float) -> None:
         """A worker took so long for a step."""
         self._steps.append(seconds)

@@ -17,7 +17,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, WorkerError
 from treadle.pool import bell, failure
-from treadle.pool.calls import Done, Lost
+from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import BUSY_NS
@@ -25,7 +25,7 @@ from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
-from treadle.program.policies import built_policy, policy_name
+from treadle.program.policies import _cast, built_policy, policy_name
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
@@ -35,6 +35,7 @@ from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.slot import Globals
+from treadle.sample.watch import Watch
 from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
@@ -54,6 +55,7 @@ class CallerCollection(Collection):
         self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
         try:
+            self._check_alike()
             self._policy = CallerPolicy(
                 built_policy(asking.policy, *self.spaces),
                 policy_name(asking.policy),
@@ -88,7 +90,7 @@ class CallerCollection(Collection):
         self.workers = options["workers"] = min(self.workers, count)
         recipe, n = self._recipe, self._asking.n_action_steps
         shared = count > self.workers
-        factories = [partial(AskedSlot, recipe, slot, self._root, globals, n, shared) for slot in range(count)]
+        factories = [partial(AskedSlot, recipe, slot, globals, n, shared) for slot in range(count)]
         return Pool(factories, **options)
 
     @property
@@ -97,12 +99,45 @@ class CallerCollection(Collection):
         about = self.pool.descriptions[0]
         return about.observation_space, about.metadata["action_space"]
 
+    def _check_alike(self) -> None:
+        """Rows of one batch have one space; those of the user's own may not know that they are equal."""
+        for slot, about in enumerate(self.pool.descriptions):
+            theirs = about.observation_space, about.metadata["action_space"]
+            for what, first, other in zip(("observation", "action"), self.spaces, theirs, strict=True):
+                knows = type(other).__eq__ is not object.__eq__ or type(first) is not type(other)
+                if knows and first != other:
+                    raise UsageError(
+                        f"all environments of one policy have one {what} space: that of slot {slot} is {other}, that "
+                        f"of slot 0 {first}"
+                    )
+
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
 
     def advice(self) -> list[str]:
         return self._former.advice()
+
+    def again(self, schedule: Schedule, root: int) -> None:
+        """Another run in the same environments: iterate once more. What is being played is given up."""
+        while self._coming:  # steps of environments; nobody waits for more than what each is at
+            self.calls.poll(None, self._give_up)
+        self.schedule, self._root, self._failure = schedule, root, None
+        self._watch = Watch(schedule.standing(), None)
+        self._env_seeds, self._policy_seeds = SeedStream(root, 0), SeedStream(root, 1)
+        for mine in self._dealt.values():
+            mine.clear()
+        for kept in (self._playing, self._suspects, self._deaths, self._out):
+            kept.clear()
+        self._former.clear()
+
+    def _give_up(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._answered(event)
+        elif isinstance(event, Lost):
+            self._died(event)
+        else:
+            self._ready(event.worker)
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -130,7 +165,7 @@ class CallerCollection(Collection):
         self._given[worker.index] += 1
         self._steps[slot] = 0
         self._policy.start(slot, self._policy_seeds(index))
-        order = {slot: (self._env_seeds(index), Begin(index, anew))}
+        order = {slot: (self._env_seeds(index), Begin(index, self._root, anew))}
         self._submit(worker, Op.RESET, order, [slot])
 
     def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
@@ -146,9 +181,10 @@ class CallerCollection(Collection):
         try:
             actions, infos = self._policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
-        except Exception as error:  # whatever the policy raises is placed
+        except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
             self._policy_seconds += time.monotonic() - began
-            raise self._blamed(error, slots) from error
+            blamed = self._blamed(error, slots)
+            raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
         for worker, mine in self._rows.by_worker(slots):
             if infos is not None:
@@ -185,7 +221,8 @@ class CallerCollection(Collection):
         index = self._playing[slots[row]]
         batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
-            error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {error}")
+            hint = f"{error}{_cast(error)}"
+            error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
         seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
@@ -262,11 +299,11 @@ class CallerCollection(Collection):
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
         error = failure.task_error(raised, slot, worker.shown, worker.pid)
+        if self._skipping.skip and raised.phase in SKIPPED and self._begun[slot] > 1:
+            self._begin(worker, slot, index, anew=True)
+            return
+        self._failed_envs.add(slot)
         if self._skipping.skip and raised.phase in SKIPPED:
-            if self._begun[slot] > 1:
-                self._begin(worker, slot, index, anew=True)
-                return
-            self._failed_envs.add(slot)
             self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
             return
         self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), worker)

@@ -11,7 +11,7 @@ have Wilson's score interval (Wilson 1927), which is right for few episodes and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
@@ -25,14 +25,15 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
+from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
-from treadle.sample.arguments import check_amounts, check_options, check_seed
+from treadle.sample.arguments import check_amounts, check_options, check_positive, check_seed
 from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.placed import spread
-from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe
+from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, options_of
 from treadle.sample.schedule import Schedule
 
 CONFIDENCE = 0.95
@@ -90,6 +91,7 @@ class Evaluation:
         success: share of episodes that were successes, 0 to 1; None when no episode's last info says. One that says
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
+        tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
         inference: how the policy was asked in the caller, as `treadle.sample.collect.Collection.asked`; {}: it was not.
     """
 
@@ -102,6 +104,7 @@ class Evaluation:
     success: float | None = None
     success_low: float | None = None
     success_high: float | None = None
+    tasks: dict[str, Evaluation] = field(default_factory=dict)
     inference: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -125,6 +128,10 @@ class Evaluation:
         return f"<Evaluation {self}>"
 
     def _repr_html_(self) -> str:
+        if self.tasks:
+            return html_table(
+                [(task, str(each).partition(": ")[2]) for task, each in self.tasks.items()], title=str(self)
+            )
         rows = [score.cells for score in self.scores[:IN_HTML]]
         if len(self.scores) > IN_HTML:
             rows.append((f"... and {len(self.scores) - IN_HTML:,} more", "", "", "", ""))
@@ -182,17 +189,22 @@ class _Totals:
         self._keys = success_keys
 
     def add(self, episode: Episode) -> Score:
-        end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
         said = [episode.final_info[key] for key in self._keys if key in episode.final_info]
         success = None if not said or np.ndim(said[0]) else bool(said[0])
-        return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
+        return score_of(episode, success)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
+def score_of(episode: Episode, success: bool | None = None) -> Score:
+    """What came of an episode."""
+    end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
+    return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
+
+
 def evaluate(
-    env: str | EnvSpec | Callable[..., gym.Env],
+    env: str | EnvSpec | Callable[..., gym.Env] | Mapping[str, Any],
     policy: Any,
     episodes: int = 100,
     seed: int = 0,
@@ -209,6 +221,7 @@ def evaluate(
     fresh_env: bool = False,
     reset_options: ResetOptions = None,
     success_key: str | None = None,
+    keep_built: int = 1,
     backend: str = "process",
     watch: Callable[[Score], None] | None = None,
     progress: bool | None = False,
@@ -217,12 +230,18 @@ def evaluate(
     """Play whole episodes and return how they went. The result is the same for any number of workers.
 
     Args:
-        env: as for `treadle.sample.collect.collect`; so are the arguments that are not described here.
+        env: as for `treadle.sample.collect.collect`; so are the arguments that are not described here. Or a suite: a
+            dict of task -> environment, or -> (environment, its env_kwargs). Their spaces are the same; all tasks are
+            played in one run, each in episodes `task * episodes` to `(task + 1) * episodes - 1` of it, and the result
+            has a part for each.
         policy: None for random actions, or see `treadle.program.policies`.
-        episodes: how many.
+        episodes: how many; of a suite, of each task.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end), such
             as the initial states of a benchmark; a dict that the environment's reset gets as `options`, or None.
+            Of a suite: of each task's episode i.
+        keep_built: of a suite: environments of different tasks that each of the environments played at a time keeps;
+            they are built when they are needed, and no more than `num_envs * keep_built` live at a time.
         success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
             whichever is there.
         watch: called with each score, in order of arrival.
@@ -237,8 +256,16 @@ def evaluate(
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
+    check_positive(keep_built=keep_built)
+    tasks = dict(env) if isinstance(env, Mapping) else {}
+    common = dict(env_kwargs or {}), tuple(wrappers), tuple(imports)
+    if tasks:
+        made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}, keep_built))
+        reset_options = _OfTasks(tuple(tasks), episodes, reset_options)
+    else:
+        made_of = EnvRecipe(env_of(env), *common)
     recipe = RolloutRecipe(
-        EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        made_of,
         policy,
         envs_per_worker,
         max_episode_steps,
@@ -252,15 +279,45 @@ def evaluate(
     scores: dict[int, Score] = {}
     shown = Progress(progress)
     options = {"workers": count, "backend": backend, "tell": shown.tell, **pool_options}
-    with collection(recipe, Schedule(episodes), root=seed, **options) as run, shown:
+    wanted = episodes * max(1, len(tasks))
+    with collection(recipe, Schedule(wanted), root=seed, **options) as run, shown:
         for index, _, score in run:
             scores[index] = score
             if watch is not None:
                 watch(score)
         run.warn()
         asked = run.asked()
-    found = evaluation_of(policy_name(policy), [scores[index] for index in range(episodes)], seed)
-    return replace(found, inference=asked)
+    name, played = policy_name(policy), [scores[index] for index in range(wanted)]
+    parts = {
+        task: evaluation_of(name, played[at * episodes : (at + 1) * episodes], seed) for at, task in enumerate(tasks)
+    }
+    return replace(evaluation_of(name, played, seed), tasks=parts, inference=asked)
+
+
+def _task(
+    given: Any, env_kwargs: dict[str, Any], wrappers: tuple[Callable[[gym.Env], gym.Env], ...], imports: tuple[str, ...]
+) -> EnvRecipe:
+    env, own = given if isinstance(given, tuple) else (given, {})
+    return EnvRecipe(env_of(env), {**env_kwargs, **own}, wrappers, imports)
+
+
+@dataclass(frozen=True)
+class _OfTasks:
+    """Reset options of a suite's episodes.
+
+    Attributes:
+        tasks: in order.
+        episodes: of each.
+        given: as of `evaluate`.
+    """
+
+    tasks: tuple[str, ...]
+    episodes: int
+    given: ResetOptions
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        task, own = divmod(index, self.episodes)
+        return {TASK: self.tasks[task], "options": options_of(self.given, own)}
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:

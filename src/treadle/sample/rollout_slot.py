@@ -45,6 +45,13 @@ Results = list[tuple[int, int, Any]]  # (index, length, what was made)
 ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
 
 
+def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
+    """The reset's options in episode `index`; None where there are none for it."""
+    if given is None:
+        return None
+    return given(index) if callable(given) else given[index % len(given)]
+
+
 @dataclass(frozen=True)
 class RolloutOrder:
     """What a worker is asked to do.
@@ -92,6 +99,7 @@ class RolloutRecipe:
         policy: see `treadle.program.policies`.
         rows: environments a worker.
         max_steps: longest episode (truncated there), None: as the environment says.
+        marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
         infos: keep the step infos?
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
@@ -108,6 +116,7 @@ class RolloutRecipe:
     sink: Callable[[int, Any, Any], Any] | None = None
     fresh_env: bool = False
     reset_options: ResetOptions = None
+    marks_cuts: bool = True
     asking: Asking | None = None
 
 
@@ -285,7 +294,7 @@ class RolloutSlot(EpisodeSlot):
         if not (terminated or truncated):
             if self._recipe.max_steps is None:
                 return None
-            truncated = True
+            truncated = self._recipe.marks_cuts
         start = perf_counter()
         copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
         episode = self._buffers[row].episode(terminated, truncated, copy=copies)
@@ -336,10 +345,7 @@ class RolloutSlot(EpisodeSlot):
 
     def _options_of(self, index: int) -> dict[str, Any]:
         """The reset's further arguments in episode `index`; none where there are no options for it."""
-        given = self._recipe.reset_options
-        if given is None:
-            return {}
-        options = given(index) if callable(given) else given[index % len(given)]
+        options = options_of(self._recipe.reset_options, index)
         return {} if options is None else {"options": options}
 
     def _build_env(self, row: int) -> None:

@@ -27,6 +27,7 @@ class Schedule:
         steps: at least so many steps in all.
         have: index -> length of episodes that exist already (a resumed run).
         skipped: episodes that the run goes on without, as if there were no such indices.
+        first: the index that it begins with.
     """
 
     def __init__(
@@ -35,19 +36,20 @@ class Schedule:
         steps: int | None = None,
         have: dict[int, int] | None = None,
         skipped: Iterable[int] = (),
+        first: int = 0,
     ):
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
         self._total = sum(self.lengths.values())
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
-        self._next = 0
+        self._next = first
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
         self.window = WINDOW
-        self.prefix = 0  # episodes 0..prefix-1 are all finished or skipped
+        self.prefix = first  # all before it are finished or skipped
         self.prefix_steps = 0
-        self.end: int | None = episodes  # the run is 0..end-1, as soon as that is known
+        self.end = None if episodes is None else first + episodes  # the run ends before it, as soon as that is known
         self._advance()
 
     def take(self) -> int | None:
@@ -66,6 +68,11 @@ class Schedule:
             self._next += 1
         self.issued.add(index)
         return index
+
+    @property
+    def upcoming(self) -> int:
+        """The lowest index that has never been handed out."""
+        return self._next
 
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""

@@ -156,7 +156,7 @@ def slots_of(
     kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
     imports: Sequence[str] = (),
-) -> list[Callable[[], EnvSlot]]:
+) -> list[partial[EnvSlot]]:
     """One factory of a program a slot. Raises UsageError when the number of environments is not clear."""
     if isinstance(envs, str | EnvSpec) or callable(envs) or not isinstance(envs, Iterable):
         if num_envs is None:
@@ -170,9 +170,10 @@ def slots_of(
         raise UsageError("a vector needs at least one environment")
     registrations = own_registrations()
 
-    def factory(env: Any, slot: int) -> Callable[[], EnvSlot]:
-        recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
-        return lambda: EnvSlot(recipe, on_end, slot, registrations)
+    def factory(env: Any, slot: int) -> partial[EnvSlot]:
+        return partial(
+            EnvSlot, EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports)), on_end, slot, registrations
+        )
 
     return [factory(env, slot) for slot, env in enumerate(each)]
 

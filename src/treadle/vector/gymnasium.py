@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -23,9 +24,10 @@ from treadle.pool import bell
 from treadle.pool.options import PoolOptions, StartKeywords
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
+from treadle.repro import Repro, recipe_of
 from treadle.vector.calls import SlotCalls
 from treadle.vector.core import Core
-from treadle.vector.env_slot import EnvLike, slots_of
+from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.groups import Group, GroupLoop, check_count
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
@@ -135,6 +137,8 @@ class VectorEnv(SlotCalls):
         try:
             spaces = vector_spaces(engine.descriptions, observation_mode)
             lockstep, about = engine.lockstep, engine.descriptions[0].metadata
+            if pool.recorder and not isinstance(envs, OwnedVectors):
+                lockstep.record(partial(_repro_of, slots), full=pool.recorder == "full")
             if isinstance(envs, OwnedVectors):
                 self.autoreset_mode = mode_of_all(engine.descriptions, autoreset_mode)
                 _mode(self.autoreset_mode, style)
@@ -501,6 +505,15 @@ def _start(slots: Sequence[Callable[[], Any]], **options: Any) -> Pool:
         return Pool(slots, **options)
     except LayoutsDiffer as error:
         raise SpacesDiffer(str(error)) from error
+
+
+def _repro_of(slots: Sequence[partial[EnvSlot]], slot: int) -> Repro:
+    """What the repro of a slot's failure says of its environment."""
+    recipe, on_end = slots[slot].args[:2]
+    name = getattr(recipe.env, "__name__", recipe.env)
+    repro = Repro({"face": "slot", "title": f"slot {slot} ({name})", "slot": slot, "autoreset": on_end.value})
+    recipe_of(repro, recipe)
+    return repro
 
 
 def _spec(envs: Any, text: str | None) -> EnvSpec | None:

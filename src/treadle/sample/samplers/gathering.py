@@ -33,7 +33,8 @@ from treadle.sample.watch import Watch
 
 log = logging.getLogger("treadle")
 
-VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played
+VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played its first step
+LAST_VERSION = "agent_version_last"  # and its last
 
 Broadcasts = tuple[Broadcast, ...]
 
@@ -206,7 +207,8 @@ class Versions:
         if self.keep:
             infos = batch.columns["episode_infos"]
             version = np.full(len(batch.lengths), asked.sampling, np.int64)
-            batch.columns["episode_infos"] = {**own_names(infos, frozenset({VERSION}), "env"), VERSION: version}
+            own = {VERSION: version, LAST_VERSION: version}  # a worker hears of another agent between two rollouts
+            batch.columns["episode_infos"] = {**own_names(infos, frozenset(own), "env"), **own}
         return batch
 
 

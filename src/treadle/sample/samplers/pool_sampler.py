@@ -19,8 +19,11 @@ from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
 from treadle.sample.arguments import check_seed
-from treadle.sample.evaluate import Evaluation, Score, evaluation_of
+from treadle.sample.asking import Asking
+from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
+from treadle.sample.inference import OPTIONS, asking_of
 from treadle.sample.samplers.agents import is_parameters
+from treadle.sample.samplers.caller_sampling import CallerSampling
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
@@ -61,6 +64,8 @@ class PoolSampler(Sampler):
         on_failure: str | None = None,
         max_restarts: int = 3,
         progress: bool | None = None,
+        inference: str = "worker",
+        num_envs: int | None = None,
         **pool_options: Any,
     ) -> None:
         agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
@@ -77,7 +82,7 @@ class PoolSampler(Sampler):
                 worker_class=worker_class,
                 worker_args=worker_args,
             )
-        if unknown := sorted(pool_options.keys() - POOL_OPTIONS):
+        if unknown := sorted(pool_options.keys() - POOL_OPTIONS - set(OPTIONS)):
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
         if schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
@@ -87,6 +92,8 @@ class PoolSampler(Sampler):
             "on_failure": self.default_on_failure if on_failure is None else on_failure,
             "max_restarts": max_restarts,
             "progress": progress,
+            "inference": inference,
+            "num_envs": num_envs,
             **pool_options,
         }
         self._factory = worker_factory
@@ -103,18 +110,36 @@ class PoolSampler(Sampler):
         self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
         self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
         self.total_env_steps = 0
+        asking, _ = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers, 1, pool_options)
+        kept = {"backend": self.backend, "on_failure": self._options["on_failure"], "max_restarts": max_restarts}
+        kept |= pool_options
+        self._here = None if asking is None else self._asked_here(asking, allow_stale, kept)
+        if self._here is not None:
+            return
         registrations = None if self.backend == "serial" else own_registrations()
         drawn = self._root if own_seed is None else None
         recipes = [
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
-        self._group = SamplerPool(
-            recipes,
-            backend=self.backend,
-            on_failure=self._options["on_failure"],
-            max_restarts=max_restarts,
-            **pool_options,
+        self._group = SamplerPool(recipes, **kept)
+
+    def _asked_here(self, asking: Asking, allow_stale: bool, options: dict[str, Any]) -> CallerSampling:
+        """How the agent is asked in the caller. Raises UsageError where workers do something of their own."""
+        factory = self._factory
+        if not isinstance(factory, WorkerFactory) or factory._worker_class is not DefaultWorker or factory._worker_args:
+            raise UsageError("with inference='caller' nobody asks workers to play: worker_class is for the workers")
+        for what, given in (("agents", self._agents), ("envs", self._envs)):
+            if any(each is not given[0] for each in given):
+                raise UsageError(f"{what} is a list of different things, one a worker; an agent in the caller is one")
+        return CallerSampling(
+            self._agents[0],
+            self._envs[0],
+            asking,
+            workers=factory.n_workers,
+            limit=factory._max_episode_length,
+            stale=allow_stale,
+            **options,
         )
 
     def _own_copy(self, env: Any) -> Any:
@@ -145,6 +170,8 @@ class PoolSampler(Sampler):
             WorkersLost: nobody is left to sample.
         """
         wanted = _count("num_samples", num_samples)
+        if self._here is not None:
+            return self._sampled_here(Schedule(steps=wanted, first=self._base), agent_update, env_update, wanted)
         rule: StopRule = AtLeast(wanted)
         if self._schedule == "deterministic":
             rule = ByIndex(Schedule(steps=wanted), self._group.count, self._base)
@@ -167,6 +194,9 @@ class PoolSampler(Sampler):
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
         each = _count("n_eps_per_worker", n_eps_per_worker)
+        if self._here is not None:
+            schedule = Schedule(episodes=each * self._factory.n_workers, first=self._base)
+            return self._sampled_here(schedule, agent_update, env_update)
         wanted = each * self._group.count
         rule: StopRule = Exactly(each, self._group.count)
         if self._schedule == "deterministic":
@@ -193,11 +223,44 @@ class PoolSampler(Sampler):
         """
         episodes = _count("episodes", episodes)
         check_seed(seed)
+        if self._here is not None:
+            self._told_here(agent_update, env_update)
+            with Progress(self._progress) as shown:
+                watch = Watch(Standing(of_episodes=episodes), shown.tell)
+                played = map(score_of, self._here.by_index(Schedule(episodes=episodes), seed, watch))
+            scores = [replace(each, truncated=not each.terminated) for each in played]
+            return evaluation_of(policy_name(self._agents[0]), scores, seed)
         rule = ByIndex(Schedule(episodes=episodes), self._group.count)
         with Progress(self._progress) as shown:
             watch = Watch(Standing(of_episodes=episodes), shown.tell)
             self._gather(rule, agent_update, env_update, watch, Trajectories.strip, root=seed, aside=True)
         return _evaluation(policy_name(self._agents[0]), rule.batches(), seed)
+
+    def _sampled_here(
+        self, schedule: Schedule, agent_update: Any, env_update: Any, steps: int | None = None
+    ) -> EpisodeBatch:
+        """With the agent in the caller. steps: that are enough in order of arrival; None: the schedule says."""
+        here = self._here
+        assert here is not None
+        self._told_here(agent_update, env_update)
+        with Progress(self._progress) as shown:
+            watch = Watch(Standing(of_steps=steps, of_episodes=schedule.episodes), shown.tell)
+            if steps is None or self._schedule == "deterministic":
+                episodes = here.by_index(schedule, self._root, watch)
+                self._base = schedule.end or 0
+            else:
+                episodes = here.arriving(steps, self._root, watch)
+        self.total_env_steps += sum(map(len, episodes))
+        return here.batch(episodes)
+
+    def _told_here(self, agent_update: Any, env_update: Any) -> None:
+        assert self._here is not None
+        if self._here.closed:
+            raise ClosedPool("the sampler is shut down")
+        for what, given in (("agent_update", agent_update), ("env_update", env_update)):
+            if isinstance(given, list):
+                raise UsageError(f"{what} is a list, one a worker; an agent in the caller is one: give one for all")
+        self._here.update(agent_update, env_update)
 
     def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
         buffers = self._buffers
@@ -277,6 +340,9 @@ class PoolSampler(Sampler):
 
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
+        if self._here is not None:
+            self._here.close()
+            return
         self._group.close()
         self._buffers.clear()
 

@@ -1,0 +1,247 @@
+"""What slots that step in lockstep were made to do since their last seeded reset, so that a failure can be replayed.
+
+The caller writes it, so it outlives the workers. A step costs two copies of some bytes when it has been made: the
+actions, from where they were written for the workers, and the rewards and flags of its block, which lie side by side.
+(Slices of memoryviews: 60 ns each, where assigning to a row of an array takes 100 to 700.) Which episode a slot is in
+need not be written: who plays it again from its reset sees the episodes end by themselves.
+
+It lies in chunks of at most a megabyte. When there are `MOST_BYTES` of them the oldest is written over; what was reset
+before it can no longer be replayed from its beginning, and a repro says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.errors import WorkerError
+from treadle.pool.arena import Field
+from treadle.pool.layout import RowMemory
+from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
+from treadle.spaces import BatchWriter, Mailed
+
+if TYPE_CHECKING:
+    from treadle.pool.calls import Order
+
+CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
+FEWEST, MOST = 16, 4096  # steps of a chunk
+
+
+@dataclass
+class Chunk:
+    """Steps `first`, `first + 1`, ..., a row of bytes each: the actions leaf by leaf, then rewards and flags as they
+    lie in a block. `sums`: of every observation. `who`: the slots that were stepped, where not all were. `mailed`: what
+    of the actions went by message."""
+
+    first: int
+    data: np.ndarray
+    sums: np.ndarray | None
+    who: dict[int, list[int]] = field(default_factory=dict)
+    mailed: dict[int, Mailed] = field(default_factory=dict)
+
+
+class History:
+    """Args:
+    memory: the pool's rows.
+    describe: what a slot's repro says beside what is recorded; None: nothing can be said of it.
+    full: keep a check sum of every observation.
+    """
+
+    def __init__(self, memory: RowMemory, describe: Callable[[int], Repro | None], *, full: bool = False) -> None:
+        self._memory, self._describe, self._full = memory, describe, full
+        self._actions = memory.arrays(memory.fields.actions)
+        blocks = list(memory.fields.blocks)
+        one, self._places, self._width = blocks[0], [], 0
+        self._n = one.rewards.shape[0]
+        self._sources: list[tuple[int, int, memoryview]] = []  # from, to, what
+        for array in self._actions:
+            self._places.append(self._width)
+            if array is not None and array.nbytes:
+                self._sources.append((self._width, self._width + array.nbytes, array.data.cast("B")))
+                self._width += array.nbytes
+        # of a block: from its rewards to the end of its flags
+        self._flags = one.terminated.offset - one.rewards.offset, one.truncated.offset - one.rewards.offset
+        size = self._flags[1] + self._n
+        spans = [Field(each.rewards.segment, each.rewards.offset, np.dtype("u1"), (size,)) for each in blocks]
+        self._spans = {index: memory.array(span).data for index, span in enumerate(spans)}
+        self._results, self._width = self._width, self._width + size
+        self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // self._width))
+        self._most = max(2, MOST_BYTES // (self._width * self._rows))
+        self._chunks: deque[Chunk] = deque()
+        self._resets: list[tuple[int, dict[int, tuple[Any, Any]]]] = []  # before which step: slot -> seed, options
+        self._at, self._data = self._rows - 1, memoryview(b"")
+        self._ahead = False  # was the latest step noted before it was made?
+
+    # -- while all goes well -----------------------------------------------------------------------------------------
+
+    def keeping(self, hand_out: Callable[[int], list[np.ndarray]]) -> Callable[[int], list[np.ndarray]]:
+        """The same way to hand out the block of a step, which is noted: bound once, for lockstep's fast lane."""
+        if self._full or len(self._sources) != 1:
+
+            def keep_all(block: int) -> list[np.ndarray]:
+                self.note(block)
+                return hand_out(block)
+
+            return keep_all
+        spans, width, rows, results = self._spans, self._width, self._rows, self._results
+        ((_, size, source),) = self._sources
+
+        def keep(block: int) -> list[np.ndarray]:
+            self._at = at = self._at + 1
+            if at == rows:
+                at = self._turn()
+            begin, data = at * width, self._data
+            data[begin : begin + size] = source
+            if block in spans:
+                data[begin + results : begin + width] = spans[block]
+            return hand_out(block)
+
+        return keep
+
+    def note(self, block: int, mailed: Mailed | None = None) -> None:
+        """All slots were stepped into a block."""
+        self._next()
+        begin, data = self._at * self._width, self._data
+        if block in self._spans:
+            data[begin + self._results : begin + self._width] = self._spans[block]
+        if mailed is not None:
+            self._chunks[-1].mailed[self._at] = mailed
+        sums = self._chunks[-1].sums
+        if sums is not None:
+            views = self._memory.arrays(self._memory.fields.blocks[block].observations)
+            for slot in range(self._n):
+                sums[self._at, slot] = fingerprint([None if view is None else view[slot] for view in views])
+
+    def writing_some(self, write: BatchWriter, slots: Sequence[int]) -> BatchWriter:
+        """The same writer of actions for some slots, who are about to be stepped with them."""
+
+        def adding(actions: Any) -> Mailed | None:
+            mailed = write(actions)
+            self.add(slots, {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()})
+            return mailed
+
+        return adding
+
+    def add(self, slots: Sequence[int], mailed: dict[int, dict[int, Any]] | None = None) -> None:
+        """Some slots are about to be stepped with what was written for them. `mailed`: leaf -> slot -> by message."""
+        self._next()
+        self._ahead = True
+        self._chunks[-1].who[self._at] = list(slots)
+        if mailed:
+            by_row: Mailed = {leaf: [by.get(slot) for slot in range(self._n)] for leaf, by in mailed.items()}
+            self._chunks[-1].mailed[self._at] = by_row
+
+    def reset(self, orders: Sequence[Order], *, during_step: bool) -> None:
+        """Slots are about to be reset: their seeds and options. `during_step`: instead of making the step that is under
+        way for all."""
+        said = {slot: order for _, payload, _ in orders for slot, order in payload.items()}
+        now = self._chunks[-1].first + self._at + 1 if self._chunks else 0
+        if len(said) == self._n and all(seed is not None for seed, _ in said.values()):
+            self._resets.clear()
+        elif len(self._resets) > MOST:
+            self._resets = [each for each in self._resets if each[0] >= self._chunks[0].first]
+        self._resets.append((now + during_step, said))
+
+    def _next(self) -> None:
+        """Go to the next row, and note the actions there."""
+        self._at, self._ahead = self._at + 1, False
+        if self._at == self._rows:
+            self._turn()
+        begin = self._at * self._width
+        for first, stop, source in self._sources:
+            self._data[begin + first : begin + stop] = source
+
+    def _turn(self) -> int:
+        """Begin a chunk, in the oldest one's memory where there are enough."""
+        first = self._chunks[-1].first + self._rows if self._chunks else 0
+        if len(self._chunks) == self._most:
+            old = self._chunks.popleft()
+            chunk = Chunk(first, old.data, old.sums)
+        else:
+            sums = np.empty((self._rows, self._n), np.int64) if self._full else None
+            chunk = Chunk(first, np.empty((self._rows, self._width), np.uint8), sums)
+        chunk.data[:, self._results :] = UNKNOWN[0]
+        self._chunks.append(chunk)
+        self._at, self._data = 0, chunk.data.data.cast("B")
+        return 0
+
+    # -- when something has failed -----------------------------------------------------------------------------------
+
+    def failed(self, error: WorkerError, *, noted: bool = False) -> None:
+        """Keep what a slot's failure can be replayed from, as the error's `repro`. `noted`: so is the step in which it
+        failed; else that is the one whose actions lie in the arena."""
+        slot = error.where.slot
+        if slot is None or error.where.phase not in ("reset", "step"):
+            return
+        repro = self._describe(slot)
+        if repro is not None:
+            if not noted and not self._ahead and error.where.phase == "step":
+                self._next()
+                self._chunks[-1].data[self._at, self._results :] = UNKNOWN[0]
+            self._fill(repro, slot)
+            if not noted and not self._ahead and error.where.phase == "step":
+                self._at -= 1
+            repro.about["failed"] = failure_of(error)
+            note(error, repro)
+
+    def _fill(self, repro: Repro, slot: int) -> None:
+        """What a slot was made to do since it was last reset with a seed."""
+        begun = [i for i, (_, said) in enumerate(self._resets) if slot in said]
+        seeded = [i for i in begun if self._resets[i][1][slot][0] is not None]
+        since = seeded[-1] if seeded else begun[0] if begun else 0
+        mine = [(at, *said[slot]) for at, said in self._resets[since:] if slot in said]
+        first = mine[0][0] if mine else 0
+        lost = self._chunks[0].first - first if self._chunks else 0
+        numbers: list[int] = []
+        found: list[np.ndarray] = []  # rows of bytes
+        sums: list[np.ndarray] = []
+        mailed: dict[str, Any] = {}
+        for chunk in self._chunks:
+            stop = self._at + 1 if chunk is self._chunks[-1] else self._rows
+            every = range(max(0, first - chunk.first), stop)
+            rows = [row for row in every if row not in chunk.who or slot in chunk.who[row]]
+            for at, row in enumerate(rows, len(numbers)):
+                if row in chunk.mailed:
+                    mailed[str(at)] = {str(leaf): values[slot] for leaf, values in chunk.mailed[row].items()}
+            numbers += [chunk.first + row for row in rows]
+            found.append(chunk.data[rows])
+            if chunk.sums is not None:
+                sums.append(chunk.sums[rows, slot])
+        data = np.concatenate(found) if found else np.empty((0, self._width), np.uint8)
+        for i, (array, place) in enumerate(zip(self._actions, self._places, strict=True)):
+            if array is not None:
+                size = array.nbytes // self._n
+                column = np.ascontiguousarray(data[:, place + slot * size : place + (slot + 1) * size])
+                repro.arrays[f"action.{i}"] = column.view(array.dtype).reshape(len(data), *array.shape[1:])
+        results = data[:-1, self._results :]
+        rewards = np.ascontiguousarray(results[:, 8 * slot : 8 * slot + 8]).view(np.float64).reshape(-1)
+        if rewards.tobytes().strip(UNKNOWN[:1]):
+            ends = results[:, self._flags[0] + slot] + 2 * results[:, self._flags[1] + slot]
+            repro.arrays |= {"rewards": rewards, "ends": ends}
+        if sums:
+            known = np.concatenate(sums)[:-1]
+            repro.arrays["checks"] = np.array([range(1, len(known) + 1), known], np.int64)
+        places = [sum(number < at for number in numbers) for at, _, _ in mine]
+        repro.about |= {
+            "seed": mine[0][1] if mine else None,
+            "lost": max(0, lost),
+            "steps": len(numbers),
+            "resets": [[place, seed] for place, (_, seed, _) in zip(places, mine, strict=True)],
+        }
+        repro.put("options", list(map(_options, mine)))
+        if mailed:
+            repro.put("mailed", mailed)
+
+
+def _options(order: tuple[int, Any, Any]) -> list[Any]:
+    """Reset options, and do they also serve the resets that the slot makes by itself?"""
+    given = order[2]
+    lasting = bool(getattr(given, "lasting", False))
+    return [given.options if lasting else given, lasting]
+
+
+__all__ = ["History"]
