@@ -292,6 +292,8 @@ def test_a_dataset_has_a_group_for_each_agents_columns(tmp_path: Any) -> None:
 
 
 def test_bad_input_is_one_clear_line() -> None:
+    with pytest.raises(UsageError, match="a function that makes a PettingZoo environment is wanted"):
+        pettingzoo.make_vec(Crowd(), 2)
     with pytest.raises(UsageError, match='form is "grouped" or "rows"'):
         pettingzoo.make_vec(Crowd, 2, form="flat")
     with pytest.raises(
@@ -329,6 +331,8 @@ def test_wrong_actions_and_masks_are_refused() -> None:
         with pytest.raises(UsageError, match="2 slots want as many actions of each agent"):
             grouped.step({"a": np.ones(3, int), "c": np.ones(2, int)})
         grouped.step({"a": np.ones(2, int), "c": np.ones(2, int)})
+        with pytest.raises(treadle.StateError, match="pickles as what it was built with"):
+            grouped.vec.get_states()
     finally:
         with_rows.close()
         grouped.close()

@@ -247,3 +247,27 @@ def test_what_makes_coroutines_is_an_environment() -> None:
 
     with pytest.raises(UsageError, match="Other does not"):
         made(Other)
+
+
+def test_in_a_large_pool_deadlines_are_looked_for_now_and_then(
+    gate: Gate, plain: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.pool.calls.FEW", 0)
+    options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "step_timeout": LIMIT}
+    assert made(lambda: Hanging(gate), backend="thread", **options) == plain
+    assert len(gate.hung) == 1
+    assert made(Coroutines, thinking, backend="thread", **options) == plain
+
+
+def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -> None:
+    hung = list[int]()
+
+    async def stalls(observations: np.ndarray) -> np.ndarray:
+        if not hung and observations[0, 1] == 7 and observations[0, 0] == 2:
+            hung.append(1)
+            await asyncio.sleep(1000)
+        return policy(observations)
+
+    options: dict[str, Any] = {"inference": "worker", "workers": 3, "backend": "thread", "step_timeout": LIMIT}
+    assert made(Walk, stalls, **options) == plain
+    assert hung == [1]
