@@ -47,9 +47,17 @@ suite_dm_control() {
   $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/dm_control_suite.py
 }
 
+# its own pins want an older PettingZoo, an arena in the cloud and more; its vectors need less
+suite_agilerl() {
+  environment agilerl torch==2.13.0 'pettingzoo<1.27' mpe2 tensordict lazy_loader packaging dill flatten_dict SuperSuit \
+    omegaconf hydra-core pydantic termcolor fastrand accelerate
+  alone agilerl agilerl==2.58.0
+  $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/agilerl_suite.py
+}
+
 # with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off
 suite_lerobot() {
-  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 '.[lerobot]'
+  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 'minari[hdf5]>=0.5.3' 'h5py>=3.10' 'isal>=1.7' 'xxhash>=3.4'
   HF_HUB_OFFLINE=1 $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/lerobot_suite.py
 }
 

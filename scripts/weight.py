@@ -19,7 +19,17 @@ SILENT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
 # one file chooses from these: backends, formats, and other packages' interfaces
-CHOSEN = ("cli", "pettingzoo", "nodes", "pool.process", "pool.local", "record.npz", "record.minari", "record.video")
+CHOSEN = (
+    "cli",
+    "pettingzoo",
+    "nodes",
+    "pool.process",
+    "pool.local",
+    "record.npz",
+    "record.minari",
+    "record.video",
+    "record.lerobot",
+)
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

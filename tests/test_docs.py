@@ -14,12 +14,12 @@ from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
-MOST_FRAGMENTS = 14
+MOST_FRAGMENTS = 20
 HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
-    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2"),
+    "coming-from-pettingzoo.md": ("pettingzoo", "mpe2", "stable_baselines3"),
     "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),
 }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.lazy import lazily
+from treadle import plan, sample, tasks, vector
+from treadle.lazy import lazily, names_of
 
 __version__ = "0.1.0"
 
@@ -43,73 +44,23 @@ _HOME = {
         ),
         "errors",
     ),
-    "VectorEnv": "vector.gymnasium",
-    "AsyncVectorEnv": "vector.async_vector",
+    **names_of("vector", vector.HOME),
+    **names_of("tasks", tasks.HOME),
+    **names_of("sample", sample.HOME),
+    **{name: at for name, at in names_of("plan", plan.HOME).items() if name not in ("make", "play", "StateReport")},
+    # names that are modules in their rooms, and names of rooms that have no list
     "make_vec": "vector.make_vec",
-    "vector_entry_point": "vector.make_vec",
-    **dict.fromkeys(("register_all", "unregister_all"), "vector.entry_points"),
-    **dict.fromkeys(
-        ("AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout"), "vector.refusals"
-    ),
     "next_obs": "vector.next_obs",
-    "VectorStats": "vector.stats",
-    "Rollout": "vector.rollout",
-    "OwnedVectors": "vector.owned",
-    "VectorSampledTasks": "tasks.vectors",
-    "SingleProcessVectorSampledTasks": "tasks.vectors",
-    **dict.fromkeys(("COMPLETE_TASK_METRICS_KEY", "COMPLETE_TASK_CALLBACK_KEY"), "tasks.vectors"),
-    "TaskVectorStats": "tasks.vector",
-    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), "tasks.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), "tasks.sensors"),
-    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), "tasks.gym"),
-    "Episode": "sample.episode",
     "collect": "sample.collect",
     "torch_policy": "program.torch_policy",
-    "CollectionFailed": "sample.collect",
     "evaluate": "sample.evaluate",
-    "compare": "sample.evaluate",
-    "Comparison": "sample.evaluate",
-    "Evaluation": "sample.evaluate",
-    "GymEnv": "sample.samplers.adapt",
-    **dict.fromkeys(("EnvSpec", "EnvStep", "InOutSpec", "TimeStep"), "sample.samplers.steps"),
-    **dict.fromkeys(("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"), "sample.samplers.updates"),
-    "StepType": "sample.samplers.steps",
-    "TimeStepBatch": "sample.samplers.time_step_batch",
-    "EpisodeBatch": "sample.samplers.episode_batch",
-    "InProgressEpisode": "sample.samplers.in_progress",
-    "Worker": "sample.samplers.worker",
-    "DefaultWorker": "sample.samplers.default_worker",
-    "VecWorker": "sample.samplers.vec_worker",
-    "FragmentWorker": "sample.samplers.fragment_worker",
-    "WorkerFactory": "sample.samplers.worker_factory",
-    "Sampler": "sample.samplers.sampler",
-    "LocalSampler": "sample.samplers.local_sampler",
-    "MultiprocessingSampler": "sample.samplers.multiprocessing_sampler",
-    "RaySampler": "sample.samplers.ray_sampler",
-    "run_worker": "sample.samplers.multiprocessing_sampler",
-    "WorkersLost": "sample.samplers.workers_lost",
     "rollout": "sample.samplers.rollout",
-    "PlanEnv": "plan.env",
-    "GymPlanEnv": "plan.gym_plan_env",
-    "ExternalProcess": "plan.external",
-    "BatchEnv": "plan.batch",
-    "VectorizedEnv": "plan.parallel",
-    "ParallelEnv": "plan.parallel",
-    "StateHandle": "plan.store",
-    "RolloutBatch": "plan.batch",
-    "RandomShooting": "plan.random_shooting",
-    "MCTS": "plan.mcts",
-    "Future": "plan.batch",
-    "check_state": "plan.checking",
-    "EnvState": "states.state",
-    "Keeper": "states.keeper",
-    "Replayed": "states.replay",
     "collect_dataset": "record.dataset",
     "load": "record.merge",
     "replay": "replays.replay",
     "Replay": "replays.result",
     **dict.fromkeys(("Repro", "last_failure"), "repro"),
-    "plan": "",  # the one room that programs ask by its own name; `import treadle` alone does not load it
+    "plan": "",  # the one room that programs ask by its own name
 }
 
 __all__ = ["__version__", *_HOME]

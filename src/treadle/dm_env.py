@@ -80,20 +80,20 @@ class FromDmEnv(gym.Env):
 
     def __init__(self, make: Callable[..., Any], seed_by: Callable[[Any, int], Any] | None = None, **kw: Any) -> None:
         self._make, self._seed = partial(make, **kw), seed_by
-        self.env = self._make()
-        if not isinstance(self.env, dm_env.Environment):
-            raise UsageError(f"{make!r} made a {type(self.env).__name__}, which is no dm_env.Environment")
-        self._spec = self.env.observation_spec()
-        self.observation_space, self.action_space = space_of(self._spec), space_of(self.env.action_spec())
+        self.inner = self._make()
+        if not isinstance(self.inner, dm_env.Environment):
+            raise UsageError(f"{make!r} made a {type(self.inner).__name__}, which is no dm_env.Environment")
+        self._spec = self.inner.observation_spec()
+        self.observation_space, self.action_space = space_of(self._spec), space_of(self.inner.action_spec())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self._seeded(seed)
-        return self._seen(self.env.reset().observation), {}
+        return self._seen(self.inner.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = self.env.step(action)
+        step = self.inner.step(action)
         if step.first():
             raise UsageError("the episode has ended, or not begun: reset it first")
         discount = 1.0 if step.discount is None else float(step.discount)
@@ -102,7 +102,7 @@ class FromDmEnv(gym.Env):
         return self._seen(step.observation), float(step.reward), terminated, bool(step.last() and not terminated), info
 
     def close(self) -> None:
-        self.env.close()
+        self.inner.close()
 
     def _seen(self, observation: Any) -> Any:
         """The observation; scalars, which dm_env allows as Python's, as arrays of their spec's dtype."""
@@ -110,16 +110,16 @@ class FromDmEnv(gym.Env):
 
     def _seeded(self, seed: int) -> None:
         if self._seed is not None:
-            self._seed(self.env, seed)
-        elif (state := _random_state(self.env)) is not None:
+            self._seed(self.inner, seed)
+        elif (state := _random_state(self.inner)) is not None:
             state.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])
         elif "seed" in inspect.signature(self._make).parameters:
-            self.env.close()
-            self.env = self._make(seed=seed)
+            self.inner.close()
+            self.inner = self._make(seed=seed)
         else:
             warnings.warn(
-                f"{type(self.env).__name__} cannot be seeded, so episodes cannot be made again: let the function that "
-                "makes it take seed=, or give from_dm_env(..., seed=function)",
+                f"{type(self.inner).__name__} cannot be seeded, so episodes cannot be made again: let the function "
+                "that makes it take seed=, or give from_dm_env(..., seed=function)",
                 stacklevel=2,
             )
 

@@ -31,4 +31,9 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any],
     return load, names
 
 
-__all__ = ["lazily"]
+def names_of(room: str, home: Mapping[str, str]) -> dict[str, str]:
+    """A room's names, seen from the package that it is in."""
+    return {name: at.removeprefix(".") if at.startswith(".") else f"{room}.{at}" for name, at in home.items()}
+
+
+__all__ = ["lazily", "names_of"]

@@ -20,10 +20,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from treadle import trees
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import package_of
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.owned import rows_of_infos
 
 try:
     from stable_baselines3.common import env_util, vec_env
@@ -182,6 +184,57 @@ class VecEnv(vec_env.VecEnv):
         return list(self.vector.call_at(slots, name, *args, **kwargs)) if slots else []
 
 
+class AgentsVecEnv(VecEnv):
+    """Agents of PettingZoo's environments, each a row, for SB3's algorithms: all learn one policy.
+
+    A row whose agent has ended before its environment goes on with observations of zeros and no rewards until the
+    environment begins again; SB3 has no place for saying so, and learns from these rows too.
+
+    Args:
+        rows: `treadle.pettingzoo.make_vec(..., form="rows", autoreset_mode="SameStep")`. `close` closes it.
+
+    Raises:
+        UsageError: another autoreset mode.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        if rows.autoreset_mode is not gym.vector.AutoresetMode.SAME_STEP:
+            raise UsageError(f'autoreset_mode="SameStep" wanted: {FIXED["autoreset_mode"]}')
+        self.vector, self._actions = _RowsInLists(rows), None  # type: ignore[assignment]  # as much as is asked of it
+        vec_env.VecEnv.__init__(self, rows.num_envs, rows.single_observation_space, rows.single_action_space)
+
+
+class _RowsInLists:
+    """Rows whose infos are a list of dicts, and whose environments are asked by the row."""
+
+    def __init__(self, rows: Any) -> None:
+        self.num_envs, self._rows, self._turns = rows.num_envs, rows, rows.vec._turns
+        self.close = rows.close
+
+    def reset(self, seed: Any, options: Any) -> tuple[Any, list[Any]]:
+        width, n = self._rows.width, self._rows.vec.num_envs
+        return self._rows.reset(seed=seed[:n], options=options[::width])[0], [{} for _ in range(self.num_envs)]
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, columns = self._rows.step(actions)
+        told = rows_of_infos(columns, self.num_envs)
+        infos = [told.get(row, {}) for row in range(self.num_envs)]
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            if "final_obs" not in infos[row]:  # it has ended before its environment
+                final = trees.map(lambda leaf, row=row: leaf[row], observations)
+                infos[row] = {"final_obs": final, "final_info": infos[row]}
+        return observations, rewards, terminated, truncated, infos
+
+    def render(self) -> list[Any]:
+        return [picture for picture in self._rows.render() for _ in range(self._rows.width)]
+
+    def call_at(self, rows: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        chosen = [row // self._rows.width for row in rows]
+        once = sorted(set(chosen))
+        told = dict(zip(once, self._rows.vec.call_at(once, name, *args, **kwargs), strict=True))
+        return tuple(told[slot] for slot in chosen)
+
+
 def _check_distinct(found: Sequence[tuple[int, int]]) -> None:
     """`found`: the process and the address of each environment."""
     for slot, each in enumerate(found):
@@ -217,4 +270,4 @@ def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return make(**given)
 
 
-__all__ = ["VecEnv", "make_atari_env", "make_vec_env"]
+__all__ = ["AgentsVecEnv", "VecEnv", "make_atari_env", "make_vec_env"]

@@ -215,7 +215,7 @@ def test_a_killed_command_is_resumed(gated) -> None:
     process.communicate(timeout=60)
     (gate / "open").touch()
     done = treadle(*play)
-    assert (done.returncode, "--resume to continue" in one_line(done.stderr)) == (2, True)
+    assert (done.returncode, "(--resume) continues it" in one_line(done.stderr)) == (2, True)
     other = treadle(*play, "--resume", "--seed", 5, "--workers", 1)
     assert other.returncode == 2
     assert "seed was 0 and is 5" in one_line(other.stderr)
@@ -481,7 +481,7 @@ def test_a_damaged_file_is_named_and_force_mends_it(name: str, walked: tuple[Pat
     line = one_line(done.stderr)
     assert done.returncode == 2
     assert f"{out / name} is damaged" in line
-    assert "--force starts again" in line
+    assert "(--force) starts again" in line
     done = treadle("collect", *WALK, "--out", out, "--force", "--quiet")
     assert done.returncode == 0
     assert summary(out)["hash"] == before

@@ -57,6 +57,10 @@ def test_a_policy_is_asked_in_this_process_when_it_says_that_it_is_batched(tmp_p
     said = [treadle(*play, *more) for more in ((), ("--num-envs", 3, "--pad-to", 4), ("--inference", "worker"))]
     assert [each.returncode for each in said] == [0, 0, 0], said[0].stderr
     assert said[0].stdout == said[1].stdout == said[2].stdout
+    paired = treadle(*play, "--inference", "caller", "--num-envs", 3, "--pad-to", 4, "--against", "random")
+    assert paired.returncode == 0, paired.stderr
+    told = json.loads(paired.stdout)
+    assert told["first"]["mean"] > told["second"]["mean"]
     wrong = treadle("eval", "CartPole-v1", "--inference", "gpu")
     assert (wrong.returncode, one_line(wrong.stderr)) == (2, wrong.stderr.strip())
     assert "--inference is auto, worker or caller" in wrong.stderr

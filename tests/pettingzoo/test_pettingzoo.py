@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from treadle import pettingzoo as ours
 from treadle import trees
 
 pytestmark = pytest.mark.heavy
+ROOT = Path(__file__).parents[2]
 N = 3
 
 
@@ -187,3 +191,49 @@ def test_images_want_a_render_mode() -> None:
     finally:
         with_images.close()
         without.close()
+
+
+def test_stable_baselines3_learns_from_rows() -> None:
+    sb3 = require("stable_baselines3")
+    from small_agents import Crowd
+
+    from treadle.sb3 import AgentsVecEnv
+
+    with pytest.raises(ValueError, match="SameStep"):
+        AgentsVecEnv(ours.make_vec(Crowd, 2, form="rows", backend="serial"))
+    crowd = AgentsVecEnv(ours.make_vec(Crowd, 2, form="rows", autoreset_mode="SameStep", workers=1))
+    try:
+        crowd.seed(4)
+        first = crowd.reset()
+        assert (first[[1, 4]] == 0).all()  # agents that come later
+        assert first[[0, 2, 3, 5]].any(1).all()
+        ends = 0
+        for _ in range(30):
+            _, rewards, dones, infos = crowd.step(np.full(6, 2))
+            assert rewards.dtype == np.float32
+            for row in np.flatnonzero(dones):
+                assert infos[row]["terminal_observation"].shape == (3,)
+                ends += "episode" in infos[row]
+        assert ends > 6
+        assert crowd.get_attr("render_mode") == [None] * 6
+    finally:
+        crowd.close()
+    make = require("mpe2.simple_spread_v3").parallel_env
+    rows = AgentsVecEnv(ours.make_vec(make, 4, form="rows", autoreset_mode="SameStep", workers=1))
+    try:
+        model = sb3.PPO("MlpPolicy", rows, n_steps=50, batch_size=200, n_epochs=2, seed=1, device="cpu")
+        model.learn(1800)
+        assert len(model.ep_info_buffer) > 0
+        assert all(-200 < each["r"] < 0 for each in model.ep_info_buffer)
+    finally:
+        rows.close()
+
+
+def test_the_benchmark_measures_all_contestants() -> None:
+    require("supersuit")
+    command = [sys.executable, "-m", "benchmarks.pettingzoo", "--rounds", "1", "--seconds", "0.05", "--rows", "think"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    *_, head, _, row = done.stdout.strip().splitlines()
+    assert head.count("|") == row.count("|") == 7
+    assert "think 2 ms" in row

@@ -110,3 +110,11 @@ def test_a_link_in_the_place_of_a_temporary_file_is_not_written_through(place: t
         directory.begin(ARGUMENTS, run / "new.npz")
     assert tree(victim) == before
     assert json.loads((run / "run.json").read_text())["arguments"] == ARGUMENTS
+
+
+def test_a_part_that_is_another_file_is_damaged(tmp_path: Path) -> None:
+    parts = tmp_path / ".parts"
+    parts.mkdir()
+    (parts / "worker-0-0.episodes").write_text("another file altogether")
+    with RunDirectory(tmp_path) as run, pytest.raises(UsageError, match=r"not a file of episodes.*force=True"):
+        run.recover()

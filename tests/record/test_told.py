@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 from treadle.record.dataset import Stored, collect_dataset
-from treadle.record.told import busy, size
+from treadle.record.told import busy, size, slow_policy
 
 
 def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:
@@ -32,6 +34,20 @@ def test_many_workers_are_summarised() -> None:
     assert busy([0.5] * 8).count("50%") == 8
     assert busy([0.5, *[0.7] * 10, 0.9]) == "mean 70%  min 50%  max 90%  of the time, 12 workers"
     assert busy([]) == ""
+
+
+def test_a_slow_policy_in_the_workers_is_worth_a_word(tmp_path: Path) -> None:
+    def slow(observations: Any) -> Any:
+        time.sleep(0.002)
+        return (observations[:, 2] > 0).astype(int)
+
+    options: dict[str, Any] = {"episodes": 2, "format": "npz", "verify": 0, "workers": 1}
+    for policy, inference, told in ((slow, "worker", True), (slow, "caller", False), (None, "auto", False)):
+        stored = collect_dataset(
+            "CartPole-v1", policy, out=tmp_path / str(told) / inference, inference=inference, **options
+        )
+        assert stored.summary is not None
+        assert bool(slow_policy(stored.summary)) == told
 
 
 def test_sizes() -> None:

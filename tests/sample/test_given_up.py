@@ -247,3 +247,13 @@ def test_what_makes_coroutines_is_an_environment() -> None:
 
     with pytest.raises(UsageError, match="Other does not"):
         made(Other)
+
+
+def test_in_a_large_pool_deadlines_are_looked_for_now_and_then(
+    gate: Gate, plain: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.pool.calls.FEW", 0)
+    options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "step_timeout": LIMIT}
+    assert made(lambda: Hanging(gate), backend="thread", **options) == plain
+    assert len(gate.hung) == 1
+    assert made(Coroutines, thinking, backend="thread", **options) == plain

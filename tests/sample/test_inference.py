@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -450,13 +451,30 @@ def test_a_dataset_is_the_same_and_goes_on_after_it_was_stopped(tmp_path: Path, 
         )
 
 
+class Plodding(Walk):
+    """Some of its episodes take twenty times as long as the others."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.004 if self.own < 100 else 0.0002)
+        return super().step(action)
+
+
+class Ahead(Remembering):
+    """Remembers, and answers for four steps ahead."""
+
+    def __call__(self, observations: np.ndarray, state: Any) -> Any:
+        first, after = super().__call__(observations, state)
+        return (first[:, None] + np.arange(4)) % 5, after
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", [Remembering, Ahead])
 @pytest.mark.parametrize(
     "batching",
     [{}, {"batch_size": 16}, {"batch_size": 1, "patience": 0.0}, {"batch_size": 16, "patience": 0.0}, {"pad_to": 16}],
     ids=str,
 )
-def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any]) -> None:
+def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
     from treadle.program.gym_env import EnvRecipe
     from treadle.sample.asking import Asking
     from treadle.sample.caller import collection
@@ -464,13 +482,14 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
     from treadle.sample.schedule import Schedule
     from treadle.sample.skipping import Skipping
 
-    whole = made(Walk, Remembering(), episodes=400, num_envs=1, workers=1)
-    asking = Asking(Remembering(), 16, **batching)
-    recipe = RolloutRecipe(EnvRecipe(Walk), asking=asking)
+    chunk = {"n_action_steps": 3} if policy is Ahead else {}
+    whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, **chunk)
+    asking = Asking(policy(), 16, **batching, **chunk)
+    recipe = RolloutRecipe(EnvRecipe(Plodding), asking=asking)
     found, killed = [], 0
     numbers = np.random.default_rng(0)
     patient = Skipping.of("stop", None, 100)
-    with collection(recipe, Schedule(400), root=5, workers=2, skipping=patient) as run:
+    with collection(recipe, Schedule(300), root=5, workers=2, skipping=patient) as run:
         for count, (_, _, episode) in enumerate(run):
             found.append(key(episode))
             if count % 20 == 7:

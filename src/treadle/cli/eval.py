@@ -13,6 +13,7 @@ from treadle.record.summary import as_json
 from treadle.record.told import asked
 from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.inference import OPTIONS
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -23,7 +24,7 @@ def run(options: EvalOptions) -> int:
     with own_stdout(options.json) as out:
         try:
             first = _play(options, options.policy)
-            second = _play(options, options.against) if options.against is not None else None
+            second = None if options.against is None else _play(options, options.against, control=True)
         except CollectionFailed as error:
             failures.tell(error, debug=options.debug)
             return failures.FAILED
@@ -37,8 +38,11 @@ def run(options: EvalOptions) -> int:
     return failures.OK
 
 
-def _play(options: EvalOptions, policy: str) -> Evaluation:
-    return evaluate(policy=policy, progress=not options.quiet, **options.arguments())
+def _play(options: EvalOptions, policy: str, control: bool = False) -> Evaluation:
+    arguments = options.arguments()
+    if control and policy == "random":  # random actions are drawn in the workers
+        arguments |= {"inference": "auto", "num_envs": None, **dict.fromkeys(OPTIONS)}
+    return evaluate(policy=policy, progress=not options.quiet, **arguments)
 
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:

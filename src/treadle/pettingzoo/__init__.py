@@ -5,7 +5,7 @@
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "make_vec": "making",
     "AgentsEnv": "env",
     "AgentsVector": "faces",
@@ -14,6 +14,6 @@ _HOME = {
     "ParallelEnv": "single",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

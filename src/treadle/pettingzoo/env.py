@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import StateError, UsageError
 from treadle.pettingzoo.layout import AgentsLayout
 
 KEY = "treadle agents"  # of the layout, in an environment's metadata
@@ -31,6 +31,8 @@ class AgentsEnv(gym.Env):
     Raises:
         UsageError: it is one kind, and `turns` says the other.
     """
+
+    state_is_all = True  # to `treadle.states`: nothing below it is looked at
 
     def __init__(self, make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> None:
         env = make(**kwargs)
@@ -81,6 +83,14 @@ class AgentsEnv(gym.Env):
 
     def close(self) -> None:
         self.env.close()
+
+    def get_state(self) -> Any:
+        """Not to be had: raises StateError. PettingZoo's environments copy and pickle as what they were built with."""
+        raise StateError("the state of a PettingZoo environment cannot be taken: it pickles as what it was built with")
+
+    def set_state(self, state: Any) -> None:
+        """As `get_state`."""
+        self.get_state()
 
     def __getattr__(self, name: str) -> Any:
         """What the environment has besides (`state`, its own attributes), for `call` and `get_attr` of a vector."""

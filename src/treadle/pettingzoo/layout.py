@@ -126,7 +126,10 @@ class AgentsLayout:
     def observation(self, observations: Mapping[Any, Any]) -> Any:
         """`observation` of a slot, from those of the agents that are there."""
         each = {agent: observations.get(agent, self.nothing[agent]) for agent in self.agents}
-        return trees.stack(list(each.values())) if self.stacked else each
+        if not self.stacked:
+            return each
+        values = list(each.values())  # of another dtype or shape they do not fit the row, which is told
+        return trees.stack(values) if isinstance(values[0], dict | tuple) else np.array(values)
 
     def actions(self, actions: Any) -> dict[Any, Any]:
         """Each agent's action, from a slot's."""

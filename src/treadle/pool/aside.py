@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ class Patience:
 
     def __init__(self, limited: bool) -> None:
         self.limited, self.over = limited, False
-        self._pending: Future[Any] | None = None
+        self._pending: Future[Any] | Answer | None = None
 
     @classmethod
     def mine(cls) -> Patience | None:
@@ -59,7 +59,7 @@ class Patience:
         """Does it wait for a call that it could give up?"""
         return self._pending is not None
 
-    def wait(self, future: Future[Any]) -> Any:
+    def wait(self, future: Future[Any] | Answer) -> Any:
         """The future's result, or what it raises; GivenUp."""
         self._pending = future  # before `over` is looked at
         try:
@@ -92,20 +92,44 @@ def waited(future: Future[Any]) -> Any:
         raise
 
 
+class Answer:
+    """What a call in another thread comes to: a `Future` without its locks."""
+
+    __slots__ = ("_box",)
+
+    def __init__(self) -> None:
+        self._box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def put(self, value: Any, error: BaseException | None = None) -> None:
+        """It is this; only the first counts."""
+        self._box.put((value, error))
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._box.put((None, CancelledError()))
+
+    def result(self) -> Any:
+        """Wait for it, once."""
+        value, error = self._box.get()
+        if error is not None:
+            raise error
+        return value
+
+
 class OwnThread:
     """A daemon thread that does what it is given, one after another, until it is to `end`."""
 
     left: ClassVar[set[threading.Thread]] = set()  # those of this process that are behind in a call still
 
     def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Answer, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._todo.put((future, function))
-        return future
+    def submit(self, function: Callable[[], Any]) -> Answer:
+        answer = Answer()
+        self._todo.put((answer, function))
+        return answer
 
     def end(self) -> None:
         """It ends when it has done all that it was given; waits for that only where it does not hang."""
@@ -121,16 +145,12 @@ class OwnThread:
 
     def _run(self) -> None:
         while (todo := self._todo.get()) is not None:
-            future, function = todo
-            with suppress(InvalidStateError):  # given up: nobody waits
-                try:
-                    value = function()
-                except BaseException as error:  # noqa: BLE001 - it is the one's who waits
-                    future.set_exception(error)
-                else:
-                    future.set_result(value)
-                    del value
-            del todo, future, function
+            answer, function = todo
+            try:
+                answer.put(function())
+            except BaseException as error:  # noqa: BLE001 - it is the one's who waits
+                answer.put(None, error)
+            del todo, answer, function
         self.left.discard(threading.current_thread())
 
 

@@ -46,6 +46,7 @@ log = logging.getLogger("treadle")
 
 Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
+FEW, LOOK = 32, 0.005  # of more workers than that deaths and deadlines are looked for after so many seconds only
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
@@ -129,6 +130,7 @@ class Calls:
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.history: History | None = None
         self.last_id = self.overruns = 0
+        self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
@@ -250,14 +252,17 @@ class Calls:
                     self.check()
                 if self.wear.able:
                     self.look_at_memory()
-                if self._take(hear) or self._watch(hear):
+                now = monotonic()
+                if all_of_it := len(self.workers) <= FEW or now >= self._looked + LOOK:
+                    self._looked = now
+                if self._take(hear, all_of_it) or (all_of_it and self._watch(hear)):
                     return True
             if not self.expects:
                 return self._look_again(hear)
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
             if left <= 0:
                 return False
-            starting = [m for m in self.workers if m.state is State.STARTING]
+            starting = [m for m in self.workers if m.state is State.STARTING] if all_of_it else []
             if starting and not starting[0].in_caller:
                 self.group.sleep_on(starting, min(left, 0.005))
                 self.memory.pool_bell.acquire(False)
@@ -274,8 +279,8 @@ class Calls:
             del self._open[worker.index, call.id]
         return found
 
-    def _take(self, hear: Callable[[Event], None]) -> bool:
-        """Take the answers that are there."""
+    def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
+        """Take the answers that are there. lost: and see to those that an interrupt has lost."""
         heard = False
         for worker in self.workers:
             if not worker.owed:
@@ -296,7 +301,7 @@ class Calls:
                 if worker.inline:  # its takes are its steps: one at a time, so that streams interleave
                     break
             else:
-                if worker.owed and worker.idle():
+                if lost and worker.owed and worker.idle():
                     worker.forget()
         return heard
 

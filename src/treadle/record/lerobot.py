@@ -92,11 +92,14 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     writer = _Writer(partial, seen, done, fps)
-    for episode in data.iterate_episodes():
-        writer.add(episode)
     if task is None:
         task = getattr(getattr(data, "env_spec", None), "id", None) or str(data.id)
-    writer.close(task)
+    try:
+        for episode in data.iterate_episodes():
+            writer.add(episode)
+        writer.close(task)
+    finally:
+        writer.end_files()
     if out.exists():
         out.rmdir()
     partial.rename(out)
@@ -145,7 +148,7 @@ class _Writer:
     def add(self, episode: Any) -> None:
         length, index, fps = len(episode.rewards), len(self.episodes), self._fps
         if self._in_file and self._in_file + length > FILE_FRAMES:
-            self._next_file()
+            self.end_files()
         steps, ends = np.arange(length), np.asarray(episode.terminations) | np.asarray(episode.truncations)
         columns = {each.key: each.of(episode.observations, length) for each in self._numbers}
         columns |= {each.key: each.of(episode.actions, length) for each in self._done}
@@ -180,7 +183,7 @@ class _Writer:
         if not self.episodes:
             raise UsageError("a LeRobotDataset has at least one episode, and this one has none")
         frames, episodes = self.frames, len(self.episodes)
-        self._next_file()
+        self.end_files()
         info = {
             "codebase_version": "v3.0",
             "robot_type": None,
@@ -230,7 +233,8 @@ class _Writer:
         for picture in pictures:
             self._open[feature.key].send(np.ascontiguousarray(picture))
 
-    def _next_file(self) -> None:
+    def end_files(self) -> None:
+        """End the files that are being written; what comes goes to the next ones."""
         for each in self._open.values():
             each.close()
         self._open.clear()

@@ -188,9 +188,9 @@ class RunDirectory:
             ]
             if changes:
                 raise UsageError(
-                    f"{self.path} was begun with other arguments ({'; '.join(changes)}): --resume continues with the "
-                    "same ones (only more episodes or steps may be asked for); use --force to start again, or another "
-                    "directory"
+                    f"{self.path} was begun with other arguments ({'; '.join(changes)}): resume=True (--resume) "
+                    "continues with the same ones (only more episodes or steps may be asked for); force=True (--force) "
+                    "starts again, or choose another directory"
                 )
             digests, files = (
                 file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
@@ -207,9 +207,10 @@ class RunDirectory:
                 raise UsageError(
                     f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed"
                 )
-            on = "ask for more with --resume" if self.complete else "use --resume to continue it"
+            on = "asks for more" if self.complete else "continues it"
             raise UsageError(
-                f"{found} is there already: {on}, or --force to start again, or choose another directory with --out"
+                f"{found} is there already: resume=True (--resume) {on}, force=True (--force) starts again; or choose "
+                "another directory (out=, --out)"
             )
         return Checked()
 
@@ -248,14 +249,17 @@ class RunDirectory:
         """The episodes of the run to resume, once nobody writes any more.
 
         Raises:
-            UsageError: when workers of an earlier run are still writing.
+            UsageError: when workers of an earlier run are still writing, or what they have written was replaced.
         """
         if not self.parts.exists():
             return []
         self._await_writers()
         for path in journals(self.parts):
             self._below(path)
-        return recover(self.parts)
+        try:
+            return recover(self.parts)
+        except ValueError as error:
+            raise _damaged(self.parts, error) from error
 
     def skipped(self) -> list[Skipped]:
         """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
@@ -423,7 +427,7 @@ def below(root: Path, name: Any) -> Path:
 
 
 def _damaged(
-    path: Path, error: Exception, advice: str = "--force starts again, or choose another directory"
+    path: Path, error: Exception, advice: str = "force=True (--force) starts again, or choose another directory"
 ) -> UsageError:
     return UsageError(f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): {advice}")
 

@@ -9,6 +9,7 @@ from typing import Any
 from treadle.progress import duration
 from treadle.record.summary import Summary
 
+MUCH, SLOW = 0.5, 0.0005  # share of the workers' time, and seconds a step, from which on a policy is worth a word
 EACH = 8  # workers up to which each is named
 NAMED = 5  # episodes that are left out and named
 
@@ -41,6 +42,7 @@ def rows_of(
     ]
     rows.append(("policy", asked(summary.inference)))
     rows += [("advice", text) for text in summary.inference.get("advice", ())]
+    rows.append(("advice", slow_policy(summary)))
     rows = [row for row in rows if row[1]]
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
@@ -65,6 +67,18 @@ def asked(stats: Mapping[str, Any]) -> str:
     return (
         f"asked here {stats['batches']:,.0f} times, {stats['rows_per_batch']:.1f} rows each; at work "
         f"{stats['policy_busy']:.0%} of the time, a slot waits {1e3 * stats['slot_waited']:.2g} ms; {waits}"
+    )
+
+
+def slow_policy(summary: Summary) -> str:
+    """What to try where a policy in the workers takes most of their time, and not little of it; else ""."""
+    share = summary.time_shares.get("policy", 0.0)
+    each = share * sum(summary.worker_shares) * summary.seconds / summary.steps  # seconds a step
+    if summary.inference or share < MUCH or each < SLOW:
+        return ""
+    return (
+        f"the policy takes {share:.0%} of the workers' time, {1e3 * each:.2g} ms a step: asked in the caller about "
+        "many environments at once (inference='caller') it takes less, if a call for many costs little more than one"
     )
 
 

@@ -105,17 +105,17 @@ def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutR
     stateful = recipe.policy not in (None, "random")
     if name.split("/")[0] == "infos":
         advice = "an info may hold the time or an address; --no-infos leaves infos out"
+    elif recipe.asking is not None and recipe.asking.pad_to is None and (repeats or step > 0):
+        advice = (
+            "the policy's actions may depend in their last bits on the batch that a row is in: --pad-to 8 (or a "
+            "multiple of it) may mend that"
+        )
     elif not repeats:
         advice = (
             "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the "
             "environment draws from (super().reset(seed=seed), then self.np_random)"
         )
         advice += ", and a policy of its own must take rng or reset(seed=...)" if stateful else ""
-    elif recipe.asking is not None and recipe.asking.pad_to is None:
-        advice = (
-            "the policy's actions may depend in their last bits on the batch that a row is in: --pad-to 8 (or a "
-            "multiple of it) may mend that"
-        )
     elif recipe.fresh_env:
         advice = "although every episode had an environment of its own: something besides the seed decides"
         advice += ", perhaps a policy that keeps a state from one episode to the next" if stateful else ""

@@ -6,7 +6,7 @@ The names below are loaded when they are first used. A name that is a module's t
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "Episode": "episode",
     "GymEnv": "samplers.adapt",
     "CollectionFailed": "collect",
@@ -38,6 +38,6 @@ _HOME = {
     "WorkersLost": "samplers.workers_lost",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

@@ -143,7 +143,8 @@ class CallerCollection(Collection):
 
     def _deal(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
-        for worker in self._able() if self._failure is None else ():
+        free = self._failure is None and len(self._playing) < self.pool.n
+        for worker in self._able() if free else ():
             for slot in worker.slots:
                 if slot not in self._playing:
                     indices = self._next(worker, held)

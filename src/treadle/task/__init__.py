@@ -2,12 +2,12 @@
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), ".tasks.core"),
     **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), ".tasks.sensors"),
     **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), ".tasks.gym"),
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

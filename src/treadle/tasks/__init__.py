@@ -1,14 +1,14 @@
 """Tasks: goals in environments, streams of them, what an agent sees, and vectors of such streams.
 
 In order of reading: `core` and `sensors` (what a task is), `gym` (Gymnasium's environments as tasks), `slot` (what runs
-in a slot), `vector` with `commands` and `snapshots` (what the caller holds), `vectors` (how it is made).
+in a slot), `vector` with `commands` (what the caller holds), `vectors` (how it is made).
 
 The names below are loaded when they are first used.
 """
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "Task": "core",
     "TaskSampler": "core",
     "RLStepResult": "core",
@@ -27,6 +27,6 @@ _HOME = {
     "TaskVectorStats": "vector",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

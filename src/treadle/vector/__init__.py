@@ -1,12 +1,19 @@
-"""Vectors of environments and of tasks: faces on the pool's lockstep schedule.
+"""Vectors of environments: Gymnasium's interface on the pool's lockstep schedule.
 
-The names below are loaded when they are first used. A name that is a module's too
-(`treadle.vector.make_vec`) is the module here and the function in `treadle`.
+One idea: `step` is one closure over the engine's own, and what a vector adds to a batch it adds only where there is
+something to tell. In order of reading: `gymnasium` (the vector) on `calls` (what it asks of its environments
+besides steps); `core` with `turns`, `infos` and `stats` (what its parts have in common); `env_slot` and `orders`
+(what runs in a slot, and what its resets are given); `rollout`, `groups` and `partial` (many steps, or some slots);
+`shares` and `probe` (who steps what), `owned` (workers with a vectorised environment); `make_vec`, `async_vector`
+and `entry_points`, the other doors.
+
+The names below are loaded when they are first used. A name that is a module's too (`treadle.vector.make_vec`) is
+the module here and the function in `treadle`.
 """
 
 from treadle.lazy import lazily
 
-_HOME = {
+HOME = {
     "VectorEnv": "gymnasium",
     "AsyncVectorEnv": "async_vector",
     "vector_entry_point": "make_vec",
@@ -27,6 +34,6 @@ _HOME = {
     "TaskVectorStats": ".tasks.vector",
 }
 
-__all__ = list(_HOME)
+__all__ = list(HOME)
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, HOME)

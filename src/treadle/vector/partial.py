@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -30,6 +31,7 @@ from treadle.pool.batch import News, final_observation
 from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
+from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS
@@ -153,7 +155,7 @@ class PartialBatches:
                 )
         if self._errors:
             raise self._errors.popleft()
-        return self._hand_out([self._ready.popleft() for _ in range(min(most, len(self._ready)))])
+        return self._hand_out(list(islice(self._ready, most)))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -182,8 +184,9 @@ class PartialBatches:
                     self._post_joint(worker, op, asked, mailed or {})
                 else:
                     payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
-                    self._calls.submit(worker, op, payload, group, self, self._rows.block)
-                    self._state[group] = OUT
+                    with Later():
+                        self._calls.submit(worker, op, payload, group, self, self._rows.block)
+                        self._state[group] = OUT
 
     def _post_joint(self, worker: Worker, op: Op, asked: dict[int, Any], mailed: ByMessage) -> None:
         """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
@@ -197,12 +200,13 @@ class PartialBatches:
         else:
             slots = recovery.steppable(joint, slots)
             payload = self._rows.step_payload(worker, slots, mailed) if slots else None
-        if slots:
-            self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
-        self._joints.add(joint)
-        self._state[list(asked)] = OUT
-        if not slots and not joint.unsent:
-            self._end(joint)
+        with Later():  # else Ctrl-C would leave a request of which nobody knows
+            if slots:
+                self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
+            self._joints.add(joint)
+            self._state[list(asked)] = OUT
+            if not slots and not joint.unsent:
+                self._end(joint)
 
     def _takes_long(self, worker: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
@@ -223,12 +227,12 @@ class PartialBatches:
     def _settle(self) -> None:
         """Carry out what was heard."""
         while self._heard:
-            event = self._heard[0]
-            if isinstance(event, Done):
-                self._end(event.tag)
-            elif isinstance(event, Lost):
-                self._lost(event)
-            self._heard.popleft()
+            with Later():
+                event = self._heard.popleft()
+                if isinstance(event, Done):
+                    self._end(event.tag)
+                elif isinstance(event, Lost):
+                    self._lost(event)
 
     def answered(self, event: Done) -> None:
         """See `pool.joint.tell`."""
@@ -291,18 +295,25 @@ class PartialBatches:
 
     def _hand_out(self, slots: list[int]) -> Five:
         index = np.array(slots, np.int64)
-        self._state[index] = FREE
         layout = self._lockstep.observations
         terminated, truncated = (ends[index] for ends in self._ends)
-        infos = gathered({row: self._infos.pop(slot) for row, slot in enumerate(slots) if slot in self._infos})
+        infos = gathered({row: self._infos[slot] for row, slot in enumerate(slots) if slot in self._infos})
         finals = {}
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
-            info, untold = self._told.pop(slots[row], ({}, None))
+            info, untold = self._told.get(slots[row], ({}, None))
             finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
-        news = {row: self._news.pop(slot) for row, slot in enumerate(slots) if slot in self._news}
+        news = {row: self._news[slot] for row, slot in enumerate(slots) if slot in self._news}
         columns = gymnasium_infos(len(index), infos, finals, news, self._own)
         columns["env_id"], columns["valid"] = index, self._valid[index]
-        return self._rows.read(slots), self._rewards[index], terminated, truncated, columns
+        found = self._rows.read(slots), self._rewards[index], terminated, truncated, columns
+        with Later():  # they are handed out, or, where Ctrl-C has come before this, ready as they were
+            self._state[index] = FREE
+            for slot in slots:
+                self._ready.popleft()
+                for kept in (self._infos, self._told, self._news):
+                    if kept:
+                        kept.pop(slot, None)
+        return found
 
 
 class Partly(Enum):
