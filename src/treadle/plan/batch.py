@@ -43,6 +43,7 @@ from treadle.plan.items import (
     lift,
     packed,
 )
+from treadle.plan.recorded import keep
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
 from treadle.plan.work import PlanSlot, stacked
 from treadle.pool import calls, failure
@@ -52,7 +53,6 @@ from treadle.pool.life import State
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.program.registered import own_registrations
-from treadle.repro import Repro, failure_of, note
 
 if TYPE_CHECKING:
     from treadle.plan.external import ExternalProcess
@@ -266,7 +266,7 @@ class BatchEnv:
         store_bytes: int = STORE_BYTES,
         state_bytes: int | None = None,
     ) -> None:
-        self.describe: Callable[[], dict[str, Any] | None] | None = None  # what builds an environment, for a repro
+        self.describe: Callable[[], dict[str, Any]] | None = None  # what builds an environment, for a repro
         self._envs = list(envs)
         if not self._envs:
             raise UsageError("a batch environment needs at least one process")
@@ -370,7 +370,9 @@ class BatchEnv:
             done = future.value
             if done.failed is not None:
                 item, raised = done.failed
-                future.workers.raise_failed(future.slot, item, raised, n, partial(self._keep, items, item, rollout))
+                future.workers.raise_failed(
+                    future.slot, item, raised, n, partial(keep, self.describe, items, item, rollout)
+                )
             if buffer is not None:
                 _take_out(buffer, done)
             dones.append(done)
@@ -378,28 +380,6 @@ class BatchEnv:
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
         return dones, None if taken is None or store is None else store.handles(taken)
-
-    def _keep(self, items: Items, item: int, rollout: str | None, error: WorkerError) -> None:
-        """Keep what an item can be replayed from: its state and its action, or actions."""
-        if self.describe is None or (about := self.describe()) is None:
-            return
-        state = None if items.states is None else items.states[item // items.repeat]
-        if type(state) is StateHandle:
-            state = state.fetch()
-        repro = Repro({"face": "item", "title": f"item {item} of a batch", "failed": failure_of(error)})
-        for name, thing in {
-            **about,
-            "state": state,
-            "dt": int(items.dts[item]),
-            "several": rollout is not None,
-        }.items():
-            repro.put(name, thing)
-        action = items.actions[item]
-        repro.arrays["item"] = np.asarray(action)
-        if repro.arrays["item"].dtype.hasobject:
-            del repro.arrays["item"]
-            repro.put("action", action)
-        note(error, repro)
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
         """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
