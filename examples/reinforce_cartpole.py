@@ -1,6 +1,7 @@
-"""REINFORCE learns CartPole: one file, on Treadle's MultiprocessingSampler.
+"""REINFORCE learns CartPole: one file, on Treadle's MultiprocessingSampler, or on RaySampler over several nodes.
 
     python examples/reinforce_cartpole.py
+    python examples/reinforce_cartpole.py --nodes 2 --lose-one
     python examples/reinforce_cartpole.py --seeds 1 2 3 --plot reinforce.png
 
 Each iteration sends the policy's parameters to the workers (once, through shared memory), which play whole episodes
@@ -10,14 +11,18 @@ come as the weight (Williams 1992, doi:10.1007/BF00992696), less a value functio
 With `schedule="deterministic"` an episode counts because of its index and not because it was ready first, so the same
 seed gives the same curve for any number of workers, and short episodes are not over-represented.
 
-Needs torch and gymnasium; matplotlib for `--plot`. Everything runs on the CPU, torch on one thread.
+With `--nodes N` a Ray cluster of N nodes is started on this machine, and the workers are on them; with `--lose-one` the
+processes of one node are killed a third of the way through. The curve is the same: its episodes are made again.
+
+Needs torch and gymnasium; Ray for `--nodes`; matplotlib for `--plot`. Everything runs on the CPU, torch on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -71,7 +76,23 @@ def returns_to_come(batch: treadle.EpisodeBatch, gamma: float) -> Tensor:
     return torch.tensor(found, dtype=torch.float32)
 
 
-def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
+@contextmanager
+def cluster_of(nodes: int) -> Iterator[Callable[[], None]]:
+    """A Ray cluster on this machine, to which this process is connected; gives what loses one of its nodes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    others = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)]
+    ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    try:
+        yield lambda: cluster.remove_node(others.pop(), allow_graceful=False)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def train(seed: int, args: argparse.Namespace, lose: Callable[[], None] | None = None) -> dict[str, Any]:
     """One run: the mean return of each iteration, and how many steps were played by then."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -81,16 +102,20 @@ def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
     optimizer = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=args.learning_rate)
     means, steps = [], []
     start = perf_counter()
-    with treadle.MultiprocessingSampler(
+    sampler_class = treadle.MultiprocessingSampler if args.nodes is None else treadle.RaySampler
+    with sampler_class(
         policy,
         env,
         max_episode_length=env.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
         seed=seed,
         n_workers=args.workers,
         schedule="deterministic",
+        on_failure="restart",
         progress=False,
     ) as sampler:
         for iteration in range(args.iterations):
+            if lose is not None and iteration == args.iterations // 3:
+                lose()
             batch = sampler.obtain_samples(iteration, args.steps, policy.get_param_values())
             observations = torch.from_numpy(batch.observations)
             weights = returns_to_come(batch, args.gamma)
@@ -140,12 +165,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--iterations", type=int, default=60, help="gradient steps")
     add("--steps", type=int, default=2000, help="environment steps of an iteration, at least")
     add("--workers", type=int, default=2, help="processes; the curve does not depend on it")
+    add("--nodes", type=int, help="have them on so many nodes of a Ray cluster, which is started here")
+    add("--lose-one", action="store_true", help="with --nodes: kill one of them on the way")
     add("--learning-rate", type=float, default=1e-2)
     add("--gamma", type=float, default=0.99)
     add("--save", type=Path, help="write the curves to this JSON file")
     add("--plot", type=Path, help="draw them into this PNG file")
     args = parser.parse_args(argv)
-    runs = [train(seed, args) for seed in args.seeds]
+    if args.nodes is None:
+        runs = [train(seed, args) for seed in args.seeds]
+    else:
+        with cluster_of(args.nodes) as lose:
+            runs = [train(seed, args, lose if args.lose_one and not at else None) for at, seed in enumerate(args.seeds)]
     if args.save is not None:
         args.save.write_text(json.dumps(runs) + "\n", encoding="utf-8")
     if args.plot is not None:

@@ -56,6 +56,7 @@ _HOME = {
     "evaluate": "sample.evaluate",
     "rollout": "sample.samplers.rollout",
     "collect_dataset": "record.dataset",
+    "merge_shards": "record.shards",
     "load": "record.merge",
     "replay": "replays.replay",
     "Replay": "replays.result",
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
+    from treadle.record.shards import merge_shards
     from treadle.replays.replay import replay
     from treadle.replays.result import Replay
     from treadle.repro import Repro, last_failure

@@ -9,7 +9,7 @@ INSTEAD = {
     **dict.fromkeys(
         ("PlangymEnv", "AtariEnv", "ClassicControl", "MujocoEnv", "Box2DEnv", "DMControlEnv", "RetroEnv"), _PLAN_ENV
     ),
-    "RayEnv": "ParallelEnv steps batches on the processes of one machine",
+    "RayEnv": "ParallelEnv(..., nodes=N) steps batches on the nodes of a cluster",
     **dict.fromkeys(("Trainer", "TFTrainer", "LocalRunner", "wrap_experiment"), _LOOP),
     **dict.fromkeys(("Environment", "Wrapper"), "gymnasium.Env and gymnasium.Wrapper; GymEnv has garage's interface"),
     "normalize": "gymnasium.wrappers has NormalizeObservation, NormalizeReward and RescaleAction",

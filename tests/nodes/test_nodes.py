@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -72,14 +74,14 @@ def test_a_node_is_lost_in_the_middle_of_a_sampling(ray_cluster: Any, caplog: py
         return Slow(gym.make("CartPole-v1"))
 
     given = {"seed": 5, "max_episode_length": 500, "schedule": "deterministic", "on_failure": "restart"}
-    with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
-        wanted = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
     with treadle.RaySampler(Weights(), make, n_workers=3, **given) as sampler:
-        lost = threading.Thread(target=lose_a_node, args=(ray_cluster,))
-        lost.start()
-        made = [sampler.obtain_samples(0, 1500, None) for _ in range(2)]
-        lost.join()
+        made = [sampler.obtain_samples(0, 500, None)]
+        lose_a_node(ray_cluster)
+        while len(made) < 3 or not any(sampler._group.pool.restarts):
+            made.append(sampler.obtain_samples(0, 500, None))
     ray_cluster.add_node(num_cpus=1)
+    with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
+        wanted = [sampler.obtain_samples(0, 500, None) for _ in made]
     for one, other in zip(wanted, made, strict=True):
         assert one.observations.tobytes() == other.observations.tobytes()
         assert one.lengths.tolist() == other.lengths.tolist()
@@ -144,6 +146,74 @@ def test_policies_over_nodes() -> None:
         treadle.collect("CartPole-v1", Weights(), episodes=1, nodes=1, inference="caller")
     with pytest.raises(UsageError, match="goes with nodes="):
         treadle.collect("CartPole-v1", Weights(), episodes=1, inference="node")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path, shared: bool) -> None:
+    """`shared`: the nodes write by themselves; else their bytes are written here."""
+    run: dict[str, Any] = {"episodes": 400, "seed": 2, "format": "npz", "verify": 1}
+    near = treadle.collect_dataset("CartPole-v1", out=tmp_path / "near", workers=1, **run)
+    seen = []
+
+    def watch(now: Any) -> None:
+        if now.episodes > 20 and not seen and not shared:
+            seen.append(now.episodes)
+            lose_a_node(ray_cluster)
+            ray_cluster.add_node(num_cpus=1)
+
+    far = treadle.collect_dataset("CartPole-v1", out=tmp_path / "far", nodes=3, shared_out=shared, watch=watch, **run)
+    assert far.summary is not None
+    assert near.summary is not None
+    assert (far.summary.hash, far.summary.warnings) == (near.summary.hash, [])
+    name = near.summary.dataset
+    assert (tmp_path / "near" / name).read_bytes() == (tmp_path / "far" / name).read_bytes()
+
+
+def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
+    """Batches with states go on elsewhere: rewards and states are those of workers at hand."""
+    plans = np.random.default_rng(0).integers(0, 2, (30, 24))
+    found = []
+    for options in ({}, {"nodes": 3}):
+        with closing(treadle.plan.make("CartPole-v1", 3, on_failure="restart", **options)) as env:
+            state, _, _ = env.reset()
+            env.set_state(state if not found else found[0][0])
+            states = [found[0][0] if found else state] * 24
+            told = [states[0], []]
+            for at, actions in enumerate(plans):
+                states, observations, rewards, *_ = env.step_batch(actions, states, return_state=True)
+                told[1].append((np.array(observations).tobytes(), list(rewards)))
+                if options and at == 5:
+                    lose_a_node(ray_cluster)
+                    ray_cluster.add_node(num_cpus=1)
+            found.append(told)
+            if options:
+                with pytest.raises(UsageError, match="handles name memory of this machine"):
+                    env.step_batch(actions, states, return_state="handle")
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.slow
+def test_reinforce_learns_cartpole_over_two_nodes_one_of_which_is_lost(require: Any, tmp_path: Path) -> None:
+    require("torch")
+    script = Path(__file__).parents[2] / "examples" / "reinforce_cartpole.py"
+    options = ["--nodes", "2", "--lose-one", "--seeds", "1", "--iterations", "45", "--save", "curve.json"]
+    done = subprocess.run(
+        [sys.executable, script, *options], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads((tmp_path / "curve.json").read_text())
+    assert run["evaluation"] > 195
+    assert "is replaced" in done.stderr
+
+
+def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
+    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2", "--ray-address", ray_cluster.address]
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle", *command, "--out", str(tmp_path / "out"), "--quiet"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "summary.json").exists()
 
 
 def test_a_loop_that_is_left_leaves_nothing() -> None:

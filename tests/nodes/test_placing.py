@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import UsageError
-from treadle.nodes.placing import Machine, Placement, check, seat
+from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
 from treadle.nodes.travel import Writer, read
 
@@ -32,7 +32,16 @@ def test_a_pool_has_a_node_to_itself() -> None:
 def test_several_fit_on_a_node_when_somebody_says_how_large_they_are() -> None:
     assert seats(TWO, Placement(4, cpus=4)) == ["a", "b", "b", "b"]
     assert seats(TWO, Placement(9, cpus=16)) == ["b"]
-    assert seats(TWO, Placement(5, shared=True)) == ["a", "b", "a", "b", "a"]
+
+
+def test_single_workers_are_spread_over_so_many_nodes() -> None:
+    for nodes, wanted in ((1, "aaa"), (2, "aba"), (ALL, "aba")):
+        taken: dict[str, int] = {}
+        for name in wanted:
+            machine = seat(TWO, taken, Placement(nodes, shared=True))
+            assert machine is not None
+            assert machine.id == name
+            taken[name] = taken.get(name, 0) + 1
 
 
 def test_what_fits_nowhere_is_refused() -> None:

@@ -292,6 +292,8 @@ def test_a_dataset_has_a_group_for_each_agents_columns(tmp_path: Any) -> None:
 
 
 def test_bad_input_is_one_clear_line() -> None:
+    with pytest.raises(UsageError, match="a function that makes a PettingZoo environment is wanted"):
+        pettingzoo.make_vec(Crowd(), 2)
     with pytest.raises(UsageError, match='form is "grouped" or "rows"'):
         pettingzoo.make_vec(Crowd, 2, form="flat")
     with pytest.raises(

@@ -257,3 +257,17 @@ def test_in_a_large_pool_deadlines_are_looked_for_now_and_then(
     assert made(lambda: Hanging(gate), backend="thread", **options) == plain
     assert len(gate.hung) == 1
     assert made(Coroutines, thinking, backend="thread", **options) == plain
+
+
+def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -> None:
+    hung = list[int]()
+
+    async def stalls(observations: np.ndarray) -> np.ndarray:
+        if not hung and observations[0, 1] == 7 and observations[0, 0] == 2:
+            hung.append(1)
+            await asyncio.sleep(1000)
+        return policy(observations)
+
+    options: dict[str, Any] = {"inference": "worker", "workers": 3, "backend": "thread", "step_timeout": LIMIT}
+    assert made(Walk, stalls, **options) == plain
+    assert hung == [1]

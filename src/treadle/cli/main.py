@@ -70,6 +70,17 @@ result is the same for any number of workers. ENV, --policy and the seed are exp
 
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
+MERGE_HELP = """Put the shards of a run together.
+
+  treadle collect ALE/Pong-v5 --episodes 1000 --shard 0/4 --out part0        (and 1/4, 2/4, 3/4 on other machines)
+
+  treadle dataset merge part0 part1 part2 part3 --out pong
+
+The files are those of a run without --shard, but for times in the summary; DIR can be resumed like any other. A shard
+that is missing, there twice, unfinished or of another run is named, and nothing is done.
+
+Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
+
 PLAN_HELP = """Play an environment by planning: try out what would happen, and do what looks best.
 
   treadle plan CartPole-v1 --algo random-shooting
@@ -134,6 +145,7 @@ install 'treadle[lerobot]'.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
+COMMANDS = ("collect", "eval", "dataset", "plan", "replay", "check")
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -152,7 +164,7 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in ("collect", "eval", "plan", "replay", "check") else ""
+        command = f"{given[0]} " if given[0] in COMMANDS else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
@@ -197,8 +209,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
                             "and its episode made again. The episodes stay the same.")]  # fmt: skip
     PerLife = Annotated[int | None, typer.Option("--max-episodes-per-worker", metavar="N", help="Replace a worker "
                         "after so many episodes, for simulators that wear out.")]  # fmt: skip
-    Inference = Annotated[str, typer.Option(metavar="auto|worker|caller", help="Who asks the policy: each worker for "
-                          "its own environments, or this process for all that are ready; see above.")]  # fmt: skip
+    Inference = Annotated[str, typer.Option(metavar="auto|worker|caller|node", help="Who asks the policy: each worker "
+                          "for its own environments, this process for all that are ready, or (with --nodes) each node; "
+                          "see above.")]  # fmt: skip
     NumEnvs = Annotated[int | None, typer.Option(metavar="N", help="Environments that are played at a time.")]
     PadTo = Annotated[int | None, typer.Option(metavar="K", help="In the caller: ask with exactly K rows, the last of "
                       "them copies where fewer are ready.")]  # fmt: skip
@@ -208,6 +221,12 @@ def _app(given: list[str]) -> Callable[..., Any]:
                           "so many rows.")]  # fmt: skip
     Patience = Annotated[float | None, typer.Option(metavar="SECONDS", show_default="measured", help="In the caller: "
                          "ask after so long with whoever is ready.")]  # fmt: skip
+    Nodes = Annotated[int | None, typer.Option(metavar="N", help="Play on N nodes of a Ray cluster, with a pool of "
+                      "workers on each; the episodes stay the same.")]  # fmt: skip
+    PerNode = Annotated[int | None, typer.Option("--cpus-per-node", metavar="C", help="With --nodes: CPUs, and "
+                        "workers, of each; without it a pool has a node to itself.")]  # fmt: skip
+    RayAddress = Annotated[str | None, typer.Option(metavar="auto|HOST:PORT", help="With --nodes: where the cluster "
+                           "is; without it there is one on this machine, for the time of the run.")]  # fmt: skip
     Quiet = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors.")]
     Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
     Debug = Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")]
@@ -252,6 +271,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
         n_action_steps: ActionSteps = None,
         batch_size: BatchSize = None,
         patience: Patience = None,
+        nodes: Nodes = None,
+        cpus_per_node: PerNode = None,
+        ray_address: RayAddress = None,
         on_error: Annotated[str, typer.Option(metavar="stop|skip", help="What becomes of the run when an episode fails "
                             "in its reset or step; see above.")] = "stop",
         max_skipped: Annotated[str | None, typer.Option(metavar="N|P%", show_default="5%, at least 3", help="Fail when "
@@ -260,6 +282,10 @@ def _app(given: list[str]) -> Callable[..., Any]:
                               "died of it, or were late.")] = 3,
         retry_skipped: Annotated[bool, typer.Option("--retry-skipped", help="With --resume: try again what was left "
                                  "out.")] = False,
+        shard: Annotated[str | None, typer.Option(metavar="I/N", help="Make only the episodes I, I + N, I + 2N, ...: "
+                         "treadle dataset merge puts the shards together.")] = None,
+        shared_out: Annotated[bool, typer.Option("--shared-out", help="With --nodes: all nodes see DIR, and write "
+                              "there what they have made.")] = False,
         format: Annotated[str, typer.Option(metavar="hdf5|npz", help="A Minari dataset, or one file of arrays.")]
         = "hdf5",
         quiet: Quiet = False,
@@ -271,8 +297,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
         options = CollectOptions(
             env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap), tuple(import_),
             fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs, pad_to, n_action_steps,
-            batch_size, patience, quiet, json, debug, episodes, steps, out, force, resume, verify, not no_infos,
-            format, on_error, max_skipped, max_deaths, retry_skipped,
+            batch_size, patience, nodes, cpus_per_node, ray_address, quiet, json, debug, episodes, steps, out, force,
+            resume, verify, not no_infos, format, on_error, max_skipped, max_deaths, retry_skipped, shard, shared_out,
         )  # fmt: skip
         return partial(run, options, given)
 
@@ -306,6 +332,9 @@ def _app(given: list[str]) -> Callable[..., Any]:
         n_action_steps: ActionSteps = None,
         batch_size: BatchSize = None,
         patience: Patience = None,
+        nodes: Nodes = None,
+        cpus_per_node: PerNode = None,
+        ray_address: RayAddress = None,
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         json: Json = False,
         debug: Debug = False,
@@ -317,8 +346,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
             EvalOptions(
                 env, policy, seed, workers, envs_per_worker, max_episode_steps, env_kwargs, tuple(wrap),
                 tuple(import_), fresh_env, step_timeout, memory_limit, max_episodes_per_worker, inference, num_envs,
-                pad_to, n_action_steps, batch_size, patience, quiet, json, debug, against, episodes, success_key,
-                reset_options, keep_built,
+                pad_to, n_action_steps, batch_size, patience, nodes, cpus_per_node, ray_address, quiet, json, debug,
+                against, episodes, success_key, reset_options, keep_built,
             ),
         )  # fmt: skip
 
@@ -400,6 +429,19 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
     dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
+
+    @dataset.command(name="merge", help=MERGE_HELP)
+    def merge(
+        shards: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="The directories of all shards.")],
+        out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; the directory of the whole run.")],
+        force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR.")] = False,
+        quiet: Quiet = False,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:
+        from treadle.cli.merge import run
+
+        return partial(run, shards, out, force, quiet, json, given)
 
     @dataset.command(name="export", help=EXPORT_HELP)
     def export(

@@ -36,6 +36,9 @@ class PlayOptions:
     n_action_steps: int | None
     batch_size: int | None
     patience: float | None
+    nodes: int | None
+    cpus_per_node: int | None
+    ray_address: str | None
     quiet: bool
     json: bool
     debug: bool
@@ -47,7 +50,7 @@ class PlayOptions:
         if self.step_timeout is not None and not self.step_timeout > 0:
             raise UsageError(f"--step-timeout must be more than 0 seconds, got {self.step_timeout:g}")
         if self.inference not in INFERENCE:
-            raise UsageError(f"--inference is auto, worker or caller, got {self.inference!r}")
+            raise UsageError(f"--inference is auto, worker, caller or node, got {self.inference!r}")
         if self.patience is not None and not self.patience >= 0:
             raise UsageError(f"--patience must be at least 0 seconds, got {self.patience:g}")
         asking = {
@@ -70,6 +73,9 @@ class PlayOptions:
             "inference": self.inference,
             "num_envs": _at_least_one("--num-envs", self.num_envs),
             "patience": self.patience,
+            "nodes": _at_least_one("--nodes", self.nodes),
+            "cpus_per_node": _at_least_one("--cpus-per-node", self.cpus_per_node),
+            "ray_address": self.ray_address,
             **asking,
         }
 
@@ -90,6 +96,8 @@ class CollectOptions(PlayOptions):
     max_skipped: str | None
     max_deaths: int
     retry_skipped: bool
+    shard: str | None
+    shared_out: bool
 
     def arguments(self) -> dict[str, Any]:
         """See `PlayOptions.arguments`."""
@@ -124,6 +132,8 @@ class CollectOptions(PlayOptions):
             "max_skipped": _amount("--max-skipped", self.max_skipped),
             "max_deaths": _at_least_one("--max-deaths", self.max_deaths),
             "retry_skipped": self.retry_skipped,
+            "shard": self.shard,
+            "shared_out": self.shared_out,
         }
 
 

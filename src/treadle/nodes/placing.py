@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from treadle.errors import UsageError
 
+ALL = 1_000_000  # as many nodes as there are
+
 
 class Machine(NamedTuple):
     """A node of the cluster that is there. `id`: Ray's; `cpus`, `gpus`: as many as Ray may give away on it."""
@@ -29,7 +31,7 @@ class Placement:
         address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
             connected to, or one of its own on this machine, which ends with it.
         gpu: is each to be given a GPU, where its node has one?
-        shared: is one actor a single worker? Then as many as are wanted go to each node.
+        shared: is one actor a single worker? Then as many as are wanted go to each of `nodes` nodes.
     """
 
     nodes: int = 1
@@ -55,7 +57,7 @@ def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Place
     def fits(machine: Machine) -> bool:
         here = taken.get(machine.id, 0)
         if placement.shared:
-            return True
+            return here > 0 or len(taken) < placement.nodes
         return here == 0 if placement.cpus is None else machine.cpus >= placement.cpus * (here + 1)
 
     return min(filter(fits, machines), key=lambda each: taken.get(each.id, 0), default=None)
@@ -68,4 +70,4 @@ def check(machines: Sequence[Machine], placement: Placement) -> None:
         raise UsageError(f"no node has cpus_per_node={placement.cpus} CPUs ({found}): ask for fewer")
 
 
-__all__ = ["Machine", "Placement", "check", "seat"]
+__all__ = ["ALL", "Machine", "Placement", "check", "seat"]

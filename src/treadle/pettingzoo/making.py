@@ -28,9 +28,13 @@ def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turn
             `env`. As for `treadle.make_vec`.
 
     Raises:
-        UsageError: another form; agents with different spaces in rows. What `treadle.make_vec` raises: an environment
-            of the other kind than `turns` says is a StartupFailed.
+        UsageError: `env` is no function; another form; agents with different spaces in rows. What `treadle.make_vec`
+            raises: an environment of the other kind than `turns` says is a StartupFailed.
     """
+    if not callable(env):
+        raise UsageError(
+            f"a function that makes a PettingZoo environment is wanted, such as a parallel_env, got {env!r}"
+        )
     if form not in FORMS:
         raise UsageError(f'form is "grouped" or "rows", got {form!r}')
     if kwargs.get("infos", "gymnasium") != "gymnasium":

@@ -507,6 +507,8 @@ class BatchEnv:
                 raise UsageError("handles need workers of one ParallelEnv: these processes share no memory")
             if first is None and self._state_bytes is None:
                 first = self._envs[0].call("get_state")()
+            if self._pools[0].pool.options.placement is not None:
+                raise UsageError("handles name memory of this machine, which workers on other nodes do not see")
             arena = self._pools[0].pool.memory.arena
             assert arena is not None
             self._store = Store(arena, first, self._store_bytes, self._state_bytes)

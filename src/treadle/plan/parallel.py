@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import ClosedPool, UsageError
+from treadle.nodes.placing import ALL, Placement
 from treadle.plan.batch import BatchEnv, RolloutBatch, Workers
 from treadle.plan.env import PlanEnv
 from treadle.plan.external import ExternalProcess
@@ -315,6 +316,10 @@ class ParallelEnv(VectorizedEnv):
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
+        nodes: have the workers on so many nodes of a Ray cluster (see `docs/scaling.md`): each is given a chunk of a
+            batch, with its states, at a time. There are no handles then: nodes share no memory.
+        ray_address: of the cluster, as `ray.init` takes it. None: the one that the program has connected to, else one
+            of its own on this machine.
         store_bytes: memory for the states that handles name; of one there is always enough.
         state_bytes: of it for each state; None: half as much again as the first one takes.
         **kwargs: for the environment.
@@ -330,6 +335,8 @@ class ParallelEnv(VectorizedEnv):
         n_workers: int = 8,
         blocking: bool = False,
         *,
+        nodes: int | None = None,
+        ray_address: str | None = None,
         store_bytes: int = STORE_BYTES,
         state_bytes: int | None = None,
         **kwargs: Any,
@@ -342,6 +349,12 @@ class ParallelEnv(VectorizedEnv):
             "state_bytes": None if state_bytes is None else whole(state_bytes, "state_bytes"),
         }
         self._pool_options, kwargs = options.split(kwargs)
+        if nodes is not None:
+            from treadle.nodes.worker import BACKEND  # which makes itself known when it is imported
+
+            self._pool_options |= {"backend": BACKEND, "placement": Placement(nodes, None, ray_address, shared=True)}
+        elif ray_address is not None:
+            raise UsageError("ray_address= goes with nodes=")
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     def _arguments(self) -> dict[str, Any]:
@@ -491,20 +504,25 @@ class ParallelEnv(VectorizedEnv):
         return dict(self.__dict__)
 
 
-def make(id: Any, n_workers: int | str | None = None, **kwargs: Any) -> PlanEnv:
+def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kwargs: Any) -> PlanEnv:
     """A planning environment.
 
     Args:
         id: what `GymPlanEnv` takes as its name.
         n_workers: None: a `GymPlanEnv` in this process. A number: a `ParallelEnv` with so many workers; "auto": as many
             as there are cores.
+        ray: have the workers on all nodes of a Ray cluster, as `nodes` of `ParallelEnv` does on some.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
     refuse_misspelt(GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
+    if n_workers is None and ray:
+        raise UsageError("ray=True goes with n_workers=")
     if n_workers is None:
         return GymPlanEnv(id, **kwargs)
     if isinstance(n_workers, str):
         if n_workers != "auto":
             raise UsageError(f"n_workers is a number, 'auto' or None, got {n_workers!r}")
         n_workers = bell.cores()
+    if ray:
+        kwargs.setdefault("nodes", ALL)
     return ParallelEnv(GymPlanEnv, id, n_workers=n_workers, **kwargs)

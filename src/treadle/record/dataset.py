@@ -32,7 +32,8 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, PartSink, RunDirectory
+from treadle.record.run_directory import SUMMARY, PartSink, Receiver, RunDirectory
+from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
@@ -127,6 +128,8 @@ def collect_dataset(
     max_deaths: int = DEATHS,
     retry_skipped: bool = False,
     verify: int = 1,
+    shard: str | None = None,
+    shared_out: bool = False,
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
     progress: bool | None = False,
@@ -152,6 +155,10 @@ def collect_dataset(
         retry_skipped: with `resume`: try those again that were left out, which else stay so.
         verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
             the summary's warnings.
+        shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
+            one another; `merge_shards` puts the n directories together, with the bytes of a run without.
+        nodes: as for `collect`. Episodes are encoded on the nodes, and their bytes written here.
+        shared_out: with nodes: `out` is a folder that all of them see, so each writes there what it has made.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
         progress: as for `collect`.
@@ -175,6 +182,7 @@ def collect_dataset(
         raise UsageError("retry_skipped is for a run that is resumed: give resume too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
+    part = shard_of(shard, episodes)
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
@@ -197,6 +205,8 @@ def collect_dataset(
     }
     if asking is not None:  # what decides the bytes; how many are played at a time does not
         arguments |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
+    if shard is not None:
+        arguments["shard"] = shard
     objects = identities(env=env, policy=policy, wrappers=list(wrappers), env_kwargs=_objects_in(env_kwargs))
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
     folder = Path(out).absolute()
@@ -233,12 +243,12 @@ def collect_dataset(
             envs_per_worker,
             max_episode_steps,
             infos,
-            sink=PartSink(str(place.parts), infos, format),
+            sink=PartSink(str(place.parts), infos, format, send="placement" in pool_options and not shared_out),
             fresh_env=fresh_env,
             asking=asking,
         )
         count = None if workers == "auto" else int(workers)
-        run = _Run(place, recipe, seed, (episodes, steps), format, env_name(env), policy_name(policy))
+        run = _Run(place, recipe, seed, (episodes, steps), part, format, env_name(env), policy_name(policy))
         shown = Progress(progress)
         run.begin(had, left_out, count, skipping, _both(watch, shown.tell), pool_options)
 
@@ -330,11 +340,12 @@ class _Run:
         recipe: RolloutRecipe,
         seed: int,
         amounts: tuple[int | None, int | None],
+        shard: tuple[int, int],
         format: Format,
         env_id: str,
         policy: str,
     ) -> None:
-        self._place, self._recipe, self._seed, self._amounts = place, recipe, seed, amounts
+        self._place, self._recipe, self._seed, self._amounts, self._shard = place, recipe, seed, amounts, shard
         self._format, self._env_id, self._policy = format, env_id, policy
 
     def begin(
@@ -350,7 +361,7 @@ class _Run:
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
         self._skipped = {each.index: each for each in left_out if each.index not in self._notes}
-        schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped)
+        schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped, self._shard)
         why = skipping.too_many(schedule.skipped, schedule.episodes, len(had)) if skipping.skip and left_out else ""
         if why:
             raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
@@ -408,7 +419,7 @@ class _Run:
             try:
                 warnings += verify_episodes(
                     self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
-                    workers=min(verify, run.workers), **{**pool_options, "worker_output": "keep"},
+                    workers=min(verify, run.workers), **{**pool_options, "worker_output": "keep", "placement": None},
                 )  # fmt: skip
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
@@ -423,12 +434,14 @@ class _Run:
 
     def _collect(self, collection: Collection) -> None:
         notes = self._notes
-        for index, _, note in collection:
-            if not notes:
-                self._place.settle()
-                if self._format == "hdf5":
-                    minari_files.require()  # to merge with: importing it takes 40 ms, in which the workers play on
-            notes[index] = note
+        with Receiver(self._place.parts, self._format) as receiver:
+            for index, _, result in collection:
+                note = receiver.note(result)
+                if not notes:
+                    self._place.settle()
+                    if self._format == "hdf5":
+                        minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
+                notes[index] = note
 
     def _skip(self, skipped: Skipped) -> None:
         self._skipped[skipped.index] = skipped
@@ -437,9 +450,10 @@ class _Run:
     def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
         """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
         they are all of it."""
-        schedule = Schedule(*self._amounts, {note.index: note.length for note in self._notes.values()}, self._skipped)
+        lengths = {note.index: note.length for note in self._notes.values()}
+        schedule = Schedule(*self._amounts, lengths, self._skipped, self._shard)
         run = range(schedule.prefix)
-        notes = [self._notes[index] for index in run if index not in schedule.skipped]
+        notes = [self._notes[index] for index in run if index in lengths]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
     def _merge(self, parts: Path, out: Path, episodes: Sequence[int], complete: bool = False) -> MergeReport:

@@ -101,7 +101,7 @@ class Journal:
             break
         self._end = 0
         try:
-            self._write([_FILE_HEAD[format]])
+            self.write([_FILE_HEAD[format]])
         except OSError:
             self.close()
             raise
@@ -110,9 +110,10 @@ class Journal:
         self, note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
     ) -> None:
         """Write one record. When that fails the journal ends where it ended before, and can be appended to again."""
-        self._write(packed(note, moves, head, data, extra))
+        self.write(packed(note, moves, head, data, extra))
 
-    def _write(self, pieces: list[Any]) -> None:
+    def write(self, pieces: Sequence[Any]) -> None:
+        """As `append`, for a record as `packed` has made it."""
         end = self._end
         try:
             for piece in pieces:

@@ -96,6 +96,16 @@ def describe(
     return json.dumps(metadata), said
 
 
+def described(data: Path) -> list[Any]:
+    """Of a dataset's description: observation space, action space, and the environment's spec as JSON (None: none)."""
+    _minari()
+    from minari.serialization import deserialize_space
+
+    metadata = json.loads((data / METADATA_FILE).read_text())
+    spaces = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
+    return [*spaces, metadata.get("env_spec")]
+
+
 def load_minari(data: Path) -> MinariDataset:
     """The dataset whose files lie in `data`. Says nothing to the environment: Minari takes the path itself."""
     return _minari().MinariDataset(data)

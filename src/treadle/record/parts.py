@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from treadle.record.columns import columns_of, digester, leaves
 from treadle.record.hdf5 import Hdf5Encoder
-from treadle.record.journal import EpisodeNote, Journal, journals, trim
+from treadle.record.journal import EpisodeNote, Journal, journals, packed, trim
 from treadle.record.npz import NpzEncoder
 from treadle.record.spaces import check_storable, foreign_texts
 from treadle.sample.episode import Episode
@@ -27,7 +27,8 @@ class PartWriter:
     """Writes the episodes of one worker.
 
     Args:
-        directory: where the parts of a run are kept; made when missing.
+        directory: where the parts of a run are kept; made when missing. None: nothing is written, the latest record
+            stands in `held`.
         worker: which worker this is: names its file.
         observation_space: the environment's.
         action_space: the environment's.
@@ -44,7 +45,7 @@ class PartWriter:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | None,
         worker: int,
         observation_space: gym.Space,
         action_space: gym.Space,
@@ -64,8 +65,11 @@ class PartWriter:
         self._infos = infos
         self._encoder: Hdf5Encoder | NpzEncoder = Hdf5Encoder(options) if format == "hdf5" else NpzEncoder()
         self._digest = digester()
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        self._journal = Journal(Path(directory), worker, format)
+        self._journal: Journal | None = None
+        self.held: list[Any] = []
+        if directory is not None:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self._journal = Journal(Path(directory), worker, format)
 
     def add(self, episode: Episode) -> EpisodeNote:
         """Store a finished episode; when this returns, killing this process no longer loses it.
@@ -88,7 +92,10 @@ class PartWriter:
         )
         blob = self._encoder.encode(columns, episode.seed, episode.index)
         extra = {"texts": self._texts(episode)} if self._foreign else None
-        self._journal.append(note, *blob, extra)
+        if self._journal is None:
+            self.held = packed(note, *blob, extra)
+        else:
+            self._journal.append(note, *blob, extra)
         return note
 
     def _texts(self, episode: Episode) -> dict[str, list]:
@@ -104,15 +111,17 @@ class PartWriter:
     @property
     def nbytes(self) -> int:
         """Bytes on disk so far."""
-        return self._journal.size
+        return 0 if self._journal is None else self._journal.size
 
     def flush(self) -> None:
         """Wait until the disk has everything that was added. Only a power failure makes that matter."""
-        self._journal.sync()
+        if self._journal is not None:
+            self._journal.sync()
 
     def close(self) -> None:
         """Close the file. Nothing is buffered, so nothing depends on this."""
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
 def recover(directory: str | Path) -> list[EpisodeNote]:

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from treadle.errors import UsageError
-from treadle.record.journal import EpisodeNote, journals, read
+from treadle.record.journal import EpisodeNote, Journal, journals, read
 from treadle.record.parts import Format, PartWriter, recover
 from treadle.record.reopening import KEPT, reopen
 from treadle.record.spaces import check_storable
@@ -134,8 +134,14 @@ class RunDirectory:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, error) from error
 
-    def _begun(self) -> dict[str, Any]:
-        """What `begin` wrote. Raises UsageError when it is damaged."""
+    @property
+    def begun_there(self) -> bool:
+        """Has a run begun here?"""
+        return (self.path / ARGUMENTS).exists()
+
+    def begun(self) -> dict[str, Any]:
+        """What `begin` wrote: the run's "arguments", "files", "objects" and "output". Raises UsageError when it is
+        damaged."""
         path = self.path / ARGUMENTS
         try:
             content = _read_json(path)
@@ -175,7 +181,7 @@ class RunDirectory:
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
         if resume and (self.path / ARGUMENTS).exists():
-            before = self._begun()
+            before = self.begun()
             others, unknown = compared(before["objects"], objects or {})
             known = before["arguments"]
             grown = {name: known[name] for name in AMOUNTS if _grows(known.get(name), arguments.get(name))}
@@ -242,7 +248,7 @@ class RunDirectory:
 
     def grow(self, arguments: Mapping[str, Any]) -> None:
         """Note that more is asked for than when the run was begun. Call it when there are parts."""
-        before = self._begun()
+        before = self.begun()
         _write_json(self.path / ARGUMENTS, {**before, "arguments": dict(arguments)})
 
     def recover(self) -> list[EpisodeNote]:
@@ -302,7 +308,7 @@ class RunDirectory:
         paths = [*self._files(), self.path / FAILURES, output]
         if (self.path / ARGUMENTS).exists():
             try:
-                paths.append(self.path / self._begun()["output"])
+                paths.append(self.path / self.begun()["output"])
             except UsageError:
                 log.warning("%s is damaged: what else it names is left as it is", self.path / ARGUMENTS)
         there = [str(path.relative_to(self.path)) for path in dict.fromkeys(paths) if path.exists()]
@@ -470,6 +476,18 @@ def file_digests(*references: Any) -> dict[str, str]:
     return out
 
 
+class Sent(NamedTuple):
+    """An episode as it is stored. `record`: its bytes in a journal."""
+
+    note: EpisodeNote
+    record: bytes
+
+    @property
+    def total_reward(self) -> float:
+        """See `EpisodeNote`."""
+        return self.note.total_reward
+
+
 @dataclass(frozen=True)
 class PartSink:
     """A factory of sinks, as `treadle.sample.rollout_slot.RolloutRecipe` takes it.
@@ -478,6 +496,7 @@ class PartSink:
         directory: of the parts; it must be there when the first episode is stored, not before: a run that cannot
             build its environments has not touched what an earlier one left.
         infos, format: as for `PartWriter`.
+        send: are episodes sent to the caller (`Sent`), instead of being written where they are made?
 
     Raises:
         TypeError: when the environment's spaces have no place in a dataset.
@@ -486,6 +505,7 @@ class PartSink:
     directory: str
     infos: bool
     format: Format
+    send: bool = False
 
     def __call__(self, worker: int, observation_space: gym.Space, action_space: gym.Space) -> OpenSink:
         check_storable(observation_space, "observations")
@@ -502,15 +522,16 @@ class OpenSink:
         self._writer: PartWriter | None = None
         self._hold = -1
 
-    def add(self, episode: Episode) -> EpisodeNote:
+    def add(self, episode: Episode) -> EpisodeNote | Sent:
         """See `PartWriter.add`."""
+        parts = self._parts
         if self._writer is None:
-            parts = self._parts
-            self._hold = hold_parts(parts.directory)
-            self._writer = PartWriter(
-                parts.directory, self._worker, *self._spaces, infos=parts.infos, format=parts.format
-            )
-        return self._writer.add(episode)
+            if not parts.send:
+                self._hold = hold_parts(parts.directory)
+            place = None if parts.send else parts.directory
+            self._writer = PartWriter(place, self._worker, *self._spaces, infos=parts.infos, format=parts.format)
+        note = self._writer.add(episode)
+        return Sent(note, b"".join(self._writer.held)) if parts.send else note
 
     def close(self) -> None:
         """Close what was opened, unless an environment has done so."""
@@ -520,3 +541,27 @@ class OpenSink:
         with contextlib.suppress(OSError):
             if self._hold >= 0:
                 os.close(self._hold)
+
+
+class Receiver:
+    """Writes down what is sent. A context manager: leaving it closes its journal."""
+
+    def __init__(self, parts: Path, format: Format) -> None:
+        self._parts, self._format = parts, format
+        self._journal: Journal | None = None
+
+    def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
+        """The note of a result, which is on disk now. Raises OSError."""
+        if not isinstance(result, Sent):
+            return result
+        if self._journal is None:
+            self._journal = Journal(self._parts, 0, self._format)
+        self._journal.write([result.record])
+        return result.note
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._journal is not None:
+            self._journal.close()

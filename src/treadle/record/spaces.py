@@ -51,14 +51,15 @@ def base_space(space: gym.Space, texts: Mapping[str, Sequence[Any]], path: tuple
 
     Args:
         space: checked by `check_storable`.
-        texts: by path (joined by "/"): shortest length, longest length, characters.
+        texts: by path (joined by "/"): shortest length, longest length, characters. What is there is replaced in any
+            case: the space may come from another dataset.
         path: where `space` is: ("observations",) or ("actions",).
     """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: base_space(inner, texts, (*path, str(key))) for key, inner in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([base_space(inner, texts, (*path, f"_index_{i}")) for i, inner in enumerate(space.spaces)])
-    if isinstance(space, _NAMED):
+    if isinstance(space, _NAMED) and "/".join(path) not in texts:
         return space
     shortest, longest, characters = texts.get("/".join(path), (0, 1, ""))
     return spaces.Text(max(1, longest), min_length=min(1, shortest), charset=characters or " ")

@@ -495,7 +495,8 @@ def collect(
         episodes: how many. With neither this nor `steps` it goes on for ever.
         steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
         seed: the run's root seed.
-        workers: worker processes, or "auto": one a core. No more are started than there are episodes to make.
+        workers: worker processes, or "auto": one a core; of threads, with the policy in the caller, one an environment.
+            No more are started than there are episodes to make.
         ordered: yield in order of index; False: as they come.
         max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
         envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.

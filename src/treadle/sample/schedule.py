@@ -27,6 +27,7 @@ class Schedule:
         steps: at least so many steps in all.
         have: index -> length of episodes that exist already (a resumed run).
         skipped: episodes that the run goes on without, as if there were no such indices.
+        shard: (i, n): only the indices i, i + n, i + 2n, ... are made here, the others elsewhere.
         first: the index that it begins with.
     """
 
@@ -36,13 +37,17 @@ class Schedule:
         steps: int | None = None,
         have: dict[int, int] | None = None,
         skipped: Iterable[int] = (),
+        shard: tuple[int, int] = (0, 1),
         first: int = 0,
     ):
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
         self._total = sum(self.lengths.values())
+        self._shard, self._of = shard
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
+        self.elsewhere = 0 if episodes is None else episodes - len(range(self._shard, episodes, self._of))
+        self._there += self.elsewhere
         self._next = first
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
@@ -57,7 +62,7 @@ class Schedule:
         if self._again:
             index = self._again.popleft()
         else:
-            while self._next in self.lengths or self._next in self.skipped:
+            while self._next in self.lengths or self._next in self.skipped or self._is_elsewhere(self._next):
                 self._next += 1
                 self._there -= 1
             if self.end is not None and self._next >= self.end:
@@ -68,6 +73,9 @@ class Schedule:
             self._next += 1
         self.issued.add(index)
         return index
+
+    def _is_elsewhere(self, index: int) -> bool:
+        return index % self._of != self._shard
 
     @property
     def upcoming(self) -> int:
@@ -125,7 +133,8 @@ class Schedule:
 
     def standing(self) -> Standing:
         """How far it is."""
-        return Standing(self.episodes, self._steps, episodes=len(self.lengths), steps=self._total)
+        own = None if self.episodes is None else self.episodes - self.elsewhere
+        return Standing(own, self._steps, episodes=len(self.lengths), steps=self._total)
 
     @property
     def complete(self) -> bool:
@@ -138,7 +147,7 @@ class Schedule:
 
     def _advance(self) -> None:
         while self.end is None or self.prefix < self.end:
-            if self.prefix not in self.skipped:
+            if self.prefix not in self.skipped and not self._is_elsewhere(self.prefix):
                 if self.prefix not in self.lengths:
                     return
                 self.prefix_steps += self.lengths[self.prefix]

@@ -17,8 +17,9 @@ soon as it can be; together, they cost less. Where a step takes long the first i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any
@@ -79,6 +80,7 @@ class PartialBatches:
         self._own = OWN if self.recovery is None else OWN.union(NEWS.values())
         self._joints: set[JointRequest] = set()
         self._heard: deque[Event] = deque()
+        self._hear: Callable[[Event], None] = partial(tell, self) if self.recovery is None else self._noted
         self._nobody = JointRequest(Op.CALL, -1, (), True, others=lambda: list(self._joints), recovery=self.recovery)
 
     @property
@@ -118,11 +120,13 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        living = [slot for slot in chosen if slot not in self._lockstep.gone]
+        gone, counts = self._lockstep.gone, self._counts.singles
+        living = [slot for slot in chosen if slot not in gone] if gone else chosen
         if self._calls.history is not None:
             self._calls.history.add(living, mailed)
         self._post(Op.STEP, dict.fromkeys(living), mailed)
-        self._counts.steps[living] += 1
+        for slot in living:
+            counts[slot] += 1
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Five:
         """Observation tree of [m, ...], rewards, terminated, truncated, infos; see `VectorEnv.recv`.
@@ -146,7 +150,8 @@ class PartialBatches:
             if self.recovery is not None:
                 self.recovery.ask_the_fresh(self._nobody)
             heard = self._calls.poll(left, self._hear)
-            self._settle()
+            if self._heard:
+                self._settle()
             if not heard and deadline is not None and monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{len(self._ready)} of {least} slots were ready within {timeout:g} s; nothing is lost, the next "
@@ -176,15 +181,18 @@ class PartialBatches:
             raise UsageError(f"cannot {what}: {told}. Nothing was sent")
 
     def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
-        for worker, slots in self._rows.by_worker(orders):
-            alone = not self._together and (worker.inline or self._takes_long(worker))
-            for group in ([slot] for slot in slots) if alone else (slots,):
-                asked = {slot: orders[slot] for slot in group}
-                if self.recovery is not None:
-                    self._post_joint(worker, op, asked, mailed or {})
-                else:
-                    payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else asked
-                    with Later():
+        with Later():  # else Ctrl-C would leave requests of which nobody knows
+            for worker, slots in self._rows.by_worker(orders):
+                alone = not self._together and (worker.inline or self._takes_long(worker))
+                for group in ([slot] for slot in slots) if alone else (slots,):
+                    if self.recovery is not None:
+                        self._post_joint(worker, op, {slot: orders[slot] for slot in group}, mailed or {})
+                    else:
+                        payload: Any = None
+                        if op is Op.STEP:
+                            payload = self._rows.step_payload(worker, group, mailed or {})
+                        else:
+                            payload = {slot: orders[slot] for slot in group}
                         self._calls.submit(worker, op, payload, group, self, self._rows.block)
                         self._state[group] = OUT
 
@@ -200,13 +208,12 @@ class PartialBatches:
         else:
             slots = recovery.steppable(joint, slots)
             payload = self._rows.step_payload(worker, slots, mailed) if slots else None
-        with Later():  # else Ctrl-C would leave a request of which nobody knows
-            if slots:
-                self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
-            self._joints.add(joint)
-            self._state[list(asked)] = OUT
-            if not slots and not joint.unsent:
-                self._end(joint)
+        if slots:
+            self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
+        self._joints.add(joint)
+        self._state[list(asked)] = OUT
+        if not slots and not joint.unsent:
+            self._end(joint)
 
     def _takes_long(self, worker: Worker) -> bool:
         """Do this worker's steps take long, as far as it has shown?"""
@@ -217,10 +224,7 @@ class PartialBatches:
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: Event) -> None:
-        if self.recovery is None:
-            tell(self, event)
-            return
+    def _noted(self, event: Event) -> None:
         tell(self._nobody, event)
         self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
 
@@ -302,17 +306,17 @@ class PartialBatches:
         for row in np.flatnonzero(terminated | truncated).tolist() if self._finals else ():
             info, untold = self._told.get(slots[row], ({}, None))
             finals[row] = (final_observation(layout, self._finals, slots[row], untold), info)
-        news = {row: self._news[slot] for row, slot in enumerate(slots) if slot in self._news}
+        news = {row: self._news[slot] for row, slot in enumerate(slots) if slot in self._news} if self._news else {}
         columns = gymnasium_infos(len(index), infos, finals, news, self._own)
         columns["env_id"], columns["valid"] = index, self._valid[index]
         found = self._rows.read(slots), self._rewards[index], terminated, truncated, columns
         with Later():  # they are handed out, or, where Ctrl-C has come before this, ready as they were
             self._state[index] = FREE
-            for slot in slots:
+            for _ in slots:
                 self._ready.popleft()
-                for kept in (self._infos, self._told, self._news):
-                    if kept:
-                        kept.pop(slot, None)
+            for kept in (self._infos, self._told, self._news):
+                for slot in slots if kept else ():
+                    kept.pop(slot, None)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.nodes.placing import Placement
+from treadle.nodes.placing import ALL, Placement
 from treadle.nodes.worker import BACKEND
 from treadle.sample.samplers.pool_sampler import PoolSampler
 
@@ -33,7 +33,7 @@ class RaySampler(PoolSampler):
     default_on_failure = "drop"
 
     def __init__(self, *args: Any, ray_address: str | None = None, **options: Any) -> None:
-        options.setdefault("placement", Placement(address=ray_address, shared=True))
+        options.setdefault("placement", Placement(ALL, address=ray_address, shared=True))
         super().__init__(*args, **options)
 
 

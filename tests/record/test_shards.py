@@ -1,0 +1,163 @@
+"""Runs in shards: what is put together is what a run without shards is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from treadle.cli.main import main
+from treadle.errors import UsageError
+from treadle.record.dataset import collect_dataset
+from treadle.record.shards import merge_shards, shard_of
+from treadle.sample.schedule import Schedule
+
+TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts"}
+
+
+def files(out: Path) -> dict[str, Any]:
+    """All files of a run, the summary without its times."""
+    found: dict[str, Any] = {
+        str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()
+    }
+    summary = json.loads(found["summary.json"])
+    found["summary.json"] = {name: value for name, value in summary.items() if name not in TIMES}
+    for name in found:
+        if name.startswith("failures"):  # they hold the time when they were written
+            found[name] = b""
+    return found
+
+
+class Words(gym.Wrapper):
+    """Observations with a text of a space that Minari cannot name."""
+
+    class Mission(gym.spaces.Text):
+        pass
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        spaces = {"state": env.observation_space, "mission": self.Mission(30)}
+        self.observation_space = gym.spaces.Dict(spaces)
+        self._count = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = self.env.reset(**kwargs)
+        self._text = "go" + "abcdefgh"[kwargs["seed"] % 8] * (kwargs["seed"] % 5)
+        return {"state": observation, "mission": self._text}, info
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = self.env.step(action)
+        return {"state": observation, "mission": self._text}, *rest
+
+
+class Falls(gym.Wrapper):
+    """One episode in five raises."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        if kwargs["seed"] % 5 == 0:
+            raise RuntimeError("the floor gives way")
+        return self.env.reset(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("format", "more"),
+    [
+        ("hdf5", {}),
+        ("npz", {}),
+        ("hdf5", {"wrappers": [Words]}),
+        ("hdf5", {"wrappers": [Falls], "on_error": "skip", "max_skipped": 20}),
+    ],
+    ids=["hdf5", "npz", "texts", "holes"],
+)
+def test_shards_together_are_the_run_without(tmp_path: Path, format: Any, more: dict[str, Any]) -> None:
+    run: dict[str, Any] = {"episodes": 22, "seed": 4, "format": format, "workers": 1, "verify": 0, **more}
+    whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run)
+    for i in range(3):
+        stored = collect_dataset("CartPole-v1", out=tmp_path / f"part{i}", shard=f"{i}/3", **run)
+        assert stored.complete
+    merge_shards([tmp_path / f"part{i}" for i in (2, 0, 1)], tmp_path / "merged")
+    assert files(tmp_path / "merged") == files(tmp_path / "whole")
+    assert whole.summary is not None
+    more_of_it = {**run, "episodes": 30, "resume": True}
+    collect_dataset("CartPole-v1", out=tmp_path / "merged", **more_of_it)
+    collect_dataset("CartPole-v1", out=tmp_path / "whole", **more_of_it)
+    assert files(tmp_path / "merged") == files(tmp_path / "whole")
+
+
+def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
+    def part(name: str, shard: str | None, *, seed: int = 1, episodes: int = 6) -> Path:
+        run: dict[str, Any] = {"episodes": episodes, "seed": seed, "workers": 1, "verify": 0, "format": "npz"}
+        collect_dataset("CartPole-v1", out=tmp_path / name, shard=shard, **run)
+        return tmp_path / name
+
+    a, b, again = part("a", "0/3"), part("b", "1/3"), part("again", "0/3")
+    c, other, whole = part("c", "2/3"), part("other", "2/3", seed=2), part("whole", None)
+    more = part("more", "1/2")
+
+    def refused(paths: Sequence[Path], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            merge_shards(paths, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    refused([a, b], r"not all shards of the run are here: 2/3 missing")
+    refused([a, b, again], rf"shard 0/3 is there twice: {a} and {again}")
+    refused([a, b, other], rf"{other} is of another run than {a}: seed differ")
+    refused([a, more], rf"{more} is of another run than {a}: n of --shard differ")
+    refused([a, b, whole], rf"{whole} is not of a run that was begun with --shard")
+    refused([a, b, tmp_path / "nowhere"], r"nowhere is no directory of a run")
+    refused([a, a, b], "is named twice")
+    (c / "summary.json").unlink()
+    refused([a, b, c], rf"shard 2/3 in {c} is not finished")
+
+
+def test_a_damaged_shard_leaves_nothing(tmp_path: Path) -> None:
+    for i in range(2):
+        collect_dataset("CartPole-v1", out=tmp_path / str(i), shard=f"{i}/2", episodes=4, workers=1, verify=0)
+    data = next((tmp_path / "1").rglob("main_data.hdf5"))
+    data.write_bytes(data.read_bytes()[:2000])
+    with pytest.raises(UsageError, match=rf"the dataset in {tmp_path / '1'} is damaged"):
+        merge_shards([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_shard_is_refused() -> None:
+    assert shard_of("3/4", 10) == (3, 4)
+    for text in ("4/4", "1", "a/b", "-1/4", "0/0", ""):
+        with pytest.raises(UsageError, match=r"shard \(--shard\) is i/n"):
+            shard_of(text, 10)
+    with pytest.raises(UsageError, match=r"lengths .* Give --episodes"):
+        shard_of("0/4", None)
+    with pytest.raises(UsageError, match="is empty"):
+        shard_of("3/4", 3)
+
+
+def test_a_shards_indices() -> None:
+    schedule = Schedule(episodes=11, skipped=[5], shard=(1, 4))
+    assert schedule.to_hand_out(1.0) == 2
+    taken = list(iter(schedule.take, None))
+    assert taken == [1, 9]
+    for index in taken:
+        assert not schedule.complete
+        schedule.finish(index, 10)
+    assert schedule.complete
+    assert schedule.standing().of_episodes == 3
+
+
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i in range(2):
+        with pytest.raises(SystemExit) as done:
+            main(["collect", "CartPole-v1", "--episodes", "5", "--shard", f"{i}/2", "--out", f"p{i}", "--quiet"])
+        assert done.value.code == 0
+    with pytest.raises(SystemExit) as done:
+        main(["dataset", "merge", "p0", "p1", "--out", "all", "--json"])
+    assert done.value.code == 0
+    assert json.loads(capfd.readouterr().out)["episodes"] == 5
+    with pytest.raises(SystemExit) as done:
+        main(["collect", "CartPole-v1", "--steps", "5", "--shard", "0/2", "--out", "p2"])
+    assert done.value.code == 2
+    assert "Give --episodes" in capfd.readouterr().err
