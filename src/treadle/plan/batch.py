@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from treadle.errors import BrokenPool, ClosedPool, FreedHandle, UsageError, WorkerDied, WorkerTimeout
+from treadle.errors import BrokenPool, ClosedPool, FreedHandle, UsageError, WorkerDied, WorkerError, WorkerTimeout
 from treadle.plan.items import (
     ALIGN,
     HANDLE,
@@ -42,6 +43,7 @@ from treadle.plan.items import (
     lift,
     packed,
 )
+from treadle.plan.recorded import keep
 from treadle.plan.store import STORE_BYTES, StateHandle, Store
 from treadle.plan.work import PlanSlot, stacked
 from treadle.pool import calls, failure
@@ -190,13 +192,17 @@ class Workers:
         worker = self.by_slot[slot]
         return failure.task_error(raised, slot, worker.shown, worker.pid)
 
-    def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
-        """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""
+    def raise_failed(
+        self, slot: int, item: int, raised: Raised, n: int, keep: Callable[[WorkerError], None] = lambda error: None
+    ) -> NoReturn:
+        """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`. `keep`:
+        is called with it before."""
         error = self._raised(slot, raised)
         error.item = item
         error.where = replace(error.where, item=item)
         text = str(error).replace(" (the worker lives; reset the slot to carry on)", " (the worker lives)")
         error.args = (f"item {item} of {n}: {text}",)
+        keep(error)
         try:
             raise error
         finally:
@@ -260,6 +266,7 @@ class BatchEnv:
         store_bytes: int = STORE_BYTES,
         state_bytes: int | None = None,
     ) -> None:
+        self.describe: Callable[[], dict[str, Any]] | None = None  # what builds an environment, for a repro
         self._envs = list(envs)
         if not self._envs:
             raise UsageError("a batch environment needs at least one process")
@@ -363,7 +370,9 @@ class BatchEnv:
             done = future.value
             if done.failed is not None:
                 item, raised = done.failed
-                future.workers.raise_failed(future.slot, item, raised, n)
+                future.workers.raise_failed(
+                    future.slot, item, raised, n, partial(keep, self.describe, items, item, rollout)
+                )
             if buffer is not None:
                 _take_out(buffer, done)
             dones.append(done)

@@ -360,6 +360,11 @@ class ParallelEnv(VectorizedEnv):
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | {"blocking": self._blocking} | self._pool_options | self._store
 
+    def _recipe(self) -> dict[str, Any]:
+        """What builds one of its copies."""
+        kwargs = {"frameskip": self.frameskip, "autoreset": self.autoreset, **self._env_kwargs}
+        return {"env_class": self._env_class, "name": self._named, "kwargs": kwargs}
+
     @property
     def blocking(self) -> bool:
         """Does one worker work at a time?"""
@@ -375,6 +380,8 @@ class ParallelEnv(VectorizedEnv):
         try:
             envs = [ExternalProcess.of(workers, slot) for slot in range(self.n_workers)]
             self._batch_env = BatchEnv(envs, blocking=self._blocking, **self._store)
+            if self._pool_options.get("recorder", True):
+                self._batch_env.describe = self._recipe
             super().setup()
             self._closed = False
         except BaseException:

@@ -194,7 +194,7 @@ class History:
         seeded = [i for i in begun if self._resets[i][1][slot][0] is not None]
         since = seeded[-1] if seeded else begun[0] if begun else 0
         mine = [(at, *said[slot]) for at, said in self._resets[since:] if slot in said]
-        first = mine[0][0] if mine else 0
+        first = mine[0][0] if mine and not repro.about.get("begun") else 0
         lost = self._chunks[0].first - first if self._chunks else 0
         numbers: list[int] = []
         found: list[np.ndarray] = []  # rows of bytes

@@ -20,14 +20,15 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.program.gym_env import EnvRecipe
-from treadle.program.policies import Actor, build_actor
+from treadle.program.gym_env import EnvRecipe, close_env
+from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
 from treadle.replays.checks import Checks
 from treadle.replays.result import Replay, own_frames, stack_of
 from treadle.repro import Repro
 from treadle.sample.named import Named, env_of
 from treadle.spaces import Layout
+from treadle.tasks.slot import SamplerRecipe, TaskSlot
 
 
 class StillRunning(BaseException):
@@ -147,6 +148,8 @@ class Player:
         self.checks.place = self.result.episode, self.result.steps
         self.checks.step(self.at, reward, terminated, truncated)
         ended = bool(terminated or truncated)
+        if getattr(self.env, "moved", False):
+            self.result.episode, self.result.steps = self.result.episode + 1, 0
         if ended and then is not None:
             return then(), True
         self._seen(observation)
@@ -161,20 +164,25 @@ class Player:
 
     def run(self, script: Callable[[Player], None], pdb: bool) -> Replay:
         """Play; what is raised is the result's, and a debugger stands where it was raised."""
-        try:
-            script(self)
-        except Left:
-            self.result.stopped = True
-        except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
-            signal.setitimer(signal.ITIMER_REAL, 0.0)  # a person may take as long as they like
-            self.result.error, self.result.stack = error, stack_of(error)
-            if isinstance(error, StillRunning):
-                self.result.died = str(error)
-            if pdb:
-                print(self.result.stack, end="")
-                _post_mortem(error)
+        attempt(partial(script, self), self.result, pdb)
         self.result.difference = self.checks.difference
         return self.result
+
+
+def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
+    """Play something; what it raises is the result's, and a debugger stands where it was raised."""
+    try:
+        play()
+    except Left:
+        result.stopped = True
+    except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
+        signal.setitimer(signal.ITIMER_REAL, 0.0)  # a person may take as long as they like
+        result.error, result.stack = error, stack_of(error)
+        if isinstance(error, StillRunning):
+            result.died = str(error)
+        if pdb:
+            print(result.stack, end="")
+            _post_mortem(error)
 
 
 def _steps_of_last(repro: Repro) -> int:
@@ -266,11 +274,69 @@ def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], No
     return script
 
 
+class TaskSlotEnv:
+    """A slot of a vector of tasks, as an environment: a step that ends a task moves on to the next.
+
+    Attributes:
+        moved: did the last step do so?
+    """
+
+    def __init__(self, program: TaskSlot) -> None:
+        self._program, about = program, program.describe()
+        self.observation_space, self.action_space = about.observation_space, about.action_space
+        self.reset, self.close, self.moved = program.begin, program.close, False
+
+    def step(self, action: Any) -> Any:
+        """The program's own step."""
+        found = self._program.step(action)
+        ended = found[2] or found[3]
+        self.moved = bool(ended) and self._program.ended(*found).final_info is not None
+        return found
+
+
+def task_env(repro: Repro, trust: bool) -> TaskSlotEnv:
+    """The slot of a vector of tasks that failed, built anew: its sampler, with the same arguments."""
+    make = repro.get("make", trust)
+    make = load_object(make) if isinstance(make, str) else make
+    method = repro.get("start", trust)
+    recipe = SamplerRecipe.of(make, dict(repro.get("args", trust) or {}), method)
+    return TaskSlotEnv(TaskSlot(recipe, repro.get("callbacks", trust), repro.about["resample"]))
+
+
 def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> Any:
     """The action of a step of which a part went by message."""
     layout = Layout.of(space)
     rows = [None if a is None else a[at : at + 1] for a in _leaves(repro, layout)]
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
+
+
+def play_item(repro: Repro, env: Any, trust: bool, pdb: bool) -> Replay:
+    """An item of a batch that planning stepped: its action, or its actions one after the other, from its state.
+
+    `env`: what builds the environment, in the place of the recorded one.
+    """
+    named = repro.get("env_class", trust) if env is None else env
+    build = Named(named) if isinstance(named, str) else named
+    name = repro.get("name", trust)
+    name = name if "value" in repro.about["name"] else env_of(name)
+    arguments = {"name": name, "delay_setup": True, **(repro.get("kwargs", trust) or {})}
+    state, dt = repro.get("state", trust), repro.about["dt"]["value"]
+    action = repro.arrays["item"] if "item" in repro.arrays else repro.get("action", trust)
+    several = repro.about["several"]["value"]
+    made, result = build(**arguments), Replay(repro)
+    made.setup()
+
+    def play() -> None:
+        for at, each in enumerate(action if several else [action]):
+            result.steps = at + 1
+            found = made.step(action=each, state=state if at == 0 else None, dt=dt)
+            result.observation, result.total_reward = found[-5], result.total_reward + float(found[-4])
+
+    try:
+        attempt(play, result, pdb)
+    finally:
+        close_env(made)
+    return result
 
 
 def write_pictures(path: Path, frames: list[np.ndarray], env: Any) -> None:

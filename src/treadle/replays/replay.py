@@ -10,7 +10,16 @@ from treadle import seeding
 from treadle.program.gym_env import close_env
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
-from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, script_of_slot, write_pictures
+from treadle.replays.playing import (
+    Player,
+    limited,
+    play_item,
+    recipe_from,
+    script_of_episode,
+    script_of_slot,
+    task_env,
+    write_pictures,
+)
 from treadle.replays.result import Replay
 
 
@@ -63,7 +72,11 @@ def replay(
         trusted = trust or repro.path is None  # what is in memory is this process's own
         return in_child(repro, limit, env=env, policy=policy, step=step, trust=trusted)
     with seeding.keep_globals(), limited(limit) as ring:
-        built = recipe_from(repro, env, trust, render is not None).build()
+        if repro.about["face"] == "item":
+            ring()
+            return play_item(repro, env, trust, pdb)
+        tasks = "make" in repro.about
+        built = task_env(repro, trust) if tasks else recipe_from(repro, env, trust, render is not None).build()
 
         def begin(episode: int, step: int) -> None:
             tick(episode, step)

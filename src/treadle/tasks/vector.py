@@ -28,6 +28,7 @@ from treadle.pool.batch import Batch
 from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.pool.slotwise import Order, SlotwiseLockstep
+from treadle.repro import Repro
 from treadle.seeding import restart_seed
 from treadle.tasks import arguments
 from treadle.tasks.core import RLStepResult, TaskSampler
@@ -81,6 +82,17 @@ class TaskVectorStats:
     elapsed: float
 
 
+def _repro_of(slot: int, make: Any, args: dict[str, Any], start: Any, callbacks: Any, resample: bool) -> Repro:
+    """What the repro of a slot's failure says of its tasks; they are played from the first one on."""
+    title = f"slot {slot} ({getattr(make, '__name__', make)})"
+    about = {"face": "slot", "title": title, "slot": slot, "autoreset": "Disabled", "resample": resample, "begun": True}
+    repro = Repro(about)
+    named = {"make": make, "args": args, "start": None if start is None else start.method, "callbacks": callbacks}
+    for name, thing in named.items():
+        repro.put(name, thing)
+    return repro
+
+
 class TaskVector:
     """What `SampledTasks` is made of, but for commands and states."""
 
@@ -125,6 +137,12 @@ class TaskVector:
             self.observation_space = spaces[0]
             self.action_spaces = [about.metadata["action_space"] for about in self._pool.descriptions]
             self._lockstep = SlotwiseLockstep(self._pool, action_writer, self._fresh)
+            if self._pool.options.recorder:
+
+                def describe(slot: int) -> Repro:
+                    return _repro_of(slot, make_sampler_fn, args[slot], start, callbacks, resample)
+
+                self._lockstep.record(describe, full=False)
             self._lockstep.waive_reset()  # the first tasks are there already
             remember = options.get("on_failure", "raise") != "raise"
             self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
