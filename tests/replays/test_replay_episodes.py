@@ -91,6 +91,17 @@ class Shifted(Corridor):
         return super().look() + 1.0
 
 
+@pytest.mark.parametrize("fault", ["divide", "segfault"])
+def test_a_run_that_has_skipped_too_many_is_replayed_by_the_last(fault: str, tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, on_error="skip", max_skipped=0, max_deaths=1)
+    result = treadle.replay(out)
+    assert (result.steps, result.as_recorded) == (BAD_STEP, True), str(result)
+    recorded = treadle.last_failure()
+    assert recorded is not None
+    assert recorded.about["failed"]["kind"] == ("raised" if fault == "divide" else "died")
+    assert ("action.0" in recorded.arrays) == (fault == "divide")
+
+
 @pytest.mark.parametrize(
     ("fault", "line", "told"),
     [

@@ -38,6 +38,8 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
     repro.put("options", options)
     if error is not None:
         cause: Any = error.__cause__
+        if isinstance(cause, CollectionFailed):  # the last of too many
+            cause = cause.__cause__
         repro.about["failed"] = {**failure_of(cause, error.reason), "episode": index}
         repro.arrays.update(cause.trail or {})
     return repro
