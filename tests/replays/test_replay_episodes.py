@@ -92,6 +92,30 @@ class Shifted(Corridor):
         return super().look() + 1.0
 
 
+def test_a_file_that_cannot_be_written_does_not_hide_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Repro, path: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Repro, "save", full)
+    with pytest.raises(treadle.CollectionFailed, match="division by zero") as failed:
+        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1)
+    assert "No space left" in caplog.text
+    assert treadle.replay(failed.value).as_recorded
+
+
+@pytest.mark.parametrize("fault", ["divide", "segfault"])
+def test_a_run_that_has_skipped_too_many_is_replayed_by_the_last(fault: str, tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, on_error="skip", max_skipped=0, max_deaths=1)
+    result = treadle.replay(out)
+    assert (result.steps, result.as_recorded) == (BAD_STEP, True), str(result)
+    recorded = treadle.last_failure()
+    assert recorded is not None
+    assert recorded.about["failed"]["kind"] == ("raised" if fault == "divide" else "died")
+    assert ("action.0" in recorded.arrays) == (fault == "divide")
+
+
 @pytest.mark.parametrize(
     ("fault", "line", "told"),
     [

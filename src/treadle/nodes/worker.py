@@ -150,7 +150,10 @@ class Actor:
     def _call(self, method: str, *args: Any, then: Callable[[Any], None]) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             if error is None:
-                then(result)
+                try:
+                    then(result)
+                except Exception as unread:  # noqa: BLE001 - of a class that is not here, say; Ray would only log it
+                    self.gone = self.gone or f"node {self.machine.address}: its answer cannot be read: {unread!r}"
             else:
                 if self.hello is None and self._cluster.never_began(error):
                     self.began = False
@@ -240,6 +243,11 @@ class NodeWorker(Worker):
         if machine is not None:
             self._actor = Actor(self, machine)
 
+    def _leave(self) -> None:
+        """Wait for a node again: Ray thought that this one was there."""
+        self.common.leave_seat(self.index, lost=True)
+        self._actor = None
+
     def hello(self) -> Hello | None:
         common: NodeCommon = self.common
         if self._actor is None:  # it waits for a node
@@ -247,9 +255,8 @@ class NodeWorker(Worker):
                 self._sit()
             return common.hello
         found = self._actor.hello
-        if found is None and not self._actor.began and not self._over:  # Ray thought that the node was there
-            self.common.leave_seat(self.index, lost=True)
-            self._actor = None
+        if found is None and not self._actor.began and not self._over:
+            self._leave()
             return None
         if found is not None and not found.failed:
             common.hello = common.hello or found
@@ -332,7 +339,8 @@ class NodeWorker(Worker):
             return self._over
         if actor.closed is not None and not actor.gone:
             actor.kill()
-        if not actor.began and not self._over:
+        if not actor.began and not self._over and not self.owed:  # else what it owes is lost with it
+            self._leave()
             return False
         return bool(actor.gone) and (self._over or not actor.inbox)
 

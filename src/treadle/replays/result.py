@@ -24,6 +24,11 @@ class Difference(NamedTuple):
     now: Any
     episode: int = 0
 
+    def plain(self) -> Difference:
+        """The same, as JSON has it: values as texts, None where there are none."""
+        recorded, now = (None if value is None else str(value) for value in (self.recorded, self.now))
+        return self._replace(recorded=recorded, now=now)
+
     def __str__(self) -> str:
         values = f": it was {self.recorded} and is {self.now}" if self.recorded is not None else ""
         of = f" of episode {self.episode}" if self.episode else ""
@@ -116,15 +121,12 @@ class Replay:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        difference = None if self.difference is None else {**self.difference._asdict(), "recorded": None, "now": None}
-        if difference is not None:
-            difference.update(recorded=str(self.difference.recorded), now=str(self.difference.now))  # type: ignore[union-attr]
         return {
             "title": self.repro.about["title"],
             "steps": self.steps,
             "failed": self.failed,
             "stack": self.stack,
-            "difference": difference,
+            "difference": None if self.difference is None else self.difference.plain()._asdict(),
             "compared": self.compared,
             "total_reward": self.total_reward,
             "as_recorded": self.as_recorded,

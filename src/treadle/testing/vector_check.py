@@ -120,11 +120,11 @@ def check_vector_env(
             raise UsageError(f"make cannot be pickled: {error}") from error
         for name in chosen:
             drill = report.details[name] = _run(file, Path(folder, f"{name}.told"), name, limit, python)
-            error, why = drill.told.get("unmade", ("", ""))
-            if error == UsageError.__name__ and isinstance(make, str):
+            kind, why = drill.told.get("unmade", ("", ""))
+            if kind == UsageError.__name__ and isinstance(make, str):
                 raise UsageError(why)
-            if error:  # all other drills would say the same
-                report.add(FAULT, "making", f"it cannot be made, reset and closed: {error}: {why}")
+            if kind:  # all other drills would say the same
+                report.add(FAULT, "making", f"it cannot be made, reset and closed: {kind}: {why}")
                 break
             _judge(report, drill)
     return report

@@ -103,7 +103,7 @@ class VectorEnv(SlotCalls):
         blocks: int = 6,
         **options: Unpack[StartKeywords],
     ) -> None:
-        check_names(options, VectorEnv.__init__.__kwdefaults__)
+        check_names(options, VectorEnv.__init__.__kwdefaults__ or ())
         pool = PoolOptions(backend=backend, on_failure="raise" if on_failure is None else on_failure, **options)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
