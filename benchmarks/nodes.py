@@ -18,6 +18,7 @@ its private memory at most, beyond what it had before.
 import argparse
 import datetime
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def cluster() -> Iterator[str]:
     try:
         for _ in range(max(NODES) - 1):
             nodes.add_node(num_cpus=WORKERS)
-        ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
+        ray.init(address=nodes.address, logging_level=logging.ERROR, log_to_driver=False)
         yield nodes.address
     finally:
         ray.shutdown()
@@ -200,7 +201,8 @@ def fragments(kind: str, actors: int, seconds: float) -> Iterator[Callable[[], M
     """Actors with equal parts of the environments, asked again as soon as they have answered."""
     import ray
 
-    there = [ray.remote(num_cpus=0)(Fragments).remote(kind, ENVS // actors) for _ in range(actors)]
+    remote: Any = ray.remote(num_cpus=0)(Fragments)
+    there: list[Any] = [remote.remote(kind, ENVS // actors) for _ in range(actors)]
     method = "rollout" if kind == "treadle" else "fragment"
 
     def ask(actor: Any) -> Any:
@@ -232,7 +234,8 @@ def one_each(seconds: float) -> Iterator[Callable[[], Measure]]:
     """One actor an environment, stepped together."""
     import ray
 
-    there = [ray.remote(num_cpus=0)(Single).remote() for _ in range(ENVS)]
+    remote: Any = ray.remote(num_cpus=0)(Single)
+    there: list[Any] = [remote.remote() for _ in range(ENVS)]
     rng = np.random.default_rng(SEED)
 
     def step() -> None:
@@ -287,7 +290,7 @@ def drive(nodes: int, address: str, wanted: int) -> dict[str, float]:
     if nodes:
         import ray
 
-        ray.init(address=address, logging_level="error", log_to_driver=False)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     watcher = threading.Thread(target=look)
     for _ in treadle.collect("CartPole-v1", steps=wanted, seed=SEED, ordered=False, **shares(nodes)):
         if episodes < 0:

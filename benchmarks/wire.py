@@ -1,19 +1,23 @@
 """`python -m benchmarks.wire`: what goes over the wire between a caller and its nodes, counted in the caller.
 
-    python -m benchmarks.wire --write         # half a minute; the tables of docs/scaling.md
+    python -m benchmarks.wire --write         # a minute; the tables of docs/scaling.md
 
 Counted are the messages (calls of actors) and their bytes: pickles and buffers, each way, without what Ray adds to a
-call; and what is put into the object store, which each node pulls once. Two Ray nodes stand on this machine; the counts
-do not depend on its speed, but for how many messages they come in. The second table reckons from the first what a
-caller of more nodes has to do.
+call; and what is put into the object store, which each node pulls once. Besides, the caller's CPU time. Each figure is
+what a longer run has more than a shorter one, so that starts and ends are not in it. Two Ray nodes stand on this
+machine; the bytes do not depend on its speed. The second table reckons from the first what a caller of more nodes has
+to do.
 """
 
 import argparse
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -29,19 +33,21 @@ from treadle.nodes.travel import Batch
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- wire:begin -->", "<!-- wire:end -->"
 NODES = 2
-CALL = 0.5e-3  # seconds of the caller's own time for a call and its answer, at most
+FEW = 100  # episodes: what the caller's time for one is cannot be told from so few
+WEIGHTS = 1 << 18  # numbers of an update, a megabyte
 LINK = 1.25e9  # bytes a second: 10 Gbit/s
 RATE = 50_000  # steps a second of a node with many cores, for the reckoning
 
 
 @dataclass
 class Wire:
-    """Counts. `put`: bytes that each node pulls once."""
+    """Counts. `put`: bytes that each node pulls once; `cpu`: seconds of this process."""
 
     calls: int = 0
     out: int = 0
     back: int = 0
     put: int = 0
+    cpu: float = 0.0
 
 
 def size(value: Any) -> int:
@@ -69,21 +75,31 @@ def counted() -> Iterator[Wire]:
         return put(self, value)
 
     Cluster.call, Cluster.put = counting, putting  # type: ignore[method-assign]
+    wire.cpu -= process_time()
     try:
         yield wire
     finally:
+        wire.cpu += process_time()
         Cluster.call, Cluster.put = call, put  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
 class Face:
-    """What was counted for one way to use nodes. `version`: bytes that each node pulls for new weights."""
+    """What was counted for one way to use nodes."""
 
     name: str
     wire: Wire
     steps: int
     episodes: int
-    version: int = 0
+
+
+def more(face: Callable[[int], Face], amount: int) -> Face:
+    """What a run has more than one of a fifth."""
+    less, whole = face(max(1, amount // 5)), face(amount)
+    name, wire = whole.name, Wire(put=whole.wire.put)
+    for count in ("calls", "out", "back", "cpu"):
+        setattr(wire, count, getattr(whole.wire, count) - getattr(less.wire, count))
+    return Face(name, wire, whole.steps - less.steps, whole.episodes - less.episodes)
 
 
 def collecting(wanted: int) -> Face:
@@ -113,16 +129,17 @@ def recording(name: str, wanted: int, shared: bool = False) -> Face:
 
 
 def sampling(wanted: int) -> Face:
-    """Two batches with an update before each; what the first costs besides, as the policy itself, is not in it."""
-    agent = policy_for("cartpole")
+    """A batch with an update of a megabyte before it."""
+    agent: Any = policy_for("cartpole")
+    agent.more = np.ones(WEIGHTS, np.float32)
     options: dict[str, Any] = {"max_episode_length": 500, "seed": SEED, "n_workers": NODES, "progress": False}
     with treadle.RaySampler(
         agent, WORKLOADS["cartpole"].make, placement=Placement(NODES, shared=True), **options
     ) as sampler:
-        sampler.obtain_samples(0, 1000, agent)
+        sampler.obtain_samples(0, 1000, None)
         with counted() as wire:
             made = sampler.obtain_samples(0, wanted, agent)
-    return Face("`RaySampler`, CartPole", wire, len(made), len(made.lengths), version=wire.put)
+    return Face("`RaySampler`, CartPole", wire, len(made), len(made.lengths))
 
 
 def planning(batches: int) -> Face:
@@ -144,7 +161,7 @@ def number(value: float) -> str:
 def measured(faces: Sequence[Face]) -> list[str]:
     lines = [
         "| face | steps an episode | bytes back a step | bytes back an episode | bytes out an episode "
-        "| steps a message | bytes a node and version |",
+        "| steps a message | caller's CPU us a step |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for face in faces:
@@ -155,40 +172,46 @@ def measured(faces: Sequence[Face]) -> list[str]:
             number(wire.back / each) if face.episodes else "",
             number(wire.out / each) if face.episodes else f"{number(wire.out / face.steps)} a step",
             number(face.steps / wire.calls),
-            number(face.version) if face.version else "",
+            "" if 0 < face.episodes < FEW else f"{1e6 * wire.cpu / face.steps:.2g}",
         ]
         lines.append("| " + " | ".join([face.name, *cells]) + " |")
     return lines
 
 
-def reckoned(faces: Sequence[Face]) -> list[str]:
-    """What a caller of N nodes has to take a second, each face with its own bytes and messages."""
+def reckoned(faces: Sequence[Face], version: int) -> list[str]:
+    """What a caller of N nodes has to take a second, each face with its own bytes and time. `version`: bytes of one."""
+    first = faces[0]
+    each, cpu = (first.wire.back + first.wire.out) / first.steps, 1e6 * first.wire.cpu / first.steps
     lines = [
-        f"For N nodes of {RATE:,} steps a second each: MB/s = N x {RATE:,} x bytes a step / 10^6, of which a link of "
-        f"10 Gbit/s carries {LINK / 1e6:,.0f}; the caller's time for calls = N x {RATE:,} / steps a message x "
-        f"{CALL * 1e3:g} ms. Bold: more than there is.",
+        f"For N nodes of {RATE:,} steps a second each: MB/s = N x {RATE:,} x bytes a step, back and out, of which a "
+        f"link of 10 Gbit/s carries {LINK / 1e6:,.0f}; cores of the caller = N x {RATE:,} x its CPU time a step, "
+        f"of which there is one. For {first.name} and 10 nodes: 10 x {RATE:,} x {each:.3g} bytes = "
+        f"{10 * RATE * each / 1e6:,.3g} MB/s, and 10 x {RATE:,} x {cpu:.2g} us = {10 * RATE * cpu / 1e6:.2g} cores. "
+        "Bold: more than there is. Last, how many nodes are as much as the caller can take, and what it lacks then.",
         "",
-        "| face | 10 nodes | 100 | 1,000 | nodes that fill the link |",
+        "| face | 10 nodes: MB/s, cores | 100 | 1,000 | nodes at most |",
         "|---|---:|---:|---:|---:|",
     ]
     for face in faces:
-        each, steps = (face.wire.back + face.wire.out) / face.steps, face.steps / face.wire.calls
+        each, cpu = (face.wire.back + face.wire.out) / face.steps, face.wire.cpu / face.steps
+        timed = not 0 < face.episodes < FEW
         cells = []
         for nodes in (10, 100, 1000):
-            link, share = nodes * RATE * each, nodes * RATE / steps * CALL
-            text = f"{link / 1e6:,.4g} MB/s, {share:.0%}"
-            cells.append(f"**{text}**" if link > LINK or share > 1 else text)
-        most = min(LINK / (RATE * each), steps / (RATE * CALL))
-        lines.append("| " + " | ".join([face.name, *cells, number(most)]) + " |")
-    versions = [face for face in faces if face.version]
-    for face in versions:
-        mlp = 1_000_000
-        parts = ", ".join(f"{nodes * mlp / LINK:.3g} s for {nodes:,}" for nodes in (10, 100, 1000))
-        lines += [
-            "",
-            f"A version is put once ({face.version:,} bytes above) and pulled by every node, at worst from the caller: "
-            f"N x bytes / {LINK / 1e6:,.0f} MB/s, so weights of 1 MB take {parts} nodes.",
-        ]
+            link, cores = nodes * RATE * each, nodes * RATE * cpu if timed else 0.0
+            share = "" if not timed else f", {cores:.2g}" if cores < 10 else f", {number(cores)}"
+            text = number(link / 1e6) + share
+            cells.append(f"**{text}**" if link > LINK or cores > 1 else text)
+        by_link, by_cpu = LINK / (RATE * each), 1 / (RATE * cpu)
+        slow = timed and by_cpu < by_link
+        most = f"{number(by_cpu)}, time" if slow else f"{number(by_link)}, the link"
+        lines.append("| " + " | ".join([face.name, *cells, most]) + " |")
+    parts = ", ".join(f"{nodes * version / LINK:.2g} s for {nodes:,}" for nodes in (10, 100, 1000))
+    lines += [
+        "",
+        f"A version of weights of {WEIGHTS * 4:,} bytes was put into the object store once, as {version:,} bytes, "
+        f"whatever the number of workers, and each node pulls it: at worst all from the caller, N x {version:,} / "
+        f"{LINK / 1e6:,.0f} MB/s = {parts} nodes.",
+    ]
     return lines
 
 
@@ -208,20 +231,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for _ in range(NODES - 1):
             nodes.add_node(num_cpus=1)
-        ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
+        ray.init(address=nodes.address, logging_level=logging.ERROR, log_to_driver=False)
         faces = [
-            collecting(scaled(10_000)),
-            recording("cartpole", scaled(10_000)),
-            recording("pong", scaled(8)),
-            recording("pong", scaled(8), shared=True),
-            evaluating(scaled(4_000)),
-            sampling(scaled(100_000)),
-            planning(scaled(200)),
+            more(collecting, scaled(10_000)),
+            more(partial(recording, "cartpole"), scaled(10_000)),
+            more(partial(recording, "pong"), scaled(10)),
+            more(partial(recording, "pong", shared=True), scaled(10)),
+            more(evaluating, scaled(5_000)),
+            more(sampling, scaled(200_000)),
+            more(planning, scaled(300)),
         ]
     finally:
         ray.shutdown()
         nodes.shutdown()
-    text = "\n".join([*measured(faces), "", *reckoned(faces)])
+    text = "\n".join([*measured(faces), "", *reckoned(faces, max(face.wire.put for face in faces))])
     print(text)
     if options.write:
         write_between_markers(PAGE, text, BEGIN, END)
