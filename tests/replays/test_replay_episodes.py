@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import treadle
+from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.repro import Repro
 
@@ -197,3 +198,15 @@ def test_pictures_are_made_of_what_was_played(tmp_path: Path) -> None:
     out = run_of(tmp_path / "o")
     treadle.replay(out, render=tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run_of(tmp_path / "o")
+    with pytest.raises(UsageError, match="--step"):
+        treadle.replay(out, step=-1)
+    with pytest.raises(UsageError, match="timeout"):
+        treadle.replay(out, timeout=-1)
+    with pytest.raises(UsageError, match="render_mode='rgb_array'"):
+        treadle.replay(out, env=lambda: Corridor(), render=tmp_path / "out.mp4")
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    assert str(treadle.replay(out, pdb=True, step=10)) == "left in step 10, as recorded"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
@@ -162,6 +163,19 @@ def check_environ(given: Any) -> None:
 NAMES = frozenset(field.name for field in fields(PoolOptions))
 
 
+class NoSuchOption(UsageError, TypeError):
+    """An option that there is none of, as Python's own error for an unknown argument."""
+
+
+def check_names(given: Iterable[str], besides: Iterable[str] = ()) -> None:
+    """Raises NoSuchOption for a name that is no option of a pool's; `besides`: what else could have been meant."""
+    for name in given:
+        if name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES.union(besides), 1)
+            hint = f"; did you mean {near[0]}=?" if near else ""
+            raise NoSuchOption(f"there is no option {name}={hint}")
+
+
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keyword arguments that are a pool's options, and the others."""
     mine = {name: value for name, value in given.items() if name in NAMES}
@@ -185,10 +199,12 @@ __all__ = [
     "NAMES",
     "WORKER_OUTPUTS",
     "CommonKeywords",
+    "NoSuchOption",
     "PoolKeywords",
     "PoolOptions",
     "StartKeywords",
     "WorkerEnviron",
+    "check_names",
     "check_seconds",
     "environ_of",
     "split",

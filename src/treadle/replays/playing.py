@@ -174,7 +174,7 @@ def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
     try:
         play()
     except Left:
-        result.stopped = True
+        result.stopped = result.left = True
     except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
         signal.setitimer(signal.ITIMER_REAL, 0.0)  # a person may take as long as they like
         result.error, result.stack = error, stack_of(error)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle import seeding
+from treadle.errors import UsageError
+from treadle.pool.options import check_seconds
 from treadle.program.gym_env import close_env
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
@@ -21,6 +23,7 @@ from treadle.replays.playing import (
     write_pictures,
 )
 from treadle.replays.result import Replay
+from treadle.repro import Repro
 
 
 def replay(
@@ -62,6 +65,9 @@ def replay(
     Raises:
         UsageError: what is to be played is not there, or cannot be built.
     """
+    check_seconds("timeout", timeout, none=True)
+    if step is not None and step < 0:
+        raise UsageError(f"step (--step) counts from 1, and 0 is the reset, got {step}")
     repro = open_repro(source, episode)
     recorded = repro.about.get("failed") or {}
     ended = recorded.get("kind") in ("died", "late")
@@ -81,7 +87,7 @@ def replay(
         if repro.about["face"] == "item":
             return play_item(repro, env, trust, pdb, begin)
         tasks = "make" in repro.about
-        built = task_env(repro, trust) if tasks else recipe_from(repro, env, trust, render is not None).build()
+        built = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
         try:
             add_stored(repro, built.observation_space, built.action_space)
             frames: list[Any] | None = None if render is None else []
@@ -96,6 +102,16 @@ def replay(
         finally:
             close_env(built)
     return result
+
+
+def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
+    try:
+        return recipe_from(repro, env, trust, pictures).build()
+    except TypeError as error:
+        if pictures and "'render_mode'" in str(error):
+            text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
+            raise UsageError(f"{text}: {error}") from error
+        raise
 
 
 __all__ = ["replay"]

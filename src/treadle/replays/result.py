@@ -49,6 +49,7 @@ class Replay:
     total_reward: of the steps that were played.
     observation: the last one.
     stopped: did it stop before its end because that was asked for?
+    left: was the debugger left within the last step?
     asking: was the policy being asked about the next step when `error` was raised?
     """
 
@@ -62,6 +63,7 @@ class Replay:
     total_reward: float = 0.0
     observation: Any = None
     stopped: bool = False
+    left: bool = False
     asking: bool = False
     compared: list[str] = field(default_factory=list)
 
@@ -102,7 +104,7 @@ class Replay:
         if self.failed:
             text = f"{at}: {self.failed}"
         elif self.stopped:
-            text = f"stopped after {at}"
+            text = f"{'left in' if self.left else 'stopped after'} {at}"
         else:
             text = f"{self.steps:,} steps to its end, return {self.total_reward:g}"
             text = f"it did not fail: {text}" if recorded else text

@@ -18,7 +18,7 @@ def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
         options.pop(name, None)
     if nodes is None:
         if own:
-            raise UsageError(f"{next(iter(own))} goes with nodes=")
+            raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
         if inference == "node":
             raise UsageError("inference='node' asks a policy once for each node: it goes with nodes=")
         return
