@@ -165,8 +165,9 @@ class VectorEnv(BaseVectorEnv):
                     return
                 batch, enough = self.vector.recv(min=1, max=self.env_num), lambda: True
             except WorkerError as error:
-                if self.is_async and isinstance(error, TaskRaised | BadObservation):  # the others go on
-                    self.waiting_id.remove(error.where.slot)
+                slot = error.where.slot
+                if self.is_async and slot is not None and isinstance(error, TaskRaised | BadObservation):
+                    self.waiting_id.remove(slot)  # the others go on
                 else:
                     self._drop()
                 raise
