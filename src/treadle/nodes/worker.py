@@ -50,6 +50,8 @@ class NodeCommon(Common):
 
     def __init__(self, options: PoolOptions) -> None:
         super().__init__(options)
+        if not isinstance(options.placement, Placement | None):
+            raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
         self.placement: Placement = options.placement or Placement()
         self.cluster: Cluster | None = None
         self.hello: Hello | None = None

@@ -120,6 +120,8 @@ class PoolOptions:
                 raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
             if not callable(self.worker_environ):
                 check_environ(self.worker_environ)
+        if self.placement is not None and self.backend in ("process", "thread", "serial"):
+            raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
         most = self.max_episodes_per_worker
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise UsageError(f"max_episodes_per_worker must be a positive integer or None, got {most!r}")
