@@ -19,6 +19,8 @@ HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
+    "coming-from-tianshou.md": ("tianshou",),
+    "coming-from-torchrl.md": ("torchrl",),
     "coming-from-pettingzoo.md": ("pettingzoo", "mpe2", "stable_baselines3"),
     "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),

@@ -370,6 +370,15 @@ def test_different_render_modes_are_refused() -> None:
         VecEnv([Told, lambda: Told(render_mode=None)], workers=1)
 
 
+class Nested(Told):
+    observation_space = gym.spaces.Dict({"all": Told.observation_space})
+
+
+def test_nested_spaces_are_refused_as_by_sb3() -> None:
+    with pytest.raises(NotImplementedError, match="Nested observation spaces"):
+        VecEnv([Nested], backend="serial")
+
+
 def test_images_without_a_render_mode_are_told_of() -> None:
     envs = VecEnv(told(2, render_mode=None), workers=1)
     with pytest.warns(UserWarning, match="no images with render_mode=None: make the environments with 'rgb_array'"):

@@ -29,6 +29,7 @@ from treadle.vector.owned import rows_of_infos
 
 try:
     from stable_baselines3.common import env_util, vec_env
+    from stable_baselines3.common.preprocessing import check_for_nested_spaces
 except ImportError as error:
     raise MissingExtra(f"treadle.sb3 needs Stable-Baselines3 ({error}): pip install 'treadle[sb3]'") from error
 
@@ -61,7 +62,8 @@ class VecEnv(vec_env.VecEnv):
 
     Raises:
         UsageError (a ValueError): options that SB3's interface leaves no room for, and environments that are one object
-            or differ in their render modes. Also what `VectorEnv` raises. Nothing is left running.
+            or differ in their render modes. NotImplementedError: nested observation spaces, as in SB3. Also what
+            `VectorEnv` raises. Nothing is left running.
 
     Attributes:
         vector: the `treadle.VectorEnv` that does the work.
@@ -79,6 +81,7 @@ class VecEnv(vec_env.VecEnv):
         try:
             _check_distinct(self.vector.call(lambda env: (os.getpid(), id(getattr(env, "unwrapped", env)))))
             spaces = self.vector.single_observation_space, self.vector.single_action_space
+            check_for_nested_spaces(spaces[0])
             super().__init__(self.vector.num_envs, *spaces)
         except AssertionError as error:  # SB3's own check of the render modes
             self.vector.close()

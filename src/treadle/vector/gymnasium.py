@@ -369,9 +369,13 @@ class VectorEnv(SlotCalls):
         return GroupLoop(self._core, self._groups, steps)
 
     @one_at_a_time
-    def async_reset(self, *, seed: Any = None, options: Any = None) -> None:
-        """Ask for a reset of every slot; `recv` hands the first observations out as they come."""
-        orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
+    def async_reset(self, *, seed: Any = None, options: Any = None, env_id: Any = None) -> None:
+        """Ask for a reset of every slot, or of those of `env_id` (int[m]; seeds and options as in `reset_at`); `recv`
+        hands the first observations out as they come."""
+        if env_id is None:
+            orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
+        else:
+            orders = orders_of_some(chosen_slots(env_id, self.num_envs), seed, options)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots
         self._opened("async_reset").reset(orders.seeds, orders.options, slots)
         self._settle_turn()

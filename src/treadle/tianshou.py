@@ -1,0 +1,240 @@
+"""Tianshou's interface: `VectorEnv` in place of its `SubprocVectorEnv`, `ShmemVectorEnv` and `DummyVectorEnv`.
+
+Tianshou resets what has ended by itself and steps some of its environments at a time, so this is the engine's vector in
+DISABLED mode by way of partial batches: what is asked for is sent, and received slot by slot.
+
+Importing this module imports Tianshou, and so torch. Workers import neither, unless an environment does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from treadle.errors import MissingExtra, UsageError
+from treadle.vector.env_slot import EnvLike, Once
+from treadle.vector.gymnasium import VectorEnv as Vector
+from treadle.vector.refusals import WaitTimeout
+
+try:
+    from tianshou.env import BaseVectorEnv
+except ImportError as error:
+    raise MissingExtra(f"treadle.tianshou needs Tianshou ({error}): pip install 'treadle[tianshou]'") from error
+
+Ids = int | Sequence[int] | np.ndarray | None
+Row = tuple[Any, float, bool, bool, dict[str, Any]]
+
+FIXED = ("autoreset_mode", "infos", "groups", "copy", "batch_size")
+
+
+class VectorEnv(BaseVectorEnv):
+    """Steps n environments for Tianshou's collectors and algorithms. Use it from one thread at a time.
+
+    Args:
+        env_fns: callables that return an environment (ids, too), built in their workers and nowhere else. Their spaces
+            may differ in their bounds.
+        wait_num: `step` returns as soon as so many environments have finished theirs; None: all. From 1 to n.
+        timeout: seconds after which `step` returns with those that have finished, if any has; None: it waits.
+        share_memory: accepted; numbers travel through shared memory anyway.
+        context: a start method: "forkserver", "spawn" or "fork"; None: the default.
+        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", on_failure=None, ... With
+            on_failure="restart" a worker's death is a row that is truncated, with "aborted" in its info.
+
+    Raises:
+        UsageError (a ValueError): options that Tianshou's interface leaves no room for, a wrong `wait_num` or
+        `timeout`. Also what `treadle.VectorEnv` raises. Nothing is left running.
+
+    Attributes:
+        vector: the `treadle.VectorEnv` that does the work.
+        env_num: how many environments.
+        is_async: does `step` perhaps return before all have finished?
+        waiting_id: those that are stepping; ready_id: the others.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvLike],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        share_memory: bool = False,
+        context: str | None = None,
+        **options: Any,
+    ) -> None:
+        n = len(env_fns)
+        for name in options.keys() & set(FIXED):
+            raise UsageError(
+                f"{name}= cannot be given here: Tianshou's interface fixes it (wait_num= and timeout= say "
+                "when a step returns)"
+            )
+        if wait_num is not None and not 1 <= wait_num <= n:
+            raise UsageError(f"wait_num must be from 1 to {n}, the number of environments, got {wait_num}")
+        if timeout is not None and not timeout > 0:
+            raise UsageError(f"timeout must be more than 0 seconds, or None, got {timeout}")
+        mode = gym.vector.AutoresetMode.DISABLED
+        options.setdefault("observation_mode", "different")
+        self.is_async = wait_num not in (None, n) or timeout is not None
+        if self.is_async:  # the caller's own would step while it waits for the first
+            options.setdefault("inline", 0)
+        self.vector = Vector(list(env_fns), autoreset_mode=mode, start_method=context, **options)
+        self.env_num, self.wait_num, self.timeout = n, wait_num or n, timeout
+        self.is_closed = False
+        self.waiting_id: list[int] = []
+        self._arrived: dict[int, Row] = {}
+        try:
+            spaces = self.vector.call(lambda env: (env.observation_space, env.action_space))
+        except BaseException:
+            self.vector.close()
+            raise
+        self._spaces = {"observation_space": [each[0] for each in spaces], "action_space": [each[1] for each in spaces]}
+
+    @property
+    def ready_id(self) -> list[int]:
+        return [slot for slot in range(self.env_num) if slot not in self.waiting_id]
+
+    # -- resets and steps --------------------------------------------------------------------------------------------
+
+    def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Reset all environments, or some that are ready; `kwargs` (seed, options) are given to each of them.
+
+        Returns the observations in the order asked, stacked (an object array where they are dicts, or differ in shape),
+        and as many infos.
+        """
+        found = self._reset(self._ready(env_id), kwargs.pop("seed", None), **kwargs)
+        return _stacked([row[0] for row in found]), _objects([row[4] for row in found])
+
+    def step(self, action: Any, id: Ids = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Step all environments, or some that are ready.
+
+        Args:
+            action: one for each. None, where steps are under way: only wait for them.
+            id: which; None: all.
+
+        Returns:
+            observations, rewards float64[m], terminated and truncated bool[m], infos object[m] (dicts with "env_id"):
+            of those that were asked, in that order; or (`is_async`) of those that have finished first.
+
+        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`.
+        """
+        if action is None and not (self.is_async and self.waiting_id):
+            raise UsageError("step(None) waits for steps that are under way, and there are none")
+        asked: list[int] = []
+        if action is not None:
+            asked = self._ready(id)
+            if len(action) != len(asked):
+                raise UsageError(f"{len(action)} actions for {len(asked)} environments")
+            self.vector.send(np.asarray(action), asked)
+            self.waiting_id += asked
+        if self.is_async:
+            self._receive(lambda: len(self._arrived) >= min(self.wait_num, len(self.waiting_id)), self.timeout)
+            asked = list(self._arrived)
+        else:
+            self._receive(lambda: self._arrived.keys() >= set(asked))
+        found = self._taken(asked)
+        for slot, row in zip(asked, found, strict=True):
+            row[4]["env_id"] = slot
+        observations, rewards, terminated, truncated, infos = zip(*found, strict=True)
+        ends = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        return _stacked(observations), np.array(rewards, np.float64), *ends, _objects(infos)
+
+    def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
+        """Reset every environment with a seed: `seed` + i, or its own of a list. As in Tianshou the episode that begins
+        so is the one before the next `reset`. Returns the seeds."""
+        each = [seed + i for i in range(self.env_num)] if isinstance(seed, int) else seed or [None] * self.env_num
+        self._reset(self._ready(None), list(each))
+        return [[one] for one in each]
+
+    def _reset(self, slots: list[int], seed: Any = None, options: dict[str, Any] | None = None) -> list[Row]:
+        seeds = seed if isinstance(seed, list) else [seed] * len(slots)
+        self.vector.async_reset(seed=seeds, options=[options and Once(options)] * len(slots), env_id=slots)
+        self.waiting_id += slots
+        self._receive(lambda: self._arrived.keys() >= set(slots))
+        return self._taken(slots)
+
+    def _receive(self, enough: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until there is enough; or, with a timeout, anything when that is over."""
+        while not enough():
+            least = max(1, min(self.wait_num, len(self.waiting_id)) - len(self._arrived)) if timeout else 1
+            try:
+                batch = self.vector.recv(min=least, max=self.env_num, timeout=timeout)
+            except WaitTimeout:
+                if self._arrived:
+                    return
+                batch, enough = self.vector.recv(min=1, max=self.env_num), lambda: True
+            except Exception:
+                self.waiting_id, self._arrived = [], {}
+                raise
+            observations, rewards, terminated, truncated, infos = batch
+            slots = infos.pop("env_id").tolist()
+            del infos["valid"]
+            for row, slot in enumerate(slots):
+                ends = bool(terminated[row]), bool(truncated[row])
+                self._arrived[slot] = _row(observations, row), float(rewards[row]), *ends, _info(infos, row)
+
+    def _taken(self, slots: list[int]) -> list[Row]:
+        self.waiting_id = [slot for slot in self.waiting_id if slot not in slots]
+        return [self._arrived.pop(slot) for slot in slots]
+
+    def _ready(self, ids: Ids) -> list[int]:
+        """As a list. Raises UsageError for those that do not exist or are stepping."""
+        self._assert_is_not_closed()
+        chosen = np.atleast_1d(self._wrap_id(ids)).tolist()
+        bad = [slot for slot in chosen if slot in self.waiting_id or not 0 <= slot < self.env_num]
+        if bad:
+            raise UsageError(f"environment {bad[0]} is stepping, or does not exist; ready are {self.ready_id}")
+        return chosen
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
+        """An attribute of all (unwrapped) environments, or of some. While any is stepping AlreadyPending is raised, but
+        for the two spaces."""
+        if key in self._spaces:
+            return [self._spaces[key][slot] for slot in self._wrap_id(id)]
+        return list(self.vector.call_at(self._ready(id), lambda env: getattr(env.unwrapped, key)))
+
+    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
+        """Set an attribute of all (unwrapped) environments, or of some."""
+        self.vector.call_at(self._ready(id), lambda env: setattr(env.unwrapped, key, value))
+
+    def render(self, **kwargs: Any) -> list[Any]:
+        """What each environment renders. Raises AlreadyPending while any is stepping."""
+        return list(self.vector.call_at(self._ready(None), "render", **kwargs))
+
+    def close(self) -> None:
+        """End all workers. As in Tianshou, once."""
+        self._assert_is_not_closed()
+        self.is_closed = True
+        self.vector.close()
+
+
+def _row(tree: Any, row: int) -> Any:
+    """A row of a batch of observations, in their nesting."""
+    if isinstance(tree, dict):
+        return {key: _row(part, row) for key, part in tree.items()}
+    return tuple(_row(part, row) for part in tree) if isinstance(tree, tuple) else tree[row]
+
+
+def _info(columns: dict[str, Any], row: int) -> dict[str, Any]:
+    """A row of Gymnasium's columns as a dict of its own."""
+    names = [name for name in columns if f"_{name}" in columns and columns[f"_{name}"][row]]
+    values = {name: columns[name] for name in names}
+    return {name: _info(part, row) if isinstance(part, dict) else part[row] for name, part in values.items()}
+
+
+def _stacked(observations: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.stack(observations)
+    except ValueError:  # of different shapes
+        return _objects(observations)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+__all__ = ["VectorEnv"]

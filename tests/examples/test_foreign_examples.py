@@ -1,0 +1,28 @@
+"""The examples of other packages' algorithms on our vectors: they learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import example_kit
+import pytest
+
+from conftest import require
+
+pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_ppo_of_stable_baselines3_learns_cartpole(tmp_path: Path) -> None:
+    require("stable_baselines3")
+    (run,) = example_kit.run_script("sb3_cartpole", "--seeds", "1", save=tmp_path / "runs", timeout=500)
+    assert run["returns"][0] < 60
+    assert run["evaluation"] >= 475
+
+
+def test_a_collector_loop_of_torchrl_learns_cartpole(tmp_path: Path) -> None:
+    require("torchrl")
+    (run,) = example_kit.run_script(
+        "torchrl_cartpole", "--seeds", "2", "--steps", "50000", save=tmp_path / "runs", timeout=500
+    )
+    assert run["returns"][0] < 60
+    assert run["returns"][-1] >= 150
