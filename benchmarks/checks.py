@@ -32,7 +32,7 @@ def package_of(spec: gym.envs.registration.EnvSpec) -> str | None:
     return PACKAGES.get(entry.split(".")[0].split(":")[0]) if isinstance(entry, str) else None
 
 
-def ids(only: str, sample: int | None) -> dict[str, list[str]]:
+def ids(only: str, sample: int | None, part: str) -> dict[str, list[str]]:
     """Package -> registered ids."""
     for known in ("ALE/Pong-v5", "MiniGrid-Empty-5x5-v0"):
         import_package(known)
@@ -41,8 +41,9 @@ def ids(only: str, sample: int | None) -> dict[str, list[str]]:
         package = package_of(spec)
         if package is not None and id.startswith(only):
             found[package].append(id)
-    chosen = random.Random(0)
-    return {name: chosen.sample(some, min(sample or len(some), len(some))) for name, some in found.items()}
+    chosen, (first, step) = random.Random(0), map(int, part.split("/"))
+    drawn = {name: chosen.sample(some, min(sample or len(some), len(some))) for name, some in found.items()}
+    return {name: some[first::step] for name, some in drawn.items()}
 
 
 def checked(id: str) -> Report | str:
@@ -62,11 +63,12 @@ def main() -> None:
     """Check, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, metavar="N", help="so many of each package")
+    parser.add_argument("--part", default="0/1", metavar="K/N", help="one of N parts of the ids, K from 0")
     parser.add_argument("--only", default="", metavar="PREFIX", help="ids that begin so")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     rows, faults = [], []
-    for package, some in ids(given.only, given.sample).items():
+    for package, some in ids(given.only, given.sample, given.part).items():
         built, clean, warned = 0, 0, Counter[str]()
         for id in some:
             report = checked(id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -205,3 +206,33 @@ def test_after_a_death_what_is_left_comes_and_then_what_broke_it() -> None:
             assert caught.value.__cause__ is errors[0]
     finally:
         vector.close()
+
+
+def test_a_step_and_the_reset_of_a_fresh_worker_in_one_send() -> None:
+    """Both slots of a worker lose it; one is begun again, and then both are asked for at once."""
+    made = treadle.VectorEnv([Sound, partial(OsExits, at=3)], workers=1, inline=0, on_failure="restart")
+    with closing(made) as vector:
+        vector.async_reset(seed=[50, 60])
+        for _ in range(2):
+            vector.recv(min=2)
+            vector.send(np.zeros(2, np.int64))
+        vector.recv(min=2)
+        vector.send(np.zeros(2, np.int64))
+        cut: set[int] = set()
+        while len(cut) < 2:  # slot 0 may have answered before the worker died: its cut is told by its next row
+            infos = vector.recv(min=1)[4]
+            ids, aborted = infos["env_id"], infos.get("aborted", np.zeros(len(infos["env_id"]), bool))
+            cut.update(ids[aborted].tolist())
+            if not aborted.all():
+                vector.send(np.zeros(int((~aborted).sum()), np.int64), ids[~aborted])
+        vector.send([0], [1])
+        observed, *_, infos = vector.recv(min=1)
+        assert infos["restarted"].tolist() == [True]
+        assert observed[0, 2] == 0
+        vector.send([0, 0], [0, 1])
+        seen: dict[int, Any] = {}
+        while len(seen) < 2:
+            observed, _, _, _, infos = vector.recv(min=1)
+            seen.update(zip(infos["env_id"].tolist(), observed.tolist()))
+        assert [seen[slot][1:3] for slot in (0, 1)] == [[0, 0], [0, 1]]  # episode and step
+        assert seen[0][0] not in (-1, 50)  # a fresh environment, seeded anew

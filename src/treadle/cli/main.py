@@ -133,6 +133,18 @@ FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise so
 Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
 
 
+CHECK_VECTOR_HELP = """Try a vector of environments out, anybody's, and say what is not as it should be.
+
+  treadle check-vector my_vector.py:make
+
+MAKE names a function that takes a list of functions, each of which makes an environment, and returns the vector, with
+reset, step and close as Gymnasium's (and step_async and step_wait, if it can). Its environments know the truth, and one
+of them goes wrong in each drill: it raises, ends its process, hangs, returns what its space does not allow. Each drill
+runs in a process of its own. See docs/faults.md.
+
+Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C."""
+
+
 EXPORT_HELP = """Write a collected dataset in another format.
 
   treadle dataset export run out --fps 10 --task "push the block onto the target"
@@ -145,7 +157,7 @@ install 'treadle[lerobot]'.
 Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C."""
 
 
-COMMANDS = ("collect", "eval", "dataset", "plan", "replay", "check")
+COMMANDS = ("collect", "eval", "dataset", "plan", "replay", "check", "check-vector")
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
 
@@ -426,6 +438,19 @@ def _app(given: list[str]) -> Callable[..., Any]:
 
         options = CheckOptions(env, steps, seed, seconds, timeout, env_kwargs, tuple(wrap), tuple(import_))
         return lambda: run(partial(check_env, **options.arguments()), json)
+
+    @app.command(name="check-vector", help=CHECK_VECTOR_HELP)
+    def check_vector(
+        make: Annotated[str, typer.Argument(metavar="MAKE", help="module:function or file.py:function.")],
+        drill: Annotated[list[str], typer.Option(metavar="NAME", help="Some of the drills; repeat it.")] = [],  # noqa: B006
+        limit: Annotated[float, typer.Option(metavar="S", help="Seconds of one drill.")] = 20.0,
+        json: Json = False,
+        debug: Debug = False,
+    ) -> Callable[[], int]:  # fmt: skip
+        from treadle.cli.check import run
+        from treadle.testing.vector_check import check_vector_env
+
+        return lambda: run(partial(check_vector_env, make, drills=drill or None, limit=limit), json)
 
     dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")

@@ -10,6 +10,7 @@ from treadle.lazy import lazily
 
 _HOME = {
     "check_env": "env_check",
+    "check_vector_env": "vector_check",
     "Report": "verdict",
     "Finding": "verdict",
     "CheckFailed": "verdict",

@@ -38,6 +38,7 @@ class Report:
     findings: what is not as it should be, in the order in which it was found.
     passed: what is as it should be: words for what was checked.
     facts: measured values by name, for people.
+    details: what programs may want to know besides.
     """
 
     subject: str
@@ -45,6 +46,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -234,7 +234,9 @@ class PartialBatches:
             with Later():
                 event = self._heard.popleft()
                 if isinstance(event, Done):
-                    self._end(event.tag)
+                    joint = event.tag  # perhaps of two requests: a step, and the reset of a fresh environment
+                    if not joint.unsent and not self._calls.awaits(joint):
+                        self._end(joint)
                 elif isinstance(event, Lost):
                     self._lost(event)
 
