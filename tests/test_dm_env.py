@@ -176,3 +176,8 @@ def test_bad_input_is_one_clear_line() -> None:
         env.step(0)
     with pytest.raises(UsageError, match="the episode has ended"):
         env.step(0)
+
+
+def test_what_makes_no_environment_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="got int"):
+        ours.from_dm_env(3)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ PACKAGE = SRC / "treadle"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"replays", "sb3", "torchrl", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
+    frozenset({"replays", "sb3", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks"}),
     frozenset({"vector", "plan", "sample"}),
@@ -46,7 +46,6 @@ FACES = LAYERS[2] | LAYERS[4] | LAYERS[5]
 # Rooms that are another package's interface. Who imports one has that package, so it may be imported when they load.
 FOREIGN = {
     "sb3": "stable_baselines3",
-    "torchrl": "torchrl",
     "tianshou": "tianshou",
     "pettingzoo": "pettingzoo",
     "dm_env": "dm_env",

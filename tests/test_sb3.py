@@ -426,3 +426,11 @@ def test_workers_do_without_sb3_where_environments_do() -> None:
     loaded = envs.vector.call(lambda env: "torch" in __import__("sys").modules)
     assert loaded == (False, False)
     envs.close()
+
+
+def test_misspelt_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no environment 'CartPole-v7'; did you mean CartPole-v1"):
+        make_vec_env("CartPole-v7", 2)
+    with pytest.raises(UsageError, match="no option worker=; did you mean workers="):
+        make_vec_env("CartPole-v1", 2, vec_env_kwargs={"worker": 2})
+    make_vec_env("CartPole", 1).close()  # the newest version, as Gymnasium understands it

@@ -149,8 +149,12 @@ def from_dm_env(make: Callable[..., Any], *, seed: Callable[[Any, int], Any] | N
             generator seeded (as `suite.load(..., task_kwargs={"random": number})` does it); any other is made anew
             by `make(seed=number)`, where `make` takes that; else a warning says that seeds change nothing.
 
-    Raises (where it is built): UsageError for what is no dm_env environment, or has specs that no space has.
+    Raises:
+        UsageError: `make` cannot be called. Where it is built, what it returns is no dm_env environment, or has specs
+            that no space has.
     """
+    if not callable(make):
+        raise UsageError(f"a function that makes a dm_env.Environment is wanted, got {type(make).__name__}")
     return partial(FromDmEnv, make, seed_by=seed)
 
 

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pickle
+import shlex
 import sys
 import zipfile
 import zlib
@@ -74,7 +75,11 @@ class Repro:
     @property
     def command(self) -> str:
         """How a person replays it."""
-        return "treadle.replay(treadle.last_failure())" if self.path is None else f"treadle replay {_shown(self.path)}"
+        return (
+            "treadle.replay(treadle.last_failure())"
+            if self.path is None
+            else f"treadle replay {shlex.quote(_shown(self.path))}"
+        )
 
     def put(self, name: str, thing: Any) -> None:
         """Say what a thing is: in JSON where that can (None, plain values, an importable name), else as an object."""

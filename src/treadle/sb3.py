@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from treadle import trees
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import package_of
+from treadle.program.ids import import_package, registered
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.owned import rows_of_infos
@@ -267,9 +269,15 @@ def make_atari_env(*args: Any, **kwargs: Any) -> Any:
 def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = signature(make).bind(*args, **kwargs).arguments
     if given.get("vec_env_cls") is None:
-        package = package_of(given["env_id"]) if isinstance(given["env_id"], str) else None
+        env_id = given["env_id"]
+        package = package_of(env_id) if isinstance(env_id, str) else None
+        options = given.get("vec_env_kwargs") or {}
+        if isinstance(env_id, str) and ":" not in env_id and not options.get("imports"):
+            import_package(env_id)
+            with suppress(gym.error.Error), registered(env_id):  # what it makes in workers has no nearest ids
+                gym.spec(env_id)
         given["vec_env_cls"] = VecEnv
-        given["vec_env_kwargs"] = {"imports": [package] if package else [], **(given.get("vec_env_kwargs") or {})}
+        given["vec_env_kwargs"] = {"imports": [package] if package else [], **options}
     return make(**given)
 
 

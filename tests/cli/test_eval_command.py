@@ -63,7 +63,7 @@ def test_a_policy_is_asked_in_this_process_when_it_says_that_it_is_batched(tmp_p
     assert told["first"]["mean"] > told["second"]["mean"]
     wrong = treadle("eval", "CartPole-v1", "--inference", "gpu")
     assert (wrong.returncode, one_line(wrong.stderr)) == (2, wrong.stderr.strip())
-    assert "--inference is auto, worker or caller" in wrong.stderr
+    assert "--inference is auto, worker, caller or node" in wrong.stderr
     alone = treadle("eval", "CartPole-v1", "--policy", f"{policy}:Large", "--inference", "worker", "--pad-to", 8)
     assert alone.returncode == 2
     assert "pad_to is for a policy that is asked in the caller" in alone.stderr
@@ -82,3 +82,15 @@ def test_several_environments_are_tasks_of_one_run(tmp_path: Path) -> None:
     assert {name: len(each["scores"]) for name, each in told["tasks"].items()} == {"CartPole-v0": 3, "CartPole-v1": 3}
     paired = treadle(*play, "--against", "random")
     assert "CartPole-v1: difference: +0.00" in paired.stdout
+
+
+def test_a_task_that_nobody_knows_is_refused_before_anything_is_played() -> None:
+    done = treadle("eval", "CartPole-v1,CartPole-v7", "--episodes", 4)
+    assert done.returncode == 2
+    assert "there is no environment 'CartPole-v7'" in one_line(done.stderr)
+
+
+def test_a_success_key_that_no_info_has_is_told() -> None:
+    done = treadle("eval", "CartPole-v1", "--episodes", 2, "--success-key", "won", "--json", "--workers", 1)
+    assert done.returncode == 0
+    assert "'won'" in one_line(done.stderr)

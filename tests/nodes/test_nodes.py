@@ -234,6 +234,92 @@ def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch
         list(treadle.collect("CartPole-v1", episodes=1, nodes=1))
 
 
+class Wide(gym.Env):
+    """Episodes of a megabyte. The first one (`held`: its seed) waits for a file; each adds a byte to another file."""
+
+    observation_space = gym.spaces.Box(0, 255, (100_000,), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, folder: str, held: int) -> None:
+        self.folder, self.held = Path(folder), held
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.left = 9
+        with open(self.folder / "begun", "ab") as begun:
+            begun.write(b".")
+        while seed == self.held and not (self.folder / "go").exists():
+            time.sleep(0.01)
+        return np.zeros(100_000, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.zeros(100_000, np.uint8), 0.0, self.left == 0, False, {}
+
+
+def test_what_waits_in_the_caller_is_bounded(tmp_path: Path) -> None:
+    """While the first episode is not there all others wait for their turn: the nodes stop making more, and go on."""
+    room, plenty = 100, 300  # megabytes, which are episodes; and what would be made soon if nothing stopped it
+    (first,) = treadle.collect("CartPole-v1", episodes=1, seed=5, backend="serial")
+    assert first.seed is not None
+    begun, most = tmp_path / "begun", 0
+
+    def watch() -> None:
+        """Until nothing has been begun for a second."""
+        nonlocal most
+        still = 0
+        while still < 20 and most < plenty and not over.wait(0.05):
+            now = begun.stat().st_size if begun.exists() else 0
+            still = still + 1 if now == most and now > 0 else 0
+            most = now
+        (tmp_path / "go").touch()
+
+    over = threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    made = []
+    try:
+        for episode in treadle.collect(
+            Wide, seed=5, nodes=3, workers=1, max_buffered=room << 20, infos=False,
+            env_kwargs={"folder": str(tmp_path), "held": first.seed},
+        ):  # fmt: skip
+            made.append(episode.index)
+            if len(made) == 2 * room:
+                break
+    finally:
+        over.set()
+        watcher.join()
+    assert made == list(range(2 * room))
+    assert room // 2 < most <= room + 8
+
+
+FULL = """
+import numpy as np, ray, treadle
+
+class Heavy:
+    def __init__(self):
+        self.weights = np.ones(25_000_000)
+
+    def __call__(self, observations):
+        return np.zeros(len(observations), np.int64)
+
+# what does not fit would go to the disk, were it not full from its first byte on
+disk = {"local_fs_capacity_threshold": 0.0, "automatic_object_spilling_enabled": False}
+given = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "logging_level": "error"}
+ray.init(address="local", log_to_driver=False, _system_config=disk, **given)
+try:
+    list(treadle.collect("CartPole-v1", Heavy(), episodes=2, nodes=1, workers=1))
+except treadle.UsageError as error:
+    print(error)
+"""
+
+
+def test_a_full_object_store_is_told_in_a_line() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=100, check=False)
+    (line,) = done.stdout.splitlines() or [done.stderr]
+    assert line.startswith("Ray's object store is full, and 200,")
+    assert "--object-store-memory" in line
+
+
 DRIVER = """
 import sys, ray, treadle
 ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)

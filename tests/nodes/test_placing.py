@@ -1,11 +1,15 @@
 """Which actor goes where, what travels and what must be alike: decisions that need no cluster."""
 
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from importlib import metadata
 
 import numpy as np
 import pytest
 
+import treadle
 from treadle.errors import UsageError
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
@@ -50,6 +54,43 @@ def test_what_fits_nowhere_is_refused() -> None:
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(UsageError, match="nodes must be a positive integer"):
             Placement(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "face",
+    [
+        lambda **options: treadle.make_vec("CartPole-v1", 2, **options),
+        lambda **options: treadle.plan.make("CartPole-v1", 2, **options),
+        lambda **options: treadle.collect("CartPole-v1", episodes=1, **options),
+        lambda **options: treadle.evaluate("CartPole-v1", len, 1, **options),
+        lambda **options: treadle.MultiprocessingSampler(len, "CartPole-v1", max_episode_length=9, **options),
+    ],
+)
+def test_faces_without_nodes_refuse_a_placement(face: Callable[..., object]) -> None:
+    with pytest.raises(UsageError, match="placement is") as told:
+        face(placement=Placement(2))
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_placement_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"placement is a treadle\.nodes\.placing\.Placement, got '2 nodes'"):
+        treadle.RaySampler(len, "CartPole-v1", max_episode_length=9, placement="2 nodes")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "list(treadle.collect('CartPole-v1', episodes=1, nodes=1))",
+        "treadle.RaySampler(len, 'CartPole-v1', max_episode_length=9)",
+        "treadle.plan.make('CartPole-v1', 1, nodes=1)",
+    ],
+)
+def test_without_ray_the_extra_is_named(run: str) -> None:
+    script = f"import sys; sys.modules['ray'] = None\nimport treadle\n{run}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().splitlines()[-1] == (
+        "treadle.errors.MissingExtra: nodes are reached by Ray: pip install 'treadle[ray]'"
+    )
 
 
 def test_messages_share_one_buffer_and_one_copy() -> None:

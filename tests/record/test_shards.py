@@ -110,6 +110,8 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     refused([a, b, whole], rf"{whole} is not of a run that was begun with --shard")
     refused([a, b, tmp_path / "nowhere"], r"nowhere is no directory of a run")
     refused([a, a, b], "is named twice")
+    with pytest.raises(UsageError, match="is one of the shards"):
+        merge_shards([a, b, c], a)
     (c / "summary.json").unlink()
     refused([a, b, c], rf"shard 2/3 in {c} is not finished")
 

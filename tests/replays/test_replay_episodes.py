@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import treadle
+from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.repro import Repro
 
@@ -89,6 +90,30 @@ def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observ
 class Shifted(Corridor):
     def look(self) -> np.ndarray:
         return super().look() + 1.0
+
+
+def test_a_file_that_cannot_be_written_does_not_hide_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Repro, path: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Repro, "save", full)
+    with pytest.raises(treadle.CollectionFailed, match="division by zero") as failed:
+        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1)
+    assert "No space left" in caplog.text
+    assert treadle.replay(failed.value).as_recorded
+
+
+@pytest.mark.parametrize("fault", ["divide", "segfault"])
+def test_a_run_that_has_skipped_too_many_is_replayed_by_the_last(fault: str, tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, on_error="skip", max_skipped=0, max_deaths=1)
+    result = treadle.replay(out)
+    assert (result.steps, result.as_recorded) == (BAD_STEP, True), str(result)
+    recorded = treadle.last_failure()
+    assert recorded is not None
+    assert recorded.about["failed"]["kind"] == ("raised" if fault == "divide" else "died")
+    assert ("action.0" in recorded.arrays) == (fault == "divide")
 
 
 @pytest.mark.parametrize(
@@ -173,3 +198,15 @@ def test_pictures_are_made_of_what_was_played(tmp_path: Path) -> None:
     out = run_of(tmp_path / "o")
     treadle.replay(out, render=tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run_of(tmp_path / "o")
+    with pytest.raises(UsageError, match="--step"):
+        treadle.replay(out, step=-1)
+    with pytest.raises(UsageError, match="timeout"):
+        treadle.replay(out, timeout=-1)
+    with pytest.raises(UsageError, match="render_mode='rgb_array'"):
+        treadle.replay(out, env=lambda: Corridor(), render=tmp_path / "out.mp4")
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    assert str(treadle.replay(out, pdb=True, step=10)) == "left in step 10, as recorded"

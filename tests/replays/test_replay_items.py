@@ -45,6 +45,9 @@ def test_an_item_is_replayed_from_its_state(handles: bool, tmp_path: Path) -> No
     result = treadle.replay(error)
     assert type(result.error) is ZeroDivisionError
     assert result.as_recorded
+    ticks: list[tuple[int, int]] = []
+    treadle.replay(error, tick=lambda *at: ticks.append(at))
+    assert ticks == [(0, 1)]
     assert [line for line in result.stack.splitlines() if "drills.py" in line]
     path = error.repro.save(tmp_path / "item")
     with pytest.raises(treadle.UsageError, match="the state was"):

@@ -28,7 +28,7 @@ def driven(steps: int = 400, *, partial: bool = False, posted: bool = False, **o
         with pytest.raises(treadle.WorkerError) as failed:
             if partial:
                 envs.async_reset(seed=5)
-                for _ in range(steps * 2):
+                for _ in range(steps * 20):  # which worker answers how often is not ours to say
                     _, _, _, _, infos = envs.recv(min=1, max=N)
                     slots = infos["env_id"]
                     envs.send(rng.integers(2, size=len(slots)), slots)
@@ -74,11 +74,46 @@ def test_a_worker_that_died_leaves_what_it_did(tmp_path: Path) -> None:
     assert result.as_recorded
 
 
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_death_in_lockstep_after_partial_batches_has_its_last_step(reset: bool) -> None:
+    """Their steps are noted before they are made, those of lockstep after that."""
+    ones = np.ones(N, np.int64)
+    with closing(treadle.VectorEnv(Late, N, kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
+        envs.async_reset(seed=5)
+        envs.recv(min=N)
+        envs.send(ones)
+        envs.recv(min=N)
+        if reset:
+            envs.reset(seed=5)
+        with pytest.raises(treadle.WorkerDied) as failed:
+            for _ in range(LENGTH * (BAD_EPISODE + 2)):
+                envs.step(ones)
+    result = treadle.replay(failed.value)
+    assert (result.as_recorded, result.episode, result.steps) == (True, BAD_EPISODE, BAD_STEP), str(result)
+
+
 def test_an_environment_that_its_seed_does_not_decide_is_found_out() -> None:
     result = treadle.replay(driven(fault="divide"), env=lambda **kwargs: Other(**kwargs))
     assert not result.as_recorded
     assert result.difference is not None
     assert (result.difference.field, result.difference.step) == ("reward", 1)
+
+
+def test_what_differs_in_a_child_is_told_as_it_is_here(tmp_path: Path) -> None:
+    """Of observations only check sums are recorded, so there are no values to tell."""
+    error = driven(fault="segfault", inline=0, recorder="full")
+    result = treadle.replay(error.repro.save(tmp_path / "x"), env=f"{__file__}:Harmless")
+    assert result.difference == (1, "observation", None, None, 0)
+    assert str(result.difference) == "step 1, observation"
+    assert result.as_dict()["difference"]["recorded"] is None
+
+
+class Harmless(Late):
+    def look(self) -> np.ndarray:
+        return super().look() + 1.0
+
+    def fail(self) -> None:
+        """It goes on."""
 
 
 class Other(Late):

@@ -156,7 +156,7 @@ def test_a_thread_at_its_deadline_is_left_and_the_episode_made_again(
 def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gate: Gate, plain: list[Any]) -> None:
     assert made(lambda: HangingCoroutines(gate), backend="thread", step_timeout=LIMIT, **options) == plain
     assert len(gate.hung) == 1
-    assert not aside.OwnThread.left
+    assert not aside.OwnThread.behind()
     assert set(gate.closed) == {"treadle-event-loop"}
 
 
@@ -237,7 +237,7 @@ def test_closing_waits_for_nobody_who_hangs(kind: Any, gate: Gate) -> None:
             break
     assert gate.hung
     envs.close()
-    assert len(aside.OwnThread.left) == (kind is Hanging), "it has waited for the call's end"
+    assert aside.OwnThread.behind() == (kind is Hanging), "it has waited for the call's end"
 
 
 def test_what_makes_coroutines_is_an_environment() -> None:

@@ -146,3 +146,18 @@ def test_the_command(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["facts"] == {"autoreset": "NEXT_STEP"}
+
+
+def test_a_vector_that_cannot_be_made_is_one_fault_and_a_wrong_name_is_refused(tmp_path: Path) -> None:
+    def of_nothing() -> Any: ...
+
+    report = check_vector_env(of_nothing)
+    (fault,) = report.findings
+    assert "takes 0 positional arguments but 1 was given" in fault.what
+    assert "list of functions" in fault.advice
+    file = tmp_path / "mine.py"
+    file.write_text("def make(envs): ...")
+    with pytest.raises(UsageError, match="has no 'mak'"):
+        check_vector_env(f"{file}:mak")
+    with pytest.raises(UsageError, match="--limit"):
+        check_vector_env(of_nothing, limit=0)

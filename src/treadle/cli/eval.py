@@ -28,6 +28,8 @@ def run(options: EvalOptions) -> int:
         except CollectionFailed as error:
             failures.tell(error, debug=options.debug)
             return failures.FAILED
+        if options.success_key is not None and first.success is None:
+            failures.say(f"no episode's last info has {options.success_key!r} (--success-key): no rate of success")
         compared = compare(first, second, options.seed) if second is not None else None
         if options.json:
             print(as_json(_without_timings(asdict(compared or first))), file=out)

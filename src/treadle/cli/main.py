@@ -176,7 +176,8 @@ def _run(given: list[str]) -> int:
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
-        command = f"{given[0]} " if given[0] in COMMANDS else ""
+        words = given[:2] if given[0] == "dataset" and given[1:2] in (["merge"], ["export"]) else given[:1]
+        command = f"{' '.join(words)} " if given[0] in COMMANDS else ""
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2

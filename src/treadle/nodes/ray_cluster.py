@@ -93,9 +93,10 @@ class Cluster:
 
     def put(self, value: Any) -> Any:
         """A reference to a value, which each node pulls once, however many of its actors are given it."""
+        raised = self._ray.exceptions
         try:
             return self._ray.put(value)
-        except self._ray.exceptions.ObjectStoreFullError as error:
+        except (raised.ObjectStoreFullError, raised.OutOfDiskError) as error:  # what does not fit goes to a disk first
             raise UsageError(
                 f"Ray's object store is full, and {value.nbytes:,} bytes are to be sent to the nodes: give it more "
                 "memory (object_store_memory of ray.init, --object-store-memory of ray start)"

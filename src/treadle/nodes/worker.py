@@ -50,6 +50,8 @@ class NodeCommon(Common):
 
     def __init__(self, options: PoolOptions) -> None:
         super().__init__(options)
+        if not isinstance(options.placement, Placement | None):
+            raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
         self.placement: Placement = options.placement or Placement()
         self.cluster: Cluster | None = None
         self.hello: Hello | None = None
@@ -150,7 +152,10 @@ class Actor:
     def _call(self, method: str, *args: Any, then: Callable[[Any], None]) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             if error is None:
-                then(result)
+                try:
+                    then(result)
+                except Exception as unread:  # noqa: BLE001 - of a class that is not here, say; Ray would only log it
+                    self.gone = self.gone or f"node {self.machine.address}: its answer cannot be read: {unread!r}"
             else:
                 if self.hello is None and self._cluster.never_began(error):
                     self.began = False
@@ -240,6 +245,11 @@ class NodeWorker(Worker):
         if machine is not None:
             self._actor = Actor(self, machine)
 
+    def _leave(self) -> None:
+        """Wait for a node again: Ray thought that this one was there."""
+        self.common.leave_seat(self.index, lost=True)
+        self._actor = None
+
     def hello(self) -> Hello | None:
         common: NodeCommon = self.common
         if self._actor is None:  # it waits for a node
@@ -247,9 +257,8 @@ class NodeWorker(Worker):
                 self._sit()
             return common.hello
         found = self._actor.hello
-        if found is None and not self._actor.began and not self._over:  # Ray thought that the node was there
-            self.common.leave_seat(self.index, lost=True)
-            self._actor = None
+        if found is None and not self._actor.began and not self._over:
+            self._leave()
             return None
         if found is not None and not found.failed:
             common.hello = common.hello or found
@@ -332,7 +341,8 @@ class NodeWorker(Worker):
             return self._over
         if actor.closed is not None and not actor.gone:
             actor.kill()
-        if not actor.began and not self._over:
+        if not actor.began and not self._over and not self.owed:  # else what it owes is lost with it
+            self._leave()
             return False
         return bool(actor.gone) and (self._over or not actor.inbox)
 

@@ -119,7 +119,7 @@ class Answer:
 class OwnThread:
     """A daemon thread that does what it is given, one after another, until it is to `end`."""
 
-    left: ClassVar[set[threading.Thread]] = set()  # those of this process that are behind in a call still
+    left: ClassVar[set[threading.Thread]] = set()  # of this process, behind in a call when last looked at
 
     def __init__(self, name: str) -> None:
         self._todo: queue.SimpleQueue[tuple[Answer, Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -137,11 +137,16 @@ class OwnThread:
         self._todo.put(None)
         if patience is not None and patience.over:
             self.left.add(self._thread)
-            if self._thread.is_alive():
-                many = len(self.left)
+            if many := self.behind():
                 log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
         else:
             self._thread.join()
+
+    @classmethod
+    def behind(cls) -> int:
+        """How many are left behind and have not ended since."""
+        cls.left.difference_update([thread for thread in cls.left.copy() if not thread.is_alive()])
+        return len(cls.left)
 
     def _run(self) -> None:
         while (todo := self._todo.get()) is not None:
@@ -151,7 +156,6 @@ class OwnThread:
             except BaseException as error:  # noqa: BLE001 - it is the one's who waits
                 answer.put(None, error)
             del todo, answer, function
-        self.left.discard(threading.current_thread())
 
 
 class EventLoop:

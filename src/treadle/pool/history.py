@@ -74,7 +74,7 @@ class History:
         self._chunks: deque[Chunk] = deque()
         self._resets: list[tuple[int, dict[int, tuple[Any, Any]]]] = []  # before which step: slot -> seed, options
         self._at, self._data = self._rows - 1, memoryview(b"")
-        self._ahead = False  # was the latest step noted before it was made?
+        self._ahead = -1  # the latest step that was noted before it was made
 
     # -- while all goes well -----------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class History:
     def add(self, slots: Sequence[int], mailed: dict[int, dict[int, Any]] | None = None) -> None:
         """Some slots are about to be stepped with what was written for them. `mailed`: leaf -> slot -> by message."""
         self._next()
-        self._ahead = True
+        self._ahead = self._latest
         self._chunks[-1].who[self._at] = list(slots)
         if mailed:
             by_row: Mailed = {leaf: [by.get(slot) for slot in range(self._n)] for leaf, by in mailed.items()}
@@ -139,16 +139,23 @@ class History:
         """Slots are about to be reset: their seeds and options. `during_step`: instead of making the step that is under
         way for all."""
         said = {slot: order for _, payload, _ in orders for slot, order in payload.items()}
-        now = self._chunks[-1].first + self._at + 1 if self._chunks else 0
+        now = self._latest + 1
+        if len(said) == self._n:  # so nobody is being stepped
+            self._ahead = -1
         if len(said) == self._n and all(seed is not None for seed, _ in said.values()):
             self._resets.clear()
         elif len(self._resets) > MOST:
             self._resets = [each for each in self._resets if each[0] >= self._chunks[0].first]
         self._resets.append((now + during_step, said))
 
+    @property
+    def _latest(self) -> int:
+        """The number of the step that was noted last; -1: none was."""
+        return self._chunks[-1].first + self._at if self._chunks else -1
+
     def _next(self) -> None:
         """Go to the next row, and note the actions there."""
-        self._at, self._ahead = self._at + 1, False
+        self._at += 1
         if self._at == self._rows:
             self._turn()
         begin = self._at * self._width
@@ -179,11 +186,13 @@ class History:
             return
         repro = self._describe(slot)
         if repro is not None:
-            if not noted and not self._ahead and error.where.phase == "step":
+            ahead = 0 <= self._ahead == self._latest
+            unnoted = not noted and not ahead and error.where.phase == "step"
+            if unnoted:
                 self._next()
                 self._chunks[-1].data[self._at, self._results :] = UNKNOWN[0]
             self._fill(repro, slot)
-            if not noted and not self._ahead and error.where.phase == "step":
+            if unnoted:
                 self._at -= 1
             repro.about["failed"] = failure_of(error)
             note(error, repro)

@@ -98,7 +98,7 @@ class ThreadWorker(Worker):
     in_caller = True
 
     def start(self) -> None:
-        if len(OwnThread.left) >= MOST_LEFT:
+        if OwnThread.behind() >= MOST_LEFT:
             raise UsageError(
                 f"{MOST_LEFT} threads hang in calls of environments that were given up, and no more are left behind: "
                 "processes (backend='process') can be killed"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
@@ -119,6 +120,8 @@ class PoolOptions:
                 raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
             if not callable(self.worker_environ):
                 check_environ(self.worker_environ)
+        if self.placement is not None and self.backend in ("process", "thread", "serial"):
+            raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
         most = self.max_episodes_per_worker
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise UsageError(f"max_episodes_per_worker must be a positive integer or None, got {most!r}")
@@ -162,6 +165,19 @@ def check_environ(given: Any) -> None:
 NAMES = frozenset(field.name for field in fields(PoolOptions))
 
 
+class NoSuchOption(UsageError, TypeError):
+    """An option that there is none of, as Python's own error for an unknown argument."""
+
+
+def check_names(given: Iterable[str], besides: Iterable[str] = ()) -> None:
+    """Raises NoSuchOption for a name that is no option of a pool's; `besides`: what else could have been meant."""
+    for name in given:
+        if name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES.union(besides), 1)
+            hint = f"; did you mean {near[0]}=?" if near else ""
+            raise NoSuchOption(f"there is no option {name}={hint}")
+
+
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keyword arguments that are a pool's options, and the others."""
     mine = {name: value for name, value in given.items() if name in NAMES}
@@ -185,10 +201,12 @@ __all__ = [
     "NAMES",
     "WORKER_OUTPUTS",
     "CommonKeywords",
+    "NoSuchOption",
     "PoolKeywords",
     "PoolOptions",
     "StartKeywords",
     "WorkerEnviron",
+    "check_names",
     "check_seconds",
     "environ_of",
     "split",

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -50,14 +50,25 @@ class EnvRecipe:
             text += "function that returns it"
         raise UsageError(text)
 
+    def check_id(self) -> None:
+        """Raises UsageError or MissingExtra where `build` would for want of the id. Nothing is built."""
+        if isinstance(self.env, str) and ":" not in self.env:
+            self._prepare()
+            import_package(self.env)
+            with suppress(gym.error.Error), registered(self.env):
+                gym.spec(self.env)
+
+    def _prepare(self) -> None:
+        register_missing(self.registrations)
+        for name in self.imports:
+            importlib.import_module(name)
+
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
         return aside.built(self._built)  # type: ignore[no-any-return]
 
     def _built(self) -> gym.Env:
-        register_missing(self.registrations)
-        for name in self.imports:
-            importlib.import_module(name)
+        self._prepare()
         if isinstance(self.env, str):
             import_package(self.env)
             with registered(self.env), complete(partial(_creator, self.env), self.env, self.kwargs):

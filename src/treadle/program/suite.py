@@ -38,6 +38,8 @@ class SuiteEnv(gym.Env):
         self._suite = suite
         self._first = next(iter(suite.tasks))
         self._built: dict[str, Any] = {}  # by name, the one that was used last at the end
+        for recipe in suite.tasks.values():  # now, and not when the first task's episodes have been played
+            recipe.check_id()
         self._now = self._of(self._first)
         self.observation_space, self.action_space = self._now.observation_space, self._now.action_space
         self.spec = getattr(self._now, "spec", None)

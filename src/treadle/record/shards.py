@@ -63,6 +63,8 @@ def merge_shards(
     paths = [Path(each) for each in shards]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("a directory is named twice")
+    if Path(out).resolve() in {path.resolve() for path in paths}:
+        raise UsageError(f"{out} is one of the shards: choose another directory (out=, --out)")
     with ExitStack() as stack:
         places = {path: stack.enter_context(_existing(path)) for path in paths}
         first = _checked(places)

@@ -87,6 +87,6 @@ def main() -> None:
     result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
     faulthandler.cancel_dump_traceback_later()
     error = None if result.error is None else (type(result.error).__name__, str(result.error))
-    difference = None if result.difference is None else [result.difference[0], *map(str, result.difference[1:])]
+    difference = None if result.difference is None else result.difference.plain()
     told = {name: getattr(result, name) for name in TOLD}
     os.pwrite(fd, json.dumps({**told, "error": error, "difference": difference}).encode(), 8)

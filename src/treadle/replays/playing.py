@@ -174,7 +174,7 @@ def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
     try:
         play()
     except Left:
-        result.stopped = True
+        result.stopped = result.left = True
     except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
         signal.setitimer(signal.ITIMER_REAL, 0.0)  # a person may take as long as they like
         result.error, result.stack = error, stack_of(error)
@@ -310,10 +310,10 @@ def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> A
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
 
 
-def play_item(repro: Repro, env: Any, trust: bool, pdb: bool) -> Replay:
+def play_item(repro: Repro, env: Any, trust: bool, pdb: bool, tick: Callable[[int, int], None]) -> Replay:
     """An item of a batch that planning stepped: its action, or its actions one after the other, from its state.
 
-    `env`: what builds the environment, in the place of the recorded one.
+    `env`: what builds the environment, in the place of the recorded one. `tick`: called before each step.
     """
     named = repro.get("env_class", trust) if env is None else env
     build = Named(named) if isinstance(named, str) else named
@@ -329,6 +329,7 @@ def play_item(repro: Repro, env: Any, trust: bool, pdb: bool) -> Replay:
     def play() -> None:
         for at, each in enumerate(action if several else [action]):
             result.steps = at + 1
+            tick(0, at + 1)
             found = made.step(action=each, state=state if at == 0 else None, dt=dt)
             result.observation, result.total_reward = found[-5], result.total_reward + float(found[-4])
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle import seeding
+from treadle.errors import UsageError
+from treadle.pool.options import check_seconds
 from treadle.program.gym_env import close_env
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
@@ -21,6 +23,7 @@ from treadle.replays.playing import (
     write_pictures,
 )
 from treadle.replays.result import Replay
+from treadle.repro import Repro
 
 
 def replay(
@@ -47,7 +50,7 @@ def replay(
             an error that Treadle raised.
         episode: of a directory: which; None: the failure that ended the run.
         env: the environment, in the place of the recorded one: an id, "module:make", a callable. Needed where it was a
-            lambda or a closure and the file is not trusted; a wrong one is found by the first observation.
+            lambda or a closure and the file is not trusted; a wrong one differs from what was recorded.
         policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
             another policy, to be asked in its place. None: play what was recorded, if anything was.
         step: stop after so many steps.
@@ -62,26 +65,29 @@ def replay(
     Raises:
         UsageError: what is to be played is not there, or cannot be built.
     """
+    check_seconds("timeout", timeout, none=True)
+    if step is not None and step < 0:
+        raise UsageError(f"step (--step) counts from 1, and 0 is the reset, got {step}")
     repro = open_repro(source, episode)
     recorded = repro.about.get("failed") or {}
     ended = recorded.get("kind") in ("died", "late")
     limit = timeout if timeout is not None else recorded.get("limit") if ended else None
     if pdb and recorded.get("kind") == "died" and step is None:
         step = recorded.get("step")
-    if ended and not pdb and not here and render is None and not callable(env) and not callable(policy):
+    named = all(isinstance(each, str | bool | None) for each in (env, policy))  # so that a child can be told
+    if ended and named and not pdb and not here and render is None:
         trusted = trust or repro.path is None  # what is in memory is this process's own
         return in_child(repro, limit, env=env, policy=policy, step=step, trust=trusted)
     with seeding.keep_globals(), limited(limit) as ring:
-        if repro.about["face"] == "item":
-            ring()
-            return play_item(repro, env, trust, pdb)
-        tasks = "make" in repro.about
-        built = task_env(repro, trust) if tasks else recipe_from(repro, env, trust, render is not None).build()
 
         def begin(episode: int, step: int) -> None:
             tick(episode, step)
             ring()
 
+        if repro.about["face"] == "item":
+            return play_item(repro, env, trust, pdb, begin)
+        tasks = "make" in repro.about
+        built = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
         try:
             add_stored(repro, built.observation_space, built.action_space)
             frames: list[Any] | None = None if render is None else []
@@ -96,6 +102,16 @@ def replay(
         finally:
             close_env(built)
     return result
+
+
+def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
+    try:
+        return recipe_from(repro, env, trust, pictures).build()
+    except TypeError as error:
+        if pictures and "'render_mode'" in str(error):
+            text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
+            raise UsageError(f"{text}: {error}") from error
+        raise
 
 
 __all__ = ["replay"]

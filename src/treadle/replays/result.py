@@ -24,6 +24,11 @@ class Difference(NamedTuple):
     now: Any
     episode: int = 0
 
+    def plain(self) -> Difference:
+        """The same, as JSON has it: values as texts, None where there are none."""
+        recorded, now = (None if value is None else str(value) for value in (self.recorded, self.now))
+        return self._replace(recorded=recorded, now=now)
+
     def __str__(self) -> str:
         values = f": it was {self.recorded} and is {self.now}" if self.recorded is not None else ""
         of = f" of episode {self.episode}" if self.episode else ""
@@ -44,6 +49,7 @@ class Replay:
     total_reward: of the steps that were played.
     observation: the last one.
     stopped: did it stop before its end because that was asked for?
+    left: was the debugger left within the last step?
     asking: was the policy being asked about the next step when `error` was raised?
     """
 
@@ -57,6 +63,7 @@ class Replay:
     total_reward: float = 0.0
     observation: Any = None
     stopped: bool = False
+    left: bool = False
     asking: bool = False
     compared: list[str] = field(default_factory=list)
 
@@ -97,7 +104,7 @@ class Replay:
         if self.failed:
             text = f"{at}: {self.failed}"
         elif self.stopped:
-            text = f"stopped after {at}"
+            text = f"{'left in' if self.left else 'stopped after'} {at}"
         else:
             text = f"{self.steps:,} steps to its end, return {self.total_reward:g}"
             text = f"it did not fail: {text}" if recorded else text
@@ -114,15 +121,12 @@ class Replay:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        difference = None if self.difference is None else {**self.difference._asdict(), "recorded": None, "now": None}
-        if difference is not None:
-            difference.update(recorded=str(self.difference.recorded), now=str(self.difference.now))  # type: ignore[union-attr]
         return {
             "title": self.repro.about["title"],
             "steps": self.steps,
             "failed": self.failed,
             "stack": self.stack,
-            "difference": difference,
+            "difference": None if self.difference is None else self.difference.plain()._asdict(),
             "compared": self.compared,
             "total_reward": self.total_reward,
             "as_recorded": self.as_recorded,

@@ -81,7 +81,7 @@ class NodesCollection(Collection):
         return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
 
     def _taken(self, most: int, held: int) -> list[int]:
-        if self._bounded and not self.schedule.lengths:
+        if self._bounded and len(self.schedule.lengths) <= held:  # the caller has not seen one
             most = min(most, max(0, FIRST - len(self.schedule.issued)))
         return super()._taken(most, held)
 

@@ -13,12 +13,14 @@ OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nod
 def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
     """Of a run that is spread over nodes make `placement`, an option, of what belongs to it. Raises UsageError for what
     cannot be meant."""
+    if options.get("placement") is not None:
+        raise UsageError("placement is made of nodes=, cpus_per_node= and ray_address=: give these instead")
     own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
     for name in OPTIONS:
         options.pop(name, None)
     if nodes is None:
         if own:
-            raise UsageError(f"{next(iter(own))} goes with nodes=")
+            raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
         if inference == "node":
             raise UsageError("inference='node' asks a policy once for each node: it goes with nodes=")
         return

@@ -6,6 +6,7 @@ episode, which it has anyway; when a worker dies the policy is asked again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from treadle.repro import Repro, failure_of, note, recipe_of
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import env_name
 from treadle.sample.rollout_slot import RolloutRecipe
+
+log = logging.getLogger("treadle")
 
 
 def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:
@@ -38,6 +41,8 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
     repro.put("options", options)
     if error is not None:
         cause: Any = error.__cause__
+        if isinstance(cause, CollectionFailed):  # the last of too many
+            cause = cause.__cause__
         repro.about["failed"] = {**failure_of(cause, error.reason), "episode": index}
         repro.arrays.update(cause.trail or {})
     return repro
@@ -48,7 +53,10 @@ def record(recipe: RolloutRecipe, root: int, error: CollectionFailed, keep: Call
     index = error.where.episode
     if index is not None and error.where.phase not in ("init", "write"):
         repro = repro_of(recipe, root, index, error)
-        keep(repro)
+        try:
+            keep(repro)
+        except OSError as problem:  # a full disk is no reason to hide what has failed
+            log.warning("what episode %d can be replayed from was not written: %s", index, problem)
         note(error, repro)
 
 

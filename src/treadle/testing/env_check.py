@@ -29,13 +29,14 @@ from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import user_frame
 from treadle.sample.named import env_name, env_of
-from treadle.testing.env_probe import PARTS, EnvProbe, Left, Walk
+from treadle.testing.env_probe import PARTS, EnvProbe, Left, Walk, runs
 from treadle.testing.verdict import FAULT, WARNING, Report
 
 TRACE = 300  # steps that are compared
 RESETS = 100
 LEAK = 64_000  # bytes an episode
 SLOW_CLOSE = 5.0
+GONE = 1.0  # seconds that processes have to be gone after they were killed
 MANY_LINES = 40  # of stdout and stderr
 # what Gymnasium's checker says that is a matter of taste, or of how it was called
 TASTE = (
@@ -103,7 +104,8 @@ def check_env(
         env: an id, "module:make_env", an EnvSpec, or a callable that returns an environment.
         steps: random steps; fewer where they take longer than `seconds`.
         seed: of everything.
-        timeout: seconds, beside those, after which what does not return is killed and told as a hang.
+        seconds: that the random steps may take; other parts take a share of it.
+        timeout: seconds, beside those of `seconds`, after which what does not return is killed and told as a hang.
         env_kwargs, wrappers, imports: as of `treadle.collect`.
 
     Returns:
@@ -266,7 +268,7 @@ class Check:
         report.facts["a reset takes"] = (
             f"{median * 1e3:,.2f} ms (median), {longest * 1e3:,.2f} ms (most of {len(resets)})"
         )
-        share = walk.busy / max(1e-9, float(steps.sum()))
+        share = min(1.0, walk.busy / max(1e-9, float(steps.sum())))  # its clock also counts what is between steps
         doing = "computing" if share > 0.7 else "waiting" if share < 0.3 else "computing and waiting"
         report.facts["that time is"] = f"{doing} ({share:.0%} of it on a processor)"
 
@@ -339,19 +341,13 @@ class Check:
             pool.calls.poll(None, heard.append)
         took = time.monotonic() - start
         pool.close()
-        left = [pid for pid in children if _runs(pid)]
+        end = time.monotonic() + GONE
+        while (left := [pid for pid in children if runs(pid)]) and time.monotonic() < end:
+            time.sleep(0.01)
         if left:
             self.report.warning("children", f"{len(left)} processes outlive a worker that is killed")
         self.report.facts["killed"] = f"its worker's death is known after {took * 1e3:,.0f} ms"
         self.report.passed.append("drills (an exception, a kill)")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def _first_line(error: TreadleError) -> str:

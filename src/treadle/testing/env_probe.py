@@ -166,11 +166,11 @@ class EnvProbe(Program):
                 raise ArithmeticError("a drill")
 
     def growth(self, resets: int, seconds: float) -> list[tuple[int, int]]:
-        """(resets so far, bytes of private memory) after each quarter of so many short episodes; None: it cannot be
-        told here."""
+        """(resets so far, bytes of private memory) after each of the last four fifths of so many short episodes; []
+        where that cannot be told."""
         told: list[tuple[int, int]] = []
         space, done = self._env.action_space, 0
-        for quarter in range(5):
+        for fifth in range(5):
             end = time.perf_counter() + seconds / 5
             for _ in range(resets // 5):
                 self._env.reset()
@@ -183,7 +183,7 @@ class EnvProbe(Program):
                     break
             gc.collect()
             used = private_memory(os.getpid())
-            if used is not None and quarter:  # the first fifth fills caches
+            if used is not None and fifth:  # the first fifth fills caches
                 told.append((done, used))
         return told
 
@@ -310,9 +310,21 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Is there such a process, that has not ended? One that has, and that nobody has waited for, does not run."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc/self").exists()
+
+
 def _globals() -> dict[str, Any]:
     """The states of the global generators."""
     return {"random": random.getstate(), "np.random": print_of(list(np.random.get_state())[1:])}
 
 
-__all__ = ["CLOCKS", "PARTS", "EnvProbe", "Left", "Walk", "children_of"]
+__all__ = ["CLOCKS", "PARTS", "EnvProbe", "Left", "Walk", "children_of", "runs"]

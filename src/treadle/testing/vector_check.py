@@ -33,6 +33,7 @@ SETTLE = 2.0  # seconds that what a drill started gets to end
 HANGS = ("close", "second close", "next step")  # phases that must end by themselves, whatever went wrong before
 
 ADVICE = {
+    "making": "what makes it is given a list of functions, each of which makes an environment, and returns the vector",
     "spaces": "a batch has the environments' dtype, one row each",
     "order": "row i is environment i's",
     "seeds": "environment i is seeded with seed + i",
@@ -103,8 +104,10 @@ def check_vector_env(
         The report; `details` has a `Drill` by name.
 
     Raises:
-        UsageError: no such drill, or `make` cannot be sent to another process.
+        UsageError: no such drill; there is nothing of that name; or `make` cannot be sent to another process.
     """
+    if limit <= 0:
+        raise UsageError(f"a drill's limit (--limit) is more than 0 seconds, got {limit:g}")
     chosen = list(DRILLS if drills is None else drills)
     if unknown := sorted(set(chosen) - set(DRILLS)):
         raise UsageError(f"no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
@@ -117,6 +120,12 @@ def check_vector_env(
             raise UsageError(f"make cannot be pickled: {error}") from error
         for name in chosen:
             drill = report.details[name] = _run(file, Path(folder, f"{name}.told"), name, limit, python)
+            kind, why = drill.told.get("unmade", ("", ""))
+            if kind == UsageError.__name__ and isinstance(make, str):
+                raise UsageError(why)
+            if kind:  # all other drills would say the same
+                report.add(FAULT, "making", f"it cannot be made, reset and closed: {kind}: {why}")
+                break
             _judge(report, drill)
     return report
 

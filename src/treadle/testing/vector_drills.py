@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from treadle.sample.failed import user_frame
 from treadle.testing.truth import ACTION, SAID, SEED, SLOT, SLOW, WRONG, T, truthful
 
 N = 3
@@ -265,9 +267,15 @@ def main() -> None:
     """Run a drill: the arguments are a file with the pickled `make`, the drill, and the file to write to."""
     made, drill, out = sys.argv[1:]
     make, told = cloudpickle.loads(Path(made).read_bytes()), Told(Path(out))
-    warm = make(truthful(N))  # imports, and what is started once
-    warm.reset(seed=0)
-    warm.close()
+    try:
+        warm = make(truthful(N))  # imports, and what is started once
+        warm.reset(seed=0)
+        warm.close()
+    except Exception as error:
+        place = user_frame(traceback.format_exc())
+        why = f"{error}{f' ({place})' if place else ''}"
+        told("unmade", [type(error).__name__, " ".join(why.split())])
+        raise
     told("ready")
     if drill in FAULTS:
         goes_wrong(make, told, drill)

@@ -21,7 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.options import PoolOptions, StartKeywords
+from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.repro import Repro, recipe_of
@@ -103,6 +103,7 @@ class VectorEnv(SlotCalls):
         blocks: int = 6,
         **options: Unpack[StartKeywords],
     ) -> None:
+        check_names(options, VectorEnv.__init__.__kwdefaults__ or ())
         pool = PoolOptions(backend=backend, on_failure="raise" if on_failure is None else on_failure, **options)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)

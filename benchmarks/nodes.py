@@ -1,0 +1,407 @@
+"""`python -m benchmarks.nodes`: what Ray costs a pool, and what people use instead, on this one machine.
+
+    python -m benchmarks.nodes --write        # under 4 minutes; the tables of docs/scaling.md
+
+Four Ray nodes stand on this machine (`ray.cluster_utils.Cluster`), and W workers are played with: all in a pool without
+Ray, or on 1, 2 or 4 of the nodes. There are no more cores for more nodes, so what is seen is overhead, not scaling.
+Contestants are interleaved. A rate is environment steps in what the caller has received, from the first of it to the
+last; starting is not in it, the end is, where some workers have nothing left to do.
+
+`people`: 8 CartPoles with random actions, everything returned to the caller: actors with Gymnasium's SyncVectorEnv that
+play fragments of 64 steps, two fragments of each always under way; the same with a Treadle vector and `rollout(64)`;
+`treadle.collect` on one node, which returns whole episodes; one actor an environment, stepped in lockstep.
+
+`driver`: a process of its own for each number of nodes receives the same episodes: its CPU time for each of them, and
+its private memory at most, beyond what it had before.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import Measure, private_mib
+from benchmarks.report import Spread, figure, machine, progress, take_turns, write_between_markers
+from benchmarks.sampling import policy_for
+from benchmarks.workloads import SEED, WORKLOADS
+
+PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+BEGIN, END = "<!-- nodes:begin -->", "<!-- nodes:end -->"
+NODES, WORKERS = (0, 1, 2, 4), 4  # 0: without Ray
+RATES = {"cartpole": 60_000, "pong": 3_000, "sample": 80_000}  # of steps, about: how much is asked for
+PONG = 900  # steps of an episode, about
+ENVS, FRAGMENT = 8, 64
+ROWS = ("cartpole", "pong", "sample", "people", "driver")
+
+
+def named(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes > 1 else ''}" if nodes else "no Ray"
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """As many nodes as the most that take part; yields their address."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": WORKERS, "include_dashboard": False})
+    try:
+        for _ in range(max(NODES) - 1):
+            nodes.add_node(num_cpus=WORKERS)
+        ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
+        yield nodes.address
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+def shares(nodes: int) -> dict[str, Any]:
+    """The same number of workers, wherever they are."""
+    return {"nodes": nodes, "workers": WORKERS // nodes} if nodes else {"workers": WORKERS}
+
+
+# -- collecting and sampling -------------------------------------------------------------------------------------------
+
+
+def collecting(nodes: int, seconds: float) -> Measure:
+    """CartPole, episodes received by the caller as they come."""
+    return received(seconds, **shares(nodes))
+
+
+def received(seconds: float, **options: Any) -> Measure:
+    """From the first episode that the caller has to the last."""
+    import treadle
+
+    wanted, steps, cpu, start = int(RATES["cartpole"] * seconds), -1, 0.0, 0.0
+    run = treadle.collect("CartPole-v1", steps=wanted, seed=SEED, ordered=False, **options)
+    for episode in run:
+        if steps < 0:
+            steps, cpu, start = 0, process_time(), perf_counter()
+            continue
+        steps += len(episode)
+    return Measure(steps, perf_counter() - start, process_time() - cpu)
+
+
+def recording(nodes: int, seconds: float) -> Measure:
+    """Pong into a dataset: encoded where it is played, written by the caller."""
+    import treadle
+
+    seen: list[tuple[int, float, float]] = []
+
+    def watch(now: Any) -> None:
+        if now.episodes:
+            seen.append((now.steps, perf_counter(), process_time()))
+
+    episodes = max(2 * WORKERS, round(RATES["pong"] * seconds / PONG))
+    with tempfile.TemporaryDirectory(prefix="bench-nodes-") as out:
+        treadle.collect_dataset(
+            WORKLOADS["pong"].make, out=out, episodes=episodes, seed=SEED, verify=0, force=True, watch=watch,
+            **shares(nodes),
+        )  # fmt: skip
+    (first, start, cpu), (last, end, cpu_end) = seen[0], seen[-1]
+    return Measure(last - first, end - start, cpu_end - cpu)
+
+
+@contextmanager
+def sampling(nodes: int, seconds: float) -> Iterator[Callable[[], Measure]]:
+    """CartPole with the small policy: a batch a turn, all by the same workers, after one that warms up."""
+    from treadle import MultiprocessingSampler, RaySampler
+    from treadle.nodes.placing import Placement
+
+    options: dict[str, Any] = {"max_episode_length": np.inf, "seed": SEED, "n_workers": WORKERS, "progress": False}
+    kind: Any = MultiprocessingSampler
+    if nodes:
+        kind, options["placement"] = RaySampler, Placement(nodes, shared=True)
+    wanted = int(RATES["sample"] * seconds)
+    with kind(policy_for("cartpole"), WORKLOADS["cartpole"].make, **options) as sampler:
+
+        def turn() -> Measure:
+            cpu, start = process_time(), perf_counter()
+            steps = len(sampler.obtain_samples(0, wanted, None))
+            return Measure(steps, perf_counter() - start, process_time() - cpu)
+
+        turn()
+        yield turn
+
+
+@contextmanager
+def begun(run: Callable[[int, float], Measure], nodes: int, seconds: float) -> Iterator[Callable[[], Measure]]:
+    """What has nothing to keep between its turns."""
+    yield partial(run, nodes, seconds)
+
+
+# -- what people use ---------------------------------------------------------------------------------------------------
+
+
+class Fragments:
+    """An actor with a vector of CartPoles. `kind`: "sync" or "treadle"."""
+
+    def __init__(self, kind: str, envs: int) -> None:
+        import gymnasium as gym
+
+        if kind == "treadle":
+            import treadle
+
+            self.envs: Any = treadle.make_vec("CartPole-v1", envs)
+        else:
+            self.envs = gym.vector.SyncVectorEnv([partial(gym.make, "CartPole-v1") for _ in range(envs)])
+        self.observation, _ = self.envs.reset(seed=SEED)
+        self.envs.action_space.seed(SEED)
+
+    def rollout(self, steps: int) -> Any:
+        made = self.envs.rollout(steps=steps)
+        return made.observations, made.actions, made.rewards, made.terminated, made.truncated
+
+    def fragment(self, steps: int) -> Any:
+        """What a loop around `step` keeps."""
+        kept: tuple[list[Any], ...] = ([], [], [], [], [])
+        for _ in range(steps):
+            action, before = self.envs.action_space.sample(), self.observation
+            self.observation, *found, _ = self.envs.step(action)
+            for rows, value in zip(kept, (before, action, *found), strict=True):
+                rows.append(value)
+        return tuple(np.stack(rows) for rows in kept)
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+class Single:
+    """An actor with one environment."""
+
+    def __init__(self) -> None:
+        import gymnasium as gym
+
+        self.env = gym.make("CartPole-v1")
+        self.env.reset(seed=SEED)
+
+    def step(self, action: int) -> Any:
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        if terminated or truncated:
+            observation, _ = self.env.reset()
+        return observation, reward, terminated, truncated
+
+
+@contextmanager
+def fragments(kind: str, actors: int, seconds: float) -> Iterator[Callable[[], Measure]]:
+    """Actors with equal parts of the environments, asked again as soon as they have answered."""
+    import ray
+
+    there = [ray.remote(num_cpus=0)(Fragments).remote(kind, ENVS // actors) for _ in range(actors)]
+    method = "rollout" if kind == "treadle" else "fragment"
+
+    def ask(actor: Any) -> Any:
+        return getattr(actor, method).remote(FRAGMENT)
+
+    def turn() -> Measure:
+        under_way = {ask(actor): actor for actor in there for _ in range(2)}
+        steps, cpu, start = 0, process_time(), perf_counter()
+        while perf_counter() - start < seconds:
+            (done,), _ = ray.wait(list(under_way))
+            steps += ray.get(done)[2].size
+            actor = under_way.pop(done)
+            under_way[ask(actor)] = actor
+        found = Measure(steps, perf_counter() - start, process_time() - cpu)
+        ray.get(list(under_way))
+        return found
+
+    try:
+        ray.get([ask(actor) for actor in there])
+        yield turn
+        ray.get([actor.close.remote() for actor in there])
+    finally:
+        for actor in there:
+            ray.kill(actor)
+
+
+@contextmanager
+def one_each(seconds: float) -> Iterator[Callable[[], Measure]]:
+    """One actor an environment, stepped together."""
+    import ray
+
+    there = [ray.remote(num_cpus=0)(Single).remote() for _ in range(ENVS)]
+    rng = np.random.default_rng(SEED)
+
+    def step() -> None:
+        actions = rng.integers(2, size=ENVS).tolist()
+        ray.get([actor.step.remote(action) for actor, action in zip(there, actions, strict=True)])
+
+    def turn() -> Measure:
+        steps, cpu, start = 0, process_time(), perf_counter()
+        while perf_counter() - start < seconds:
+            step()
+            steps += ENVS
+        return Measure(steps, perf_counter() - start, process_time() - cpu)
+
+    try:
+        step()
+        yield turn
+    finally:
+        for actor in there:
+            ray.kill(actor)
+
+
+def whole_episodes(nodes: int, seconds: float) -> Measure:
+    """Eight environments in the pool of one node."""
+    return received(seconds, nodes=nodes, workers=2, envs_per_worker=ENVS // 2)
+
+
+Contestant = Callable[[float], AbstractContextManager[Callable[[], Measure]]]
+PEOPLE: dict[str, Contestant] = {
+    "Treadle, `collect(nodes=1)`": partial(begun, whole_episodes, 1),
+    "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, "treadle", 1),
+    "SyncVectorEnv of 8 in an actor, fragments of 64": partial(fragments, "sync", 1),
+    "SyncVectorEnv of 4 in each of two actors, fragments of 64": partial(fragments, "sync", 2),
+    "one actor an environment, in lockstep": one_each,
+}
+
+
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+def drive(nodes: int, address: str, wanted: int) -> dict[str, float]:
+    """In a process of its own: receive so many steps of CartPole, and look at this process meanwhile."""
+    import treadle
+
+    episodes, cpu, before, most = -1, 0.0, 0.0, 0.0
+    over, mine = threading.Event(), os.getpid()
+
+    def look() -> None:
+        nonlocal most
+        while not over.wait(0.1):
+            most = max(most, private_mib(mine))
+
+    if nodes:
+        import ray
+
+        ray.init(address=address, logging_level="error", log_to_driver=False)
+    watcher = threading.Thread(target=look)
+    for _ in treadle.collect("CartPole-v1", steps=wanted, seed=SEED, ordered=False, **shares(nodes)):
+        if episodes < 0:
+            episodes, cpu, before = 0, process_time(), private_mib(mine)
+            watcher.start()
+            continue
+        episodes += 1
+    cpu = process_time() - cpu
+    over.set()
+    watcher.join()
+    return {"us": 1e6 * cpu / episodes, "mib": most - before, "episodes": episodes}
+
+
+def driven(nodes: int, address: str, wanted: int) -> dict[str, float]:
+    given = json.dumps([nodes, address, wanted])
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.nodes", "--drive", given], stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    progress(f"driver {named(nodes)}: {found['us']:.0f} us an episode, {found['mib']:.0f} MiB")
+    return found
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float]) -> str:
+    found = Spread.of(values)
+    return f"{figure(found.median)} ({figure(found.low)} to {figure(found.high)})"
+
+
+def in_turns(row: str, contestants: Mapping[str, Contestant], rounds: int, seconds: float) -> dict[str, list[Measure]]:
+    """All are there at once, and one of them is at work."""
+    with ExitStack() as there:
+        return take_turns(row, {who: there.enter_context(each(seconds)) for who, each in contestants.items()}, rounds)
+
+
+def against_no_ray(row: str, run: Callable[..., Any], rounds: int, seconds: float) -> list[str]:
+    """Lines of a row: each number of nodes as a share of the same round without Ray."""
+    found = in_turns(row, {named(nodes): partial(run, nodes) for nodes in NODES}, rounds, seconds)
+    base = [each.steps_per_s for each in found[named(0)]]
+    lines = []
+    for name, measures in found.items():
+        rates = [each.steps_per_s for each in measures]
+        share = "" if name == named(0) else f"{median(a / b for a, b in zip(rates, base, strict=True)):.2f}"
+        caller = median(each.cores for each in measures)
+        lines.append(f"| {row} | {name} | {spread(rates)} | {share} | {caller:.0%} |")
+    return lines
+
+
+def against_people(rounds: int, seconds: float) -> list[str]:
+    """Lines: each as a multiple of the better SyncVectorEnv of the same round."""
+    found = in_turns("people", PEOPLE, rounds, seconds)
+    rates = {name: [each.steps_per_s for each in measures] for name, measures in found.items()}
+    best = [max(pair) for pair in zip(*(each for name, each in rates.items() if "Sync" in name), strict=True)]
+    return [
+        f"| {name} | {spread(each)} | {median(a / b for a, b in zip(each, best, strict=True)):.2f} |"
+        for name, each in rates.items()
+    ]
+
+
+def tables(rows: Sequence[str], rounds: int, seconds: float) -> str:
+    text: list[str] = []
+    with cluster() as address:
+        kinds: dict[str, tuple[str, Callable[..., Any]]] = {
+            "cartpole": ("collect CartPole", partial(begun, collecting)),
+            "pong": ("collect Pong into a dataset", partial(begun, recording)),
+            "sample": ("sample CartPole, a small policy", sampling),
+        }
+        lines = [
+            line for key, (row, run) in kinds.items() if key in rows
+            for line in against_no_ray(row, run, rounds, seconds)
+        ]  # fmt: skip
+        if lines:
+            head = f"| {WORKERS} workers | where | steps/s | of no Ray | caller's CPU |"
+            text += [head, "|---|---|---:|---:|---:|", *lines, ""]
+        if "people" in rows:
+            head = f"| {ENVS} CartPoles | steps/s | x the better SyncVectorEnv |"
+            text += [head, "|---|---:|---:|", *against_people(rounds, seconds), ""]
+        if "driver" in rows:
+            text += ["| the caller's process | CPU us/episode | MiB at most | episodes |", "|---|---:|---:|---:|"]
+            for nodes in NODES:
+                found = driven(nodes, address, int(2 * RATES["cartpole"] * seconds))
+                text.append(f"| {named(nodes)} | {found['us']:.0f} | {found['mib']:.0f} | {found['episodes']:,.0f} |")
+            text.append("")
+    return "\n".join(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own)."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.nodes", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (3)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn, about (1.5)")
+    parser.add_argument("--only", default=",".join(ROWS), help="rows (%(default)s)")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.parent.name}/{PAGE.name}")
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.drive:
+        print(json.dumps(drive(*json.loads(options.drive))))
+        return 0
+    if unknown := set(options.only.split(",")) - set(ROWS):
+        parser.error(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    facts = machine()
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    text = (
+        f"{datetime.date.today().isoformat()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; {versions}. "
+        f"{options.rounds} rounds of about {options.seconds:g} s, contestants interleaved, load average at start "
+        f"{facts['load_at_start']:g}; medians, lowest to highest in brackets.\n\n"
+    ) + tables(options.only.split(","), options.rounds, options.seconds).rstrip()
+    print(text)
+    if options.write:
+        write_between_markers(PAGE, text, BEGIN, END)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

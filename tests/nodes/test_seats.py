@@ -1,0 +1,79 @@
+"""A worker on a node that turns out to be gone before its actor began: it waits for another one. Without a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from treadle.nodes.placing import Machine, Placement
+from treadle.nodes.travel import packed
+from treadle.nodes.worker import NodeCommon, NodeWorker
+from treadle.pool.messages import Hello, WorkerSpec
+
+
+class NeverBegan(Exception):
+    """What a call of such an actor has failed of."""
+
+
+class Cluster:
+    """`calls`: what actors are asked, until the test answers."""
+
+    def __init__(self) -> None:
+        self.there = [Machine("a", "10.0.0.1", 4)]
+        self.started: list[str] = []
+        self.calls: list[tuple[str, Any]] = []
+
+    def machines(self) -> list[Machine]:
+        return list(self.there)
+
+    def start(self, kind: type, aside: Any, machine: Machine, *args: Any) -> str:
+        self.started.append(machine.id)
+        return machine.id
+
+    def call(self, actor: Any, method: str, *args: Any, then: Any) -> None:
+        self.calls.append((method, then))
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def never_began(self, error: BaseException) -> bool:
+        return isinstance(error, NeverBegan)
+
+    def why(self, error: BaseException) -> str:
+        return str(error)
+
+
+def worker_on(cluster: Cluster) -> NodeWorker:
+    common = NodeCommon(SimpleNamespace(placement=Placement(2)))  # type: ignore[arg-type]  # as much as is read of it
+    common.cluster, common.world = cluster, None  # type: ignore[assignment]
+    worker = NodeWorker(WorkerSpec(0, (0,), b""), [], common)
+    worker.start()
+    return worker
+
+
+def test_a_worker_whose_node_never_was_there_sits_down_elsewhere() -> None:
+    """Also when it counts as started, so that nobody asks for its hello any more."""
+    cluster = Cluster()
+    there, cluster.there = cluster.there, []
+    worker = worker_on(cluster)
+    worker.common.hello = Hello(1, ())  # another worker's
+    assert worker.hello() is not None
+    cluster.there, worker.common._looked = there, float("-inf")
+    assert not worker.ended()
+    (_, then), *_ = cluster.calls
+    then(None, NeverBegan("its node is gone"))
+    assert not worker.ended()
+    cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")
+    assert not worker.ended()
+    assert cluster.started == ["a", "b"]
+    cluster.calls[-1][1](packed(Hello(2, ())), None)
+    assert worker.placed
+
+
+def test_an_answer_that_cannot_be_read_is_the_actors_end() -> None:
+    cluster = Cluster()
+    worker = worker_on(cluster)
+    cluster.calls[-1][1](SimpleNamespace(body=b"", messages=[(b"no pickle", ())]), None)
+    assert worker.hello() is None
+    assert worker.ended()
+    assert "cannot be read" in worker._actor.gone  # type: ignore[union-attr]
