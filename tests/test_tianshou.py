@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +219,48 @@ def test_an_asynchronous_collector_fills_its_buffer() -> None:
         assert buffer.obs_next[rows, 0].tolist() == (buffer.obs[rows, 0] + 1).tolist()
     finally:
         envs.close()
+
+
+class Raises(Steps):
+    """Number 1 in its second step, in which the others wait for a file."""
+
+    def __init__(self, slot: int, file: str) -> None:
+        super().__init__(length=9)
+        self.slot, self.file = slot, file
+
+    def step(self, action: int) -> Any:
+        if self.t == 1 and self.slot == 1:
+            raise ArithmeticError("boom")
+        while self.t == 1 and not os.path.exists(self.file):
+            time.sleep(0.001)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("wait_num", [None, 1])
+def test_after_an_environment_has_raised_the_others_go_on(wait_num: int | None, tmp_path: Path) -> None:
+    """Also those that were still at their step then: what they bring is dropped, or comes with the next steps."""
+    file = tmp_path / "open"
+    envs = VectorEnv([partial(Raises, slot, str(file)) for slot in range(3)], wait_num=wait_num, workers=3)
+    opening = threading.Timer(0.2, file.touch)
+    try:
+        envs.reset()
+        envs.step([0, 0, 0])
+        while envs.waiting_id:
+            envs.step(None)
+        if wait_num is None:
+            opening.start()
+        with pytest.raises(ArithmeticError, match="boom"):
+            envs.step([0, 0, 0])
+        assert envs.waiting_id == ([0, 2] if wait_num else [])
+        file.touch()
+        while envs.waiting_id:
+            assert set(envs.step(None)[0][:, 0].tolist()) == {2.0}
+        assert envs.reset(seed=1)[0][:, 0].tolist() == [0, 0, 0]
+        assert envs.step([0], id=[1])[0][:, 0].tolist() == [1.0]
+    finally:
+        envs.close()
+        if wait_num is None:
+            opening.join()
 
 
 def test_wrappers_go_on_top() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import BadObservation, BrokenPool, MissingExtra, TaskRaised, UsageError, WorkerError
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
-from treadle.vector.refusals import WaitTimeout
+from treadle.vector.refusals import NothingPending, WaitTimeout
 
 try:
     from tianshou.env import BaseVectorEnv
@@ -116,7 +116,8 @@ class VectorEnv(BaseVectorEnv):
             observations, rewards float64[m], terminated and truncated bool[m], infos object[m] (dicts with "env_id"):
             of those that were asked, in that order; or (`is_async`) of those that have finished first.
 
-        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`.
+        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`. Where an environment has raised, the
+        others' results of that step are dropped; with `is_async` they come with the next steps.
         """
         if action is None and not (self.is_async and self.waiting_id):
             raise UsageError("step(None) waits for steps that are under way, and there are none")
@@ -163,6 +164,13 @@ class VectorEnv(BaseVectorEnv):
                 if self._arrived:
                     return
                 batch, enough = self.vector.recv(min=1, max=self.env_num), lambda: True
+            except WorkerError as error:
+                slot = error.where.slot
+                if self.is_async and slot is not None and isinstance(error, TaskRaised | BadObservation):
+                    self.waiting_id.remove(slot)  # the others go on
+                else:
+                    self._drop()
+                raise
             except Exception:
                 self.waiting_id, self._arrived = [], {}
                 raise
@@ -172,6 +180,17 @@ class VectorEnv(BaseVectorEnv):
             for row, slot in enumerate(slots):
                 ends = bool(terminated[row]), bool(truncated[row])
                 self._arrived[slot] = _row(observations, row), float(rewards[row]), *ends, _info(infos, row)
+
+    def _drop(self) -> None:
+        """What is under way ends, and nobody has it."""
+        self.waiting_id, self._arrived = [], {}
+        while True:
+            try:
+                self.vector.recv(min=1, max=self.env_num)
+            except (NothingPending, BrokenPool):
+                return
+            except WorkerError:
+                continue  # of another one: the first was told
 
     def _taken(self, slots: list[int]) -> list[Row]:
         self.waiting_id = [slot for slot in self.waiting_id if slot not in slots]

@@ -90,6 +90,29 @@ class Misleads:
         self.vector.close()
 
 
+class Swallows(Misleads):
+    """Goes on with the last rows where an environment has raised."""
+
+    def __init__(self, envs: Any) -> None:
+        super().__init__(envs, "")
+
+    def reset(self, **given: Any) -> Any:
+        self.last = super().reset(**given)[0]
+        return self.last, {}
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return super().step(actions)
+        except ValueError:
+            return self.last, np.zeros(3), np.zeros(3, bool), np.zeros(3, bool), {}
+
+
+@pytest.mark.timeout(60)
+def test_a_vector_that_swallows_what_was_raised_is_found() -> None:
+    (found,) = check_vector_env(Swallows, drills=["raise"]).faults
+    assert (found.about, found.what) == ("silent", "a step raises: the steps go on, and nobody is told")
+
+
 class Mode:
     """An autoreset mode of a vector that says it."""
 

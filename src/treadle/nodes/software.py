@@ -19,7 +19,7 @@ def software(modules: Iterable[str]) -> dict[str, str]:
     What is of the standard library, and the caller's own script, are left out: the one comes with Python, the other
     travels.
     """
-    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "treadle": metadata.version("treadle")}
+    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "treadle": _version("treadle") or MISSING}
     for name in (*ALWAYS, *modules):
         top = name.partition(".")[0]
         if top not in sys.stdlib_module_names and top not in ("treadle", "__main__", "__mp_main__"):

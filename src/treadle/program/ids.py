@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -43,9 +44,11 @@ def registered(env_id: str) -> Iterator[None]:
 
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:
     """Registered ids that look like `env_id`, those of installed packages that we know included."""
-    for prefix, (package, _) in PACKAGES.items():
-        if find_spec(package) is not None:
-            import_package(prefix)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that nobody has asked for
+        for prefix, (package, _) in PACKAGES.items():
+            if find_spec(package) is not None:
+                import_package(prefix)
     known = {name.lower(): name for name in gym.registry}
     bare: dict[str, str] = {}
     for name in gym.registry:  # the newest version of a name comes last

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,9 +236,10 @@ class _Writer:
 
     def end_files(self) -> None:
         """End the files that are being written; what comes goes to the next ones."""
-        for each in self._open.values():
-            each.close()
-        self._open.clear()
+        with ExitStack() as stack:  # all of them, also where one raises
+            for each in self._open.values():
+                stack.callback(each.close)
+            self._open = {}
         self._file, self._in_file = self._file + 1, 0
 
     def _path(self, folder: str, kind: str) -> Path:

@@ -272,7 +272,7 @@ class Recorder:
         found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done.rows(first, stop))}
         if sum(leaf.nbytes for leaf in found.values()) > MOST_BYTES:
             return None
-        with contextlib.suppress(TypeError, ValueError):  # one that is no number is perhaps what it failed of
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # perhaps what it failed of
             found["rewards"] = np.array(list(map(float, self._rewards[first : first + steps])))
         sums = [fingerprint(seen.rows(row, row + 1)) for row in (first, first + steps)]
         return {**found, "checks": np.array([[0, steps], sums], np.int64)}

@@ -130,6 +130,7 @@ def check_vector_env(
     return report
 
 
+EXCEPTIONS = ("init", "reset", "raise", "unpicklable", "two arguments")  # of FAULTS: an environment raises
 DRILLS = ("contract", "caught timeout", *FAULTS, "orphaned")
 
 
@@ -196,6 +197,8 @@ def _judge(report: Report, drill: Drill) -> None:
         report.add(FAULT, "stale", f"after a caught {told['timeout']} {late}")
     if "passed" in told:
         report.add(FAULT, "silent", f"{TITLES[name]}: the row says {told['passed']}, and nobody is told")
+    if "no error" in told and name in EXCEPTIONS:
+        report.add(FAULT, "silent", f"{TITLES[name]}: the steps go on, and nobody is told")
     if "ended" in told and name in FAULTS:
         report.add(WARNING, "errors", f"{TITLES[name]}: so does the caller")
     if "raised" in told and name in (*FAULTS,):
