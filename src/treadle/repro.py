@@ -7,6 +7,7 @@ they are opened only when the reader says that the file is trusted.
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -47,7 +48,7 @@ def note(error: WorkerError, repro: Repro) -> None:
     """Keep what an error can be replayed from, as its `repro` and as the latest failure; a note says how."""
     error.repro = repro
     error.add_note(f"to see it again: {repro.command}")
-    _last[:] = [repro]
+    _last[:] = [copy.copy(repro)]  # with pickles for objects: what users passed must not live as long as the process
 
 
 class Repro:
@@ -66,6 +67,7 @@ class Repro:
         self.objects: dict[str, Any] = {}
         self.path: Path | None = None
         self._sealed: dict[str, bytes] = {}
+        self._ours = True  # made in this run, so its pickles may be opened
 
     def __repr__(self) -> str:
         failed = self.about.get("failed")
@@ -98,13 +100,13 @@ class Repro:
             return self.objects[name]
         if "value" in said or "name" in said:
             text = str(said.get("name", ""))
-            if not trust and text.partition(":")[0].partition(".")[0] in sys.stdlib_module_names and ":" in text:
+            if not (trust or self._ours) and text.partition(":")[0].partition(".")[0] in sys.stdlib_module_names and ":" in text:
                 raise UsageError(f"the file names {text} as its {name}, a part of Python itself: --trust would run it")
             return said.get("value", text)
         told = " ".join(str(each) for each in (said["object"], said.get("where")) if each)
         if name not in self._sealed:
             raise UsageError(f"the {name} was {told}, which could not be pickled: give another with --{name}")
-        if not trust:
+        if not (trust or self._ours):
             option = {"env": "--env", "policy": "--other-policy"}.get(name)
             by_name = f"name one with {option} module:name, or " if option else ""
             raise UsageError(
@@ -133,7 +135,7 @@ class Repro:
         return path
 
     def __getstate__(self) -> dict[str, Any]:
-        """Errors travel with it; what it holds as objects goes as their pickles."""
+        """Errors travel with it, and copies are made by it; what it holds as objects goes as their pickles."""
         sealed = {**self._sealed, **dict(map(_pickled, self.objects.items()))}
         return {**self.__dict__, "objects": {}, "_sealed": {name: data for name, data in sealed.items() if data}}
 
@@ -146,6 +148,7 @@ class Repro:
                 if about["treadle_repro"] > FORMAT:
                     raise UsageError(f"{path} was written by a newer Treadle")
                 found = cls(about)
+                found._ours = False
                 for name in archive.namelist():
                     stem, _, suffix = name.rpartition(".")
                     if suffix == "npy":
