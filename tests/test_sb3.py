@@ -20,6 +20,7 @@ from conftest import require
 pytestmark = pytest.mark.heavy
 
 require("stable_baselines3")
+require("tqdm").tqdm.get_lock()  # a semaphore for the rest of the process, which MoviePy would make in a test
 
 from stable_baselines3 import DQN, PPO, SAC  # noqa: E402
 from stable_baselines3.common import env_util  # noqa: E402

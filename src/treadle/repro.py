@@ -100,7 +100,8 @@ class Repro:
             return self.objects[name]
         if "value" in said or "name" in said:
             text = str(said.get("name", ""))
-            if not (trust or self._ours) and text.partition(":")[0].partition(".")[0] in sys.stdlib_module_names and ":" in text:
+            module, colon, _ = text.partition(":")
+            if not (trust or self._ours) and colon and module.partition(".")[0] in sys.stdlib_module_names:
                 raise UsageError(f"the file names {text} as its {name}, a part of Python itself: --trust would run it")
             return said.get("value", text)
         told = " ".join(str(each) for each in (said["object"], said.get("where")) if each)
