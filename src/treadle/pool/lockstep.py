@@ -108,7 +108,7 @@ class Lockstep:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self._history = self.calls.history = History(self.memory, describe, full=full)
         self.step = self._bind()
-        if self.calls.wear:
+        if self.calls.wear.able:
             self.step = self._replacing(self.step)
 
     def waive_reset(self) -> None:
