@@ -76,8 +76,6 @@ class Lockstep:
         self.mailed: Mailed | None = None
         self._history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
-        if self.calls.wear.able:
-            self.step = self._replacing(self.step)
 
     @property
     def valid(self) -> np.ndarray:
@@ -108,8 +106,6 @@ class Lockstep:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self._history = self.calls.history = History(self.memory, describe, full=full)
         self.step = self._bind()
-        if self.calls.wear.able:
-            self.step = self._replacing(self.step)
 
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
@@ -190,7 +186,7 @@ class Lockstep:
                 return Batch(arrays[0], arrays[1], arrays[2], arrays[3], infos, finals)
             return Batch(batches.tree(arrays), arrays[-3], arrays[-2], arrays[-1], infos, finals)
 
-        return step
+        return self._replacing(step) if calls.wear.able else step
 
     def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
         """The same step, before which workers are replaced that are worn out and between two episodes."""

@@ -43,6 +43,7 @@ from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampl
 from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import VectorSampledTasks
+from treadle.testing.processes import runs
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.refusals import NothingPending
 
@@ -175,14 +176,10 @@ class Storm:
         """Processes that are there; ended ones are forgotten."""
         found = []
         for file in self._folder.glob("*.pid"):
-            try:
-                state = Path("/proc", file.stem, "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                state = "X"
-            if state in "XZ":
-                file.unlink(missing_ok=True)
-            else:
+            if runs(int(file.stem)):
                 found.append(int(file.stem))
+            else:
+                file.unlink(missing_ok=True)
         return sorted(found)
 
     def end(self) -> None:

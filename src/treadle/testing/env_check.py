@@ -29,7 +29,8 @@ from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import user_frame
 from treadle.sample.named import env_name, env_of
-from treadle.testing.env_probe import PARTS, EnvProbe, Left, Walk, runs
+from treadle.testing.env_probe import PARTS, EnvProbe, Left, Walk
+from treadle.testing.processes import runs
 from treadle.testing.verdict import FAULT, WARNING, Report
 
 TRACE = 300  # steps that are compared

@@ -18,7 +18,6 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from treadle.program.gym_env import EnvRecipe, check_reset, close_env
 from treadle.sample.buffer import TreeColumn
 from treadle.sample.contract import first_observation, flag, numbers, stepped
 from treadle.spaces import Layout, Mismatch
+from treadle.testing.processes import children_of
 
 PARTS = ("observation", "reward", "terminated", "truncated", "info")
 CLOCKS = {"t", "time", "elapsed", "elapsed_time", "fps"}  # keys of infos that may differ between two runs
@@ -297,34 +297,9 @@ def print_of(value: Any, start: int = 0) -> int:
     return zlib.crc32(text.encode(), start)
 
 
-def children_of(pid: int) -> list[int]:
-    """Processes whose parent it is, ended ones included; [] where there is no /proc."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        if int(words[1]) == pid:
-            found.append(int(folder.name))
-    return found
-
-
-def runs(pid: int) -> bool:
-    """Is there such a process, that has not ended? One that has, and that nobody has waited for, does not run."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return not Path("/proc/self").exists()
-
-
 def _globals() -> dict[str, Any]:
     """The states of the global generators."""
     return {"random": random.getstate(), "np.random": print_of(list(np.random.get_state())[1:])}
 
 
-__all__ = ["CLOCKS", "PARTS", "EnvProbe", "Left", "Walk", "children_of", "runs"]
+__all__ = ["CLOCKS", "PARTS", "EnvProbe", "Left", "Walk"]

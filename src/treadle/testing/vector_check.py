@@ -23,6 +23,7 @@ import cloudpickle
 
 from treadle.errors import UsageError
 from treadle.sample.named import Named, env_name
+from treadle.testing.processes import runs
 from treadle.testing.vector_drills import FAULTS, Make
 from treadle.testing.verdict import FAULT, WARNING, Report
 
@@ -236,10 +237,7 @@ def _marked(mark: str) -> list[int]:
     found, wanted = [], f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (
-                wanted in (folder / "environ").read_bytes()
-                and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-            ):
+            if wanted in (folder / "environ").read_bytes() and runs(int(folder.name)):
                 found.append(int(folder.name))
         except OSError:
             continue  # it has ended, or is somebody else's

@@ -1,0 +1,34 @@
+"""Which processes are there, as `/proc` tells it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent it is, ended ones included; [] where there is no /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(words[1]) == pid:
+            found.append(int(folder.name))
+    return found
+
+
+def runs(pid: int) -> bool:
+    """Is there such a process, that has not ended? One that has, and that nobody has waited for, does not run."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
+    except OSError:
+        return not Path("/proc/self").exists()
+
+
+__all__ = ["children_of", "runs"]
