@@ -65,6 +65,8 @@ class Injector:
             return
         last, self._last = self._last, (id(frame), code, offset)
         points = _points(code)
+        if offset in points.handlers:  # the call before it raised, and what raises does not look
+            return
         if offset in points.begun:
             self._look(frame)
         elif last is not None:
@@ -135,11 +137,13 @@ def _deaf(frame: FrameType | None) -> bool:
 
 
 class Points(NamedTuple):
-    """Offsets of instructions: that look at their end; that follow a call; that follow a function's beginning."""
+    """Offsets of instructions: that look at their end; that follow a call; that follow a function's beginning; that a
+    handler begins with."""
 
     looks: frozenset[int]
     called: frozenset[int]
     begun: frozenset[int]
+    handlers: frozenset[int]
     code: CodeType
 
 
@@ -155,6 +159,7 @@ def _points(code: CodeType) -> Points:
             frozenset(each.offset for each in found if each.opcode in LOOKS),
             frozenset(b.offset for a, b in pairs if a.opcode in LOOKS and a.opname != "JUMP_BACKWARD"),
             frozenset(b.offset for a, b in pairs if a.opcode == RESUME),
+            frozenset(each.offset for each in found if each.opname == "PUSH_EXC_INFO"),
             code,
         )
     return points

@@ -79,9 +79,11 @@ PAGE = _page()
 
 @dataclass
 class Seen:
-    """What is known of a worker's memory: at the first look, and at the latest; bytes."""
+    """What is known of a worker's memory: at the first look (and how many episodes it had begun by then), and at the
+    latest; bytes."""
 
     first: int
+    played: int
     now: int
 
 
@@ -119,7 +121,7 @@ class Wear:
             used = private_memory(worker.pid)
             if used is None:
                 continue
-            seen = self._seen[worker.pid] = before.get(worker.pid) or Seen(used, used)
+            seen = self._seen[worker.pid] = before.get(worker.pid) or Seen(used, self.played(worker), used)
             seen.now = used
             if used > self.hard and worker.stalled is None:
                 over.append(worker)
@@ -141,9 +143,10 @@ class Wear:
         return MANY if self.most is None else max(0, self.most - self.played(worker) - ahead)
 
     def _growth(self, worker: Worker) -> str:
-        """How much each episode has added, where episodes are known."""
-        seen, played = self._seen[worker.pid or -1], self.played(worker)
-        if not played:
+        """How much each episode has added, where episodes are known and there were some between two looks."""
+        seen = self._seen[worker.pid or -1]
+        played = self.played(worker) - seen.played
+        if played <= 0:
             return ""
         return f", {shown((seen.now - seen.first) / played)} more with each of {played:,} episodes"
 
