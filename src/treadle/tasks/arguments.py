@@ -133,20 +133,3 @@ def check_make(make: Callable[..., Any]) -> None:
     """Raises UsageError for what cannot make a sampler."""
     if not callable(make):
         raise UsageError(f"make_sampler_fn must be callable, got {type(make).__name__}")
-
-
-__all__ = [
-    "DEFAULT_METHOD",
-    "NEWER",
-    "NEWER_SINGLE",
-    "OLDER",
-    "OLDER_SINGLE",
-    "Starting",
-    "by_position",
-    "callback_suite",
-    "check_make",
-    "sampler_args",
-    "start_limit",
-    "starting",
-    "worker_count",
-]

@@ -366,6 +366,3 @@ def show(image: np.ndarray, title: str = "vectask") -> None:
         raise MissingExtra("render('human') needs OpenCV: pip install opencv-python") from error
     cv2.imshow(title, image[:, :, ::-1])
     cv2.waitKey(1)
-
-
-__all__ = ["COMMANDS", "SampledCommands"]

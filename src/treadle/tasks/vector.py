@@ -494,6 +494,3 @@ def _start(factories: list[Callable[[], TaskSlot]], **options: Any) -> Pool:
         ) from error
     except StartupFailed as error:
         raise start_error(error) from error.__cause__
-
-
-__all__ = ["TaskVector", "TaskVectorStats"]

@@ -181,11 +181,3 @@ class SingleProcessVectorSampledTasks(SampledTasks):
     def next_task_at(self, index_process: int) -> list[Any]:
         """See `VectorSampledTasks.next_task_at`."""
         return super().next_task_at(index_process)
-
-
-__all__ = [
-    "COMPLETE_TASK_CALLBACK_KEY",
-    "COMPLETE_TASK_METRICS_KEY",
-    "SingleProcessVectorSampledTasks",
-    "VectorSampledTasks",
-]
