@@ -173,13 +173,13 @@ def collect_dataset(
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     if episodes is None and steps is None:
-        raise UsageError("give either episodes or steps")
+        raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
     if verify < 0:
         raise UsageError(f"verify must not be negative, got {verify}")
     if retry_skipped and not resume:
-        raise UsageError("retry_skipped is for a run that is resumed: give resume too")
+        raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
     part = shard_of(shard, episodes)
