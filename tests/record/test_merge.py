@@ -155,7 +155,7 @@ def test_a_part_of_the_episodes_is_numbered_from_zero(tmp_path):
     assert [m["seed"] for m in dataset.storage.get_episode_metadata([0, 1])] == [4000, 2000]
     assert dataset[0].observations.tobytes() == episodes[4].observations.tobytes()
     with pytest.raises(KeyError, match="episode 99"):
-        join(tmp_path, "CartPole-v1", env, [99])
+        join(tmp_path, "CartPole-v1", env, [dataclasses.replace(notes[0], index=99)])
 
 
 def test_structure_is_that_of_minari(tmp_path, monkeypatch):

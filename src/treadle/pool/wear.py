@@ -136,8 +136,8 @@ class Wear:
             seen = self._seen.get(worker.pid or -1)
             if seen is not None and self.soft is not None and seen.now > self.soft:
                 raise UsageError(
-                    f"memory_limit (--memory-limit) of {shown(self.soft)} is less than worker {worker.index} has before "
-                    f"it plays: {shown(seen.now)} of private memory"
+                    f"memory_limit (--memory-limit) of {shown(self.soft)} is less than worker {worker.index} has "
+                    f"before it plays: {shown(seen.now)} of private memory"
                 )
 
     def worn(self, worker: Worker) -> str:

@@ -84,11 +84,7 @@ class CallerCollection(Collection):
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
-        if (self._asking.batch_size or 0) > count:
-            raise UsageError(
-                f"batch_size={self._asking.batch_size} (--batch-size) is more than the {count} environments that are "
-                "played at a time: give more of them (num_envs=, --num-envs)"
-            )
+        self._asking.check_batch(count)
         if self.schedule.end is not None:
             left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
             count = max(1, min(count, left))
