@@ -361,6 +361,3 @@ def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = No
 
         return NodesCollection(recipe, schedule, placement=placement, **options)
     return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
-
-
-__all__ = ["CallerCollection", "collection"]

@@ -51,8 +51,6 @@ from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.slot import Globals
 from treadle.sample.watch import Tally, Watch
 
-__all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
-
 log = logging.getLogger("treadle")
 
 MOST_ORDERS = 12  # that one worker may have at a time

@@ -55,6 +55,3 @@ def in_order(
                     yield waiting[index]
         finally:
             run.warn()
-
-
-__all__ = ["in_order"]

@@ -58,6 +58,3 @@ def record(recipe: RolloutRecipe, root: int, error: CollectionFailed, keep: Call
         except OSError as problem:  # a full disk is no reason to hide what has failed
             log.warning("what episode %d can be replayed from was not written: %s", index, problem)
         note(error, repro)
-
-
-__all__ = ["record", "repro_of"]
