@@ -155,6 +155,3 @@ def _sets_batched(node: ast.stmt, target: str) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     value = getattr(node, "value", None)
     return isinstance(value, ast.Constant) and value.value is True and target in map(ast.unparse, targets)
-
-
-__all__ = ["ENVS_PER_WORKER", "INFERENCE", "OPTIONS", "asked_in_caller", "asking_of"]

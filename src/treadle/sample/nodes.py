@@ -134,6 +134,3 @@ class _Made:
 
     def __call__(self) -> NodeRollouts:
         return NodeRollouts(*self._made_of)
-
-
-__all__ = ["NodesCollection"]

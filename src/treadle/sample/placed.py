@@ -30,6 +30,3 @@ def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
             "takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
         )
     options["placement"] = Placement(nodes, own.get("cpus_per_node"), own.get("ray_address"))
-
-
-__all__ = ["OPTIONS", "spread"]
