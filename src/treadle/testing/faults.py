@@ -362,14 +362,14 @@ class Truthful(Sound):
         return np.array([self.slot, *super().observe(int(action))], np.float32)
 
 
-def truthful(n: int, fault: str = "Sound", length: int = 4, **settings: Any) -> list[Callable[[], Sound]]:
+def truthful(n: int, fault: str = "", length: int = 4, **settings: Any) -> list[Callable[[], Sound]]:
     """Functions that make n of them; number `WRONG` is of a kind of the zoo."""
-    kinds = [fault if slot == WRONG else "Sound" for slot in range(n)]
+    kinds = [fault if slot == WRONG else "" for slot in range(n)]
     return [partial(_truthful, kind, slot=i, length=length + i, **settings) for i, kind in enumerate(kinds)]
 
 
 def _truthful(kind: str, **settings: Any) -> Sound:
-    return type("Truthful", (ZOO[kind], Truthful), {})(**settings)
+    return type("Truthful", (ZOO[kind], Truthful) if kind else (Truthful,), {})(**settings)
 
 
 __all__ = ["DEADLY", "MISFITS", "RAISING", "STUCK", "ZOO", "Outcome", "Sound", "Truthful", "truthful", *sorted(ZOO)]
