@@ -236,6 +236,3 @@ def _at_exit() -> None:
 def _in_fork() -> None:
     for pool in list(_open):
         pool.disown()
-
-
-__all__ = ["Pool"]

@@ -158,6 +158,3 @@ class Wear:
             f"{shown(self.hard or 0)}{self._growth(worker)}"
         )
         return WorkerDied(message, where=where, signal="SIGKILL", out_of_memory=True)
-
-
-__all__ = ["Wear", "as_bytes", "limits_of", "private_memory", "shown"]
