@@ -325,7 +325,7 @@ broken("Prints", "prints", every=1, at_step=lambda self, _: print(f"step {self.t
 broken("ChangesItsProcess", at_step=_changes)  # directory, global generators, signal handlers
 broken("ClosesDescriptors", at_step=doing(os.closerange, 3, 1024))  # those of its worker included
 broken("LeavesAThread", "threads", at_init=_leaves_a_thread)
-broken("HoldsALock", "state", at_init=lambda self: vars(self).update(lock=threading.Lock()))
+broken("HoldsALock", "state", at_init=lambda self: self.__setattr__("lock", threading.Lock()))
 
 ZOO |= {kind.__name__: kind for kind in (ClosesOnce, ReusesItsBuffer, HasChildren, Leaks)}
 
