@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> int:
-    given = given or ["--help"]
+    if not given or given == ["dataset"]:
+        given = [*given, "--help"]
     app = _app(given)
     import typer
 
