@@ -102,7 +102,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=_default(each),
-            annotation=Annotated[hints[each.name], _parameter(typer, each, said[each.name])],
+            annotation=Annotated[hints[each.name], _parameter(typer, each, said.get(each.name, ""))],
         )
         for each in found
     ]
