@@ -47,9 +47,7 @@ def asking_of(
     if inference not in INFERENCE:
         raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {inference!r}")
     check_positive(num_envs=num_envs)
-    own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
-    for name in OPTIONS:
-        options.pop(name, None)
+    own = {name: given for name in OPTIONS if (given := options.pop(name, None)) is not None}
     nobody = policy is None or (isinstance(policy, str) and policy == "random")
     why = None
     if inference == "auto" and not nobody:
