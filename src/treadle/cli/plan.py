@@ -10,8 +10,9 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.cli import failures
-from treadle.cli.options import PlanOptions
+from treadle.cli.options import Plan
 from treadle.cli.output import own_stdout
+from treadle.cli.search_picture import search_picture
 from treadle.errors import UsageError
 from treadle.plan.mcts import MCTS
 from treadle.plan.parallel import ParallelEnv, make
@@ -19,22 +20,27 @@ from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay
 from treadle.progress import Progress, Standing, duration, print_table, throttled
-from treadle.record.search_picture import search_picture
 from treadle.record.summary import as_json
 from treadle.record.video import can_write_mp4, write_video
 
+TOLD = ("seed", "total_reward", "steps", "decisions", "searched", "terminated", "truncated", "seconds")
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 log = logging.getLogger("treadle")
 
 
-def run(options: PlanOptions) -> int:
+def run(options: Plan) -> int:
     """Play, print what came of it, and return the exit code."""
-    options.check()
+    arguments = options.arguments()
+    if options.out is not None and options.out.exists() and not options.force and any(options.out.iterdir()):
+        raise UsageError(f"there is something in {options.out}: --force replaces what this run writes")
+    made_of = {name: arguments[name] for name in ("env_kwargs", "wrappers", "imports")}
     with own_stdout(options.json) as out:
         pictures = options.out is not None
-        env: Any = make(**options.env_arguments(), autoreset=False, render_mode=_render_mode(options))
+        pixels = "rgb_array" if pictures and not options.env.startswith("ALE/") else None
+        env: Any = make(arguments["env"], arguments["workers"], autoreset=False, render_mode=pixels, **made_of)
         with env:
-            planner = _planner(env, options)
+            search = {name: arguments[name] for name in ("budget", "horizon", "dt", "discount")}
+            planner = (MCTS if options.algo == "mcts" else RandomShooting)(env, **search)
             chance = [_random(env, options, options.seed + i) for i in range(options.games)]
             games = _games(env, planner, options, pictures)
         written = _write(options.out, games[0], options) if options.out is not None else []
@@ -45,26 +51,12 @@ def run(options: PlanOptions) -> int:
     return failures.OK
 
 
-def _render_mode(options: PlanOptions) -> str | None:
-    return "rgb_array" if options.out is not None and not options.env.startswith("ALE/") else None
-
-
-def _planner(env: ParallelEnv, options: PlanOptions) -> Planner:
-    arguments: dict[str, Any] = {
-        "budget": options.budget,
-        "horizon": options.horizon,
-        "dt": options.dt,
-        "discount": options.discount,
-    }
-    return MCTS(env, **arguments) if options.algo == "mcts" else RandomShooting(env, **arguments)
-
-
-def _random(env: ParallelEnv, options: PlanOptions, seed: int) -> Game:
+def _random(env: ParallelEnv, options: Plan, seed: int) -> Game:
     chance = RandomPlay(env.action_space, dt=options.dt)
     return play(env.plan_env, chance, seed=seed, max_steps=options.max_steps)
 
 
-def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: bool) -> list[Game]:
+def _games(env: ParallelEnv, planner: Planner, options: Plan, pictures: bool) -> list[Game]:
     now = Standing(of_episodes=options.games)
     games: list[Game] = []
     with Progress(show=not options.quiet) as progress:
@@ -95,7 +87,7 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
     return games
 
 
-def _write(out: Path, game: Game, options: PlanOptions) -> list[Path]:
+def _write(out: Path, game: Game, options: Plan) -> list[Path]:
     """The video and the picture."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
@@ -111,21 +103,9 @@ def _write(out: Path, game: Game, options: PlanOptions) -> list[Path]:
     return written
 
 
-def _result(games: list[Game], chance: list[Game], written: list[Path], options: PlanOptions) -> dict[str, Any]:
-    rows = [
-        {
-            "seed": game.seed,
-            "total_reward": game.total_reward,
-            "steps": game.steps,
-            "decisions": game.decisions,
-            "searched": game.searched,
-            "terminated": game.terminated,
-            "truncated": game.truncated,
-            "seconds": game.seconds,
-            "random": other.total_reward,
-        }
-        for game, other in zip(games, chance, strict=True)
-    ]
+def _result(games: list[Game], chance: list[Game], written: list[Path], options: Plan) -> dict[str, Any]:
+    pairs = zip(games, chance, strict=True)
+    rows = [{**{name: getattr(game, name) for name in TOLD}, "random": other.total_reward} for game, other in pairs]
     return {
         "algo": options.algo,
         "mean": float(np.mean([game.total_reward for game in games])),
@@ -135,7 +115,7 @@ def _result(games: list[Game], chance: list[Game], written: list[Path], options:
     }
 
 
-def _show(games: list[Game], chance: list[Game], written: list[Path], options: PlanOptions) -> None:
+def _show(games: list[Game], chance: list[Game], written: list[Path], options: Plan) -> None:
     rows = [
         (
             str(game.seed),

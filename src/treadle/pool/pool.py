@@ -103,6 +103,7 @@ class Pool:
 
             undisturbed(lay, lambda _: self._at_end.close())
             self.calls = Calls(group, self.memory, self.options)
+            self.calls.wear.begin(self.workers)
         except BaseException as error:
             try:
                 group.end_building()

@@ -137,6 +137,3 @@ class _Made:
 
     def __call__(self) -> NodeRollouts:
         return NodeRollouts(*self._made_of)
-
-
-__all__ = ["NodesCollection"]

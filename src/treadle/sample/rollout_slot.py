@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
+from treadle.program.suite import Suite
 from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
@@ -180,6 +181,8 @@ class RolloutSlot(EpisodeSlot):
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         self._begun = [0] * recipe.rows  # episodes of each row's present environment
         env = self._envs[0]
+        if self._slot == 0 and isinstance(recipe.env.env, Suite):  # one for all
+            cast(Any, env).check()
         check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
