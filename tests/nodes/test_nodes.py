@@ -222,6 +222,17 @@ def test_a_loop_that_is_left_leaves_nothing() -> None:
             break
 
 
+def test_an_address_is_that_of_the_cluster_that_the_program_is_connected_to(ray_cluster: Any) -> None:
+    host, _, port = ray_cluster.address.rpartition(":")
+    for same in ("auto", ray_cluster.address):
+        assert len(list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=same))) == 2
+    for other in (f"{host}:{int(port) + 1}", "local", "10.255.255.1:6379", "no such host:6379"):
+        with pytest.raises(
+            UsageError, match=f"connected to Ray at {ray_cluster.address}, and ray_address is '{other}'"
+        ):
+            list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=other))
+
+
 def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no node has cpus_per_node=64 CPUs"):
         list(treadle.collect("CartPole-v1", episodes=1, nodes=1, cpus_per_node=64))
