@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import socket
 import threading
@@ -174,7 +175,9 @@ def _check_answers(address: str | None) -> None:
     if host.startswith("ray"):
         raise OSError(f"{address} is a proxy of Ray Client's: run the program on a node, with the address of its head")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as there:
+            if not os.environ.get("RAY_USE_TLS") and not there.recv(1):  # gRPC's servers speak first
+                raise OSError("what is there is not Ray")
 
 
 def _check_same(address: str | None, there: str) -> None:
