@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import UsageError
+from treadle.record.identity import compared
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
@@ -427,15 +428,6 @@ def _read_json(path: Path) -> Any:
 
 def _write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Of objects known by `identity.identities`: the names of those that differ, and of those that cannot be told."""
-    given = [name for name in now if name != "by" and (now[name] is not None or before.get(name) is not None)]
-    if before.get("by") != now.get("by"):
-        return [], given
-    unknown = [name for name in given if "" in (before.get(name), now[name])]
-    return [name for name in given if name not in unknown and before.get(name) != now[name]], unknown
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
