@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 from treadle import seeding
@@ -21,7 +22,7 @@ def check_seed(seed: int) -> None:
 def check_positive(**counts: Any) -> None:
     """Raise UsageError for what is neither None nor a whole number of at least 1, by its name."""
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise UsageError(f"{name} must be a positive integer or None, got {count!r}")
 
 
@@ -46,11 +47,6 @@ def check_amounts(
     """Raise UsageError for amounts that make no sense."""
     if episodes is not None and steps is not None:
         raise UsageError("give either episodes or steps, not both")
-    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
-    for name, amount in amounts.items():
-        if amount is not None and amount < 1:
-            raise UsageError(f"{name} must be at least 1, got {amount}")
+    check_positive(episodes=episodes, steps=steps, max_episode_steps=max_episode_steps, envs_per_worker=envs_per_worker)
     if workers != "auto" and (not isinstance(workers, int) or workers < 1):
         raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
-    if envs_per_worker < 1:
-        raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")
