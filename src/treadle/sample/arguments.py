@@ -23,7 +23,7 @@ def check_positive(**counts: Any) -> None:
     """Raise UsageError for what is neither None nor a whole number of at least 1, by its name."""
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
-            raise UsageError(f"{name} must be a positive integer or None, got {count!r}")
+            raise UsageError(f"{name} must be a whole number of at least 1, or None, got {count!r}")
 
 
 def check_patience(patience: Any) -> None:
@@ -47,6 +47,7 @@ def check_amounts(
     """Raise UsageError for amounts that make no sense."""
     if episodes is not None and steps is not None:
         raise UsageError("give either episodes or steps, not both")
-    check_positive(episodes=episodes, steps=steps, max_episode_steps=max_episode_steps, envs_per_worker=envs_per_worker)
-    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
-        raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
+    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
+    check_positive(**amounts, envs_per_worker=envs_per_worker)
+    if workers != "auto" and not (isinstance(workers, Integral) and workers >= 1):
+        raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")

@@ -52,6 +52,11 @@ class Stamped(CallerCollection):
         self._acted: dict[int, tuple[int, int]] = {}
         super().__init__(*args, **options)
 
+    def again(self, schedule: Schedule, root: int) -> None:
+        """As the base's: what was finished and nobody took is forgotten."""
+        super().again(schedule, root)
+        self.versions.clear()
+
     def watched(self, watch: Watch) -> None:
         """Tell this one of the next run."""
         self._watch = watch
