@@ -244,6 +244,3 @@ class DmEnvironment(DmVector):
         if kind == FIRST:
             return dm_env.restart(observation)
         return dm_env.TimeStep(dm_env.StepType(kind), batch.reward[0], batch.discount[0], observation)
-
-
-__all__ = ["DmEnvironment", "DmVector", "FromDmEnv", "from_dm_env", "space_of", "spec_of"]

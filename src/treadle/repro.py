@@ -99,11 +99,10 @@ class Repro:
         if "object" in said and name in self.objects:
             return self.objects[name]
         if "value" in said or "name" in said:
-            text = str(said.get("name", ""))
-            module, colon, _ = text.partition(":")
-            if not (trust or self._ours) and colon and module.partition(".")[0] in sys.stdlib_module_names:
-                raise UsageError(f"the file names {text} as its {name}, a part of Python itself: --trust would run it")
-            return said.get("value", text)
+            found = said["value"] if "value" in said else str(said["name"])
+            if not (trust or self._ours) and _pythons_own(found):  # a text is a name, whichever way it is said
+                raise UsageError(f"{name} is named {found}, a part of Python itself: --trust would run it")
+            return found
         told = " ".join(str(each) for each in (said["object"], said.get("where")) if each)
         if name not in self._sealed:
             raise UsageError(f"the {name} was {told}, which could not be pickled: give another with --{name}")
@@ -144,7 +143,7 @@ class Repro:
     def load(cls, path: str | Path) -> Repro:
         """Read one. Nothing of it is unpickled. Raises UsageError for what is no such file."""
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(io.BytesIO(Path(path).read_bytes())) as archive:
                 about = json.loads(archive.read(HEAD))
                 if about["treadle_repro"] > FORMAT:
                     raise UsageError(f"{path} was written by a newer Treadle")
@@ -158,7 +157,7 @@ class Repro:
                         )
                     elif suffix == "pickle":
                         found._sealed[stem] = archive.read(name)
-        except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (KeyError, TypeError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"{path} is no {SUFFIX} file of Treadle's, or a damaged one ({error})") from error
@@ -203,6 +202,13 @@ def _reference(thing: Any) -> str:
         return f"{os.path.abspath(file)}:{name}" if file and file.endswith(".py") else ""
     loaded_by_path = isinstance(file, str) and not module.isidentifier() and "." not in module
     return f"{file}:{name}" if loaded_by_path else f"{module}:{name}"
+
+
+def _pythons_own(found: Any) -> bool:
+    """Does a name lead to a part of Python itself, also by way of a module that imports it ("package:os.system")?"""
+    module, colon, attribute = found.partition(":") if isinstance(found, str) else ("", "", "")
+    parts = [module.partition(".")[0], *attribute.split(".")[:-1]]
+    return bool(colon) and not sys.stdlib_module_names.isdisjoint(parts)
 
 
 def _pickled(item: tuple[str, Any]) -> tuple[str, bytes]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from command import ZOO, one_line, treadle
+
+from treadle.cli.failures import KEPT
 
 
 def test_one_policy() -> None:
@@ -88,6 +91,25 @@ def test_a_task_that_nobody_knows_is_refused_before_anything_is_played() -> None
     done = treadle("eval", "CartPole-v1,CartPole-v7", "--episodes", 4)
     assert done.returncode == 2
     assert "there is no environment 'CartPole-v7'" in one_line(done.stderr)
+
+
+def test_a_typo_in_one_of_two_tasks_is_refused_before_anything_is_played() -> None:
+    done = treadle("eval", f"{ZOO}:Walk,{ZOO}:Wlak", "--episodes", 4)
+    assert done.returncode == 2
+    assert "has no 'Wlak'" in one_line(done.stderr)
+
+
+def test_failures_without_a_directory_are_kept_in_one_place_and_not_for_ever(tmp_path: Path) -> None:
+    """As many as there may be are there already: the oldest goes."""
+    folder = tmp_path / f"treadle-failures-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    for number in range(KEPT):
+        (folder / f"failure-{number:020}.repro").touch()
+    done = treadle("eval", f"{ZOO}:Raises", "--episodes", 30, env={**os.environ, "TMPDIR": str(tmp_path)})
+    named = Path(one_line(done.stderr).rpartition("treadle replay ")[2])
+    assert (named.exists(), named.parent) == (True, folder)
+    assert len(list(folder.iterdir())) == KEPT
+    assert not (folder / f"failure-{0:020}.repro").exists()
 
 
 def test_a_success_key_that_no_info_has_is_told() -> None:

@@ -35,8 +35,10 @@ from treadle.errors import (
     WorkerTimeout,
 )
 from treadle.pool import failure
+from treadle.pool.child import wait_readable
 from treadle.pool.life import State
 from treadle.pool.pool import Pool
+from treadle.pool.process import ProcessWorker
 from treadle.program.gym_env import gym_env
 from treadle.testing import faults
 from treadle.testing.faults import DEADLY, STUCK, Sound
@@ -97,6 +99,20 @@ def test_every_failed_worker_is_listed() -> None:
     assert died.exit_code == 6
     assert died.stderr[-1] == "no licence found"
     assert died.where.phase == "init"
+
+
+def test_what_a_worker_says_just_before_it_ends_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at in the moment in which its last words and its end have both come."""
+    ended = ProcessWorker.ended
+
+    def at_its_end(worker: ProcessWorker) -> bool:
+        wait_readable([worker._child.pidfd], 30.0)
+        return ended(worker)
+
+    monkeypatch.setattr(ProcessWorker, "ended", at_its_end)
+    with pytest.raises(StartupFailed) as caught:
+        Pool([gym_env(faults.InitRaises)], workers=1)
+    assert isinstance(caught.value.failures[0], ValueError)
 
 
 def test_a_constructor_that_hangs_is_killed() -> None:

@@ -168,6 +168,11 @@ class LeaksForEver(LeaksInOne):
         return *outcome[:2], False, False, outcome[4]
 
 
+def test_a_limit_that_a_worker_is_over_before_it_plays_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match=r"memory_limit \(--memory-limit\) of 1 MB is less than worker 0 has before"):
+        evaluate(Sound, None, episodes=9, workers=2, memory_limit="1 MB")
+
+
 def test_evaluating() -> None:
     mine = evaluate(WearsOut, None, episodes=9, workers=2, max_episodes_per_worker=2)
     assert mine == evaluate(Sound, None, episodes=9, workers=1)

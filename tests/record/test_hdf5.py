@@ -109,8 +109,3 @@ def test_attributes(tmp_path):
     assert attributes["total_steps"] == 9
     statistics = {name: getattr(rewards, name)() for name in ("sum", "mean", "std", "min", "max")}
     assert {name: attributes[f"rewards_{name}"] for name in statistics} == statistics
-
-
-def test_options_that_cannot_be_stored_are_named():
-    with pytest.raises(TypeError, match="options/deep/thing"):
-        Hdf5Encoder({"deep": {"thing": object()}})

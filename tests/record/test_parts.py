@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_parts import SPACES, episode
 from treadle.record.parts import PartWriter
+Path({path!r}).mkdir(exist_ok=True)
 writer = PartWriter(Path({path!r}), {worker}, *SPACES)
 for index in range({first}, {last}, {step}):
     note = writer.add(episode(index))
@@ -75,6 +76,7 @@ def joined(parts: Path, out: Path):
 def test_a_kill_loses_nothing_that_was_added(tmp_path):
     """Writers killed at random moments, what is missing made again: the bytes of an uninterrupted run."""
     count, parts = 60, tmp_path / "parts"
+    (tmp_path / "whole").mkdir()
     whole = PartWriter(tmp_path / "whole", 0, *SPACES)
     notes = [whole.add(episode(i)) for i in range(count)]
     whole.close()
@@ -86,7 +88,9 @@ def test_a_kill_loses_nothing_that_was_added(tmp_path):
             index, digest = writer.stdout.readline().split()
             told[int(index)] = digest
         writer.kill()
-        told.update((int(line.split()[0]), line.split()[1]) for line in writer.stdout.read().splitlines())
+        rest = writer.stdout.read()
+        whole_lines = rest[: rest.rfind("\n") + 1].splitlines()  # it may have been killed within one
+        told.update((int(line.split()[0]), line.split()[1]) for line in whole_lines)
         writer.wait()
         writer.stdout.close()
         writer.stderr.close()
@@ -108,13 +112,14 @@ def test_a_kill_loses_nothing_that_was_added(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_every_torn_tail_is_told(damage, tmp_path):
+    (tmp_path / "p").mkdir()
     writer = PartWriter(tmp_path / "p", 0, *SPACES)
     sizes = []
     for index in range(3):
         writer.add(episode(index))
-        sizes.append(writer.nbytes)
+        (path,) = journals(tmp_path / "p")
+        sizes.append(path.stat().st_size)
     writer.close()
-    (path,) = journals(tmp_path / "p")
     content = path.read_bytes()
     assert len(content) == sizes[2]
     for at in {sizes[1], sizes[1] + 1, sizes[1] + 27, sizes[1] + 100, (sizes[1] + sizes[2]) // 2, sizes[2] - 1}:
@@ -142,12 +147,13 @@ def test_a_full_disk_is_an_oserror_and_keeps_what_was_finished(tmp_path):
 
 def test_a_writer_goes_on_after_a_failed_write(tmp_path):
     """As when somebody makes room: nothing torn lies between two episodes."""
+    (tmp_path / "p").mkdir()
     writer = PartWriter(tmp_path / "p", 0, *SPACES)
     first = writer.add(episode(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (writer.nbytes + 1000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (journals(tmp_path / "p")[0].stat().st_size + 1000, hard))
         with pytest.raises(OSError, match="worker-0") as caught:
             writer.add(episode(6))
         assert caught.value.filename == str(journals(tmp_path / "p")[0])
@@ -155,12 +161,12 @@ def test_a_writer_goes_on_after_a_failed_write(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     second = writer.add(episode(6))
-    writer.flush()
     writer.close()
     assert recover(tmp_path / "p") == [first, second]
 
 
 def test_a_merge_that_fails_leaves_the_parts_and_no_dataset(tmp_path):
+    (tmp_path / "p").mkdir()
     writer = PartWriter(tmp_path / "p", 0, *SPACES)
     note = writer.add(episode(6))
     writer.close()
@@ -173,7 +179,7 @@ def test_a_merge_that_fails_leaves_the_parts_and_no_dataset(tmp_path):
 def test_an_unwritable_directory_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        PartWriter(tmp_path / "file" / "parts", 0, *SPACES)
+        PartWriter(tmp_path / "file" / "parts", 0, *SPACES).add(episode(0))
 
 
 def test_workers_never_share_a_file(tmp_path):

@@ -173,18 +173,39 @@ def test_an_object_is_opened_from_its_pickle_only_when_the_file_is_trusted(tmp_p
     assert treadle.replay(path, trust=True, policy=True).as_recorded
 
 
-def test_a_part_of_python_itself_is_no_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [{"name": "os:system"}, {"value": "os:system"}, {"name": "treadle.repro:os.system"}])
+def test_a_part_of_python_itself_is_no_environment(tmp_path: Path, said: dict[str, str]) -> None:
     repro = Repro({"face": "episode", "title": "a trap", "seed": 0, "policy_seed": 0, "wrappers": 0})
-    repro.put("env", "os:system")
+    repro.about["env"] = said
     repro.put("kwargs", {"command": f"touch {tmp_path / 'trapped'}"})
     path = repro.save(tmp_path / "trap")
-    with pytest.raises(treadle.UsageError, match="os:system"):
+    with pytest.raises(treadle.UsageError, match="system, a part of Python itself"):
         treadle.replay(path)
     assert not (tmp_path / "trapped").exists()
     with zipfile.ZipFile(path) as archive:
         assert json.loads(archive.read("repro.json"))["title"] == "a trap"
     with pytest.raises(treadle.UsageError, match=r"is no \.repro file"):
         Repro.load(__file__)
+
+
+def test_a_directory_from_somebody_else_names_no_part_of_python_either(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env="CartPole-v1", episodes=2)
+    assert treadle.replay(out, 1).as_recorded
+    begun = json.loads((out / "run.json").read_text())
+    begun["arguments"] |= {"env": "os:system", "env_kwargs": {"command": f"touch {tmp_path / 'trapped'}"}}
+    (out / "run.json").write_text(json.dumps(begun))
+    with pytest.raises(treadle.UsageError, match="os:system, a part of Python itself"):
+        treadle.replay(out, 1)
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_a_file_with_a_flipped_bit_is_damaged_and_says_so(tmp_path: Path) -> None:
+    path = Repro({"face": "episode", "title": "kept" * 99}, {"rewards": np.arange(999.0)}).save(tmp_path / "kept")
+    whole = path.read_bytes()
+    for at in range(30, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with contextlib.suppress(UsageError):  # and no other error; some bytes say nothing
+            Repro.load(path)
 
 
 def test_without_the_recorder_nothing_is_kept(tmp_path: Path) -> None:

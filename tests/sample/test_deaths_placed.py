@@ -36,7 +36,7 @@ class Dies(Sound):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        if self.at == -1 and self.episode == 1:
+        if self.at == -1 and self.resets == 1:
             self.die()
         return super().reset(seed=seed)
 

@@ -236,6 +236,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
         ({"inference": "caller", "patience": -1}, "patience"),
         ({"inference": "caller", "batch_size": 9, "pad_to": 8}, "more than pad_to=8"),
+        ({"inference": "caller", "batch_size": 9, "num_envs": 8}, "more than the 8 environments"),
         ({"inference": "caller", "envs_per_worker": 2}, "num_envs says"),
         ({"inference": "worker", "pad_to": 8}, "pad_to is for a policy that is asked in the caller"),
         ({"inference": "worker", "num_envs": 5, "workers": 2}, "leave one of the numbers out"),

@@ -28,6 +28,7 @@ from treadle.tasks.rows import (
     row_splitter,
 )
 from treadle.tasks.vector import LATEST, MetricsQueue
+from treadle.tasks.vectors import VectorSampledTasks
 
 
 def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:
@@ -184,7 +185,7 @@ def test_limits_and_counts() -> None:
     with pytest.raises(UsageError, match="must be a dict"):
         arguments.sampler_args([{}, 3])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="must be callable"):
-        arguments.check_make("sampler")  # type: ignore[arg-type]
+        VectorSampledTasks("sampler", [{}])  # type: ignore[arg-type]
     assert arguments.callback_suite([]) is None
 
 

@@ -14,7 +14,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from conftest import require
 from treadle.errors import StateError, UsageError
 from treadle.plan.checking import difference
-from treadle.states.tasks import get_slot_state, set_slot_state
+from treadle.tasks.state import TaskKeeper
 from treadle.vector.gymnasium import VectorEnv
 
 HERE = Path(__file__).parent
@@ -168,13 +168,14 @@ def test_a_slot_of_tasks_goes_on_in_another_environment() -> None:
     sampler = Sampler(env)
     task = sampler.next_task()
     task.step()
-    state = pickle.loads(pickle.dumps(get_slot_state({"task": task, "sampler": sampler}, env)))
+    keeper, there = TaskKeeper(sampler, task), Sampler(other)
+    state = pickle.loads(pickle.dumps(keeper.get({"task": task, "sampler": sampler})))
     expected = [task.step(), task.step(), sampler.next_task().goal]
-    objects = set_slot_state(state, other)
+    objects = TaskKeeper(there, None).set(state, there, None)
     assert objects["sampler"].env is other
     assert objects["task"].sampler is objects["sampler"]
     assert [objects["task"].step(), objects["task"].step(), objects["sampler"].next_task().goal] == expected
     with pytest.raises(StateError, match="no state of a task slot"):
-        set_slot_state(state)
+        TaskKeeper(Sampler(None), None).set(state, Sampler(None), None)
     with pytest.raises(StateError, match="cannot be captured"):
-        get_slot_state({"task": (each for each in [1])})
+        keeper.get({"task": (each for each in [1]), "sampler": sampler})

@@ -1,21 +1,32 @@
-"""`treadle check`."""
+"""`treadle check` and `treadle check-vector`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from json import dumps
+from typing import Any
 
 from treadle.cli import failures
+from treadle.cli.options import Check, CheckVector
 from treadle.cli.output import own_stdout
-from treadle.testing.verdict import Report
+from treadle.testing.env_check import check_env
+from treadle.testing.vector_check import check_vector_env
 
 
-def run(check: Callable[[], Report], as_json: bool) -> int:
+def run(options: Check) -> int:
     """Check, print the verdict, and return the exit code."""
-    with own_stdout(as_json) as out:
-        report = check()
-        print(dumps(report.as_dict(), indent=2) if as_json else report, file=out)
+    return _checked(check_env, options)
+
+
+def run_vector(options: CheckVector) -> int:
+    """As `run`, of a vector."""
+    return _checked(check_vector_env, options)
+
+
+def _checked(check: Any, options: Check | CheckVector) -> int:
+    with own_stdout(options.json) as out:
+        report = check(**options.arguments())
+        print(dumps(report.as_dict(), indent=2) if options.json else report, file=out)
     return failures.OK if report.ok else failures.FAILED
 
 
-__all__ = ["run"]
+__all__ = ["run", "run_vector"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from treadle.cli import failures
-from treadle.cli.options import CollectOptions
+from treadle.cli.options import Collect
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
@@ -17,10 +16,10 @@ from treadle.record.told import rows_of
 from treadle.sample.failed import CollectionFailed
 
 
-def run(options: CollectOptions, given: Sequence[str]) -> int:
+def run(options: Collect) -> int:
     """Collect, show what came of it, and return the exit code."""
     arguments = options.arguments()
-    command = shlex.join(["treadle", *given])
+    command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         stored: Stored | None = None
         try:
@@ -63,7 +62,7 @@ def _all(episodes: int) -> str:
     return f"all {episodes:,} episodes are" if episodes > 1 else "the episode is"
 
 
-def _show(options: CollectOptions, stored: Stored, summary: Summary) -> None:
+def _show(options: Collect, stored: Stored, summary: Summary) -> None:
     if stored.unchanged:
         print(f"nothing to do: {_all(summary.episodes)} there")
     elif stored.before == stored.finished:

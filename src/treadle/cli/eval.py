@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treadle.cli import failures
-from treadle.cli.options import EvalOptions
+from treadle.cli.options import Eval
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
 from treadle.record.summary import as_json
@@ -18,7 +18,7 @@ from treadle.sample.inference import OPTIONS
 SHOWN = 50  # episodes in the table; --json has all
 
 
-def run(options: EvalOptions) -> int:
+def run(options: Eval) -> int:
     """Evaluate, print what came of it, and return the exit code."""
     options.arguments()
     with own_stdout(options.json) as out:
@@ -40,11 +40,11 @@ def run(options: EvalOptions) -> int:
     return failures.OK
 
 
-def _play(options: EvalOptions, policy: str, control: bool = False) -> Evaluation:
-    arguments = options.arguments()
+def _play(options: Eval, policy: str, control: bool = False) -> Evaluation:
+    arguments = {**options.arguments(), "policy": policy}
     if control and policy == "random":  # random actions are drawn in the workers
         arguments |= {"inference": "auto", "num_envs": None, **dict.fromkeys(OPTIONS)}
-    return evaluate(policy=policy, progress=not options.quiet, **arguments)
+    return evaluate(progress=not options.quiet, **arguments)
 
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:

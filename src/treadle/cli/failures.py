@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import stat
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -16,9 +18,11 @@ import gymnasium as gym
 
 from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
 from treadle.pool.stderr import plain
+from treadle.repro import SUFFIX
 from treadle.sample.failed import CollectionFailed, reason_of
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
+KEPT = 20  # failures of runs that have no directory
 
 
 def say(text: str) -> None:
@@ -75,13 +79,26 @@ def tell(error: Exception, *, debug: bool) -> None:
 
 
 def _how_to_replay(error: Exception) -> str:
-    """Of an error that can be replayed: with which command. What no run's directory has is saved in a temporary one."""
+    """Of an error that can be replayed: with which command. What no run's directory has is saved in a temporary one,
+    where the latest `KEPT` are."""
     repro = getattr(error, "repro", None)
     if repro is None:
         return ""
     if repro.path is None:
-        repro.save(Path(tempfile.mkdtemp(prefix="treadle-")) / "failure.repro")
+        folder = _temporary()
+        repro.save(folder / f"failure-{time.time_ns()}{SUFFIX}")
+        for old in sorted(folder.glob(f"failure-*{SUFFIX}"))[:-KEPT]:
+            old.unlink(missing_ok=True)
     return f"; to see it again: {repro.command}"
+
+
+def _temporary() -> Path:
+    """This user's folder for failures: one that is there, and nobody else's, or a new one."""
+    folder = Path(tempfile.gettempdir()) / f"treadle-failures-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
+    return folder if ours else Path(tempfile.mkdtemp(prefix="treadle-"))
 
 
 def _print_remote(error: BaseException) -> None:

@@ -1,10 +1,20 @@
-"""What was typed, as plain data, and its meaning for the library."""
+"""What can be typed: each command's options once, with their help, and what they mean to the library.
+
+A command is a dataclass. Its fields are its arguments and options, under their own names (`envs_per_worker` is
+--envs-per-worker), and its docstring is what `--help` says, of each of them under "Attributes:"; `main.py` makes the
+commands of them. Combinations that make no sense are the library's to refuse.
+"""
+# ruff: noqa: RUF009 - `typed` makes a field
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,239 +22,86 @@ from treadle.errors import UsageError
 from treadle.sample.inference import INFERENCE
 from treadle.sample.named import Named, env_of
 
+POLICY = "random|module:attr|file.py:attr|model.zip"
 
-@dataclass(frozen=True)
-class PlayOptions:
-    """What every command that plays episodes takes. The names are those of the options."""
-
-    env: str
-    policy: str
-    seed: int
-    workers: str
-    envs_per_worker: int
-    max_episode_steps: int | None
-    env_kwargs: str
-    wrap: tuple[str, ...]
-    imports: tuple[str, ...]
-    fresh_env: bool
-    step_timeout: float | None
-    memory_limit: str | None
-    max_episodes_per_worker: int | None
-    inference: str
-    num_envs: int | None
-    pad_to: int | None
-    n_action_steps: int | None
-    batch_size: int | None
-    patience: float | None
-    nodes: int | None
-    cpus_per_node: int | None
-    ray_address: str | None
-    quiet: bool
-    json: bool
-    debug: bool
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the library's functions. Raises UsageError for what cannot be meant."""
-        if self.seed < 0:
-            raise UsageError(f"--seed must not be negative, got {self.seed}")
-        if self.step_timeout is not None and not self.step_timeout > 0:
-            raise UsageError(f"--step-timeout must be more than 0 seconds, got {self.step_timeout:g}")
-        if self.inference not in INFERENCE:
-            raise UsageError(f"--inference is auto, worker, caller or node, got {self.inference!r}")
-        if self.patience is not None and not self.patience >= 0:
-            raise UsageError(f"--patience must be at least 0 seconds, got {self.patience:g}")
-        asking = {
-            name: _at_least_one(f"--{name.replace('_', '-')}", getattr(self, name))
-            for name in ("pad_to", "n_action_steps", "batch_size")
-        }
-        return {
-            "env": env_of(self.env),
-            "seed": self.seed,
-            "workers": _workers(self.workers),
-            "envs_per_worker": _at_least_one("--envs-per-worker", self.envs_per_worker),
-            "max_episode_steps": _at_least_one("--max-episode-steps", self.max_episode_steps),
-            "env_kwargs": _env_kwargs(self.env_kwargs),
-            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
-            "imports": self.imports,
-            "fresh_env": self.fresh_env,
-            "step_timeout": self.step_timeout,
-            "memory_limit": self.memory_limit,
-            "max_episodes_per_worker": _at_least_one("--max-episodes-per-worker", self.max_episodes_per_worker),
-            "inference": self.inference,
-            "num_envs": _at_least_one("--num-envs", self.num_envs),
-            "patience": self.patience,
-            "nodes": _at_least_one("--nodes", self.nodes),
-            "cpus_per_node": _at_least_one("--cpus-per-node", self.cpus_per_node),
-            "ray_address": self.ray_address,
-            **asking,
-        }
+Meaning = Callable[[str, Any], Any]  # of an option: its name and what was typed -> what the library is given
 
 
-@dataclass(frozen=True)
-class CollectOptions(PlayOptions):
-    """Of `treadle collect`."""
+def typed(default: Any, metavar: str | None = None, **about: Any) -> Any:
+    """A field that can be typed.
 
-    episodes: int | None
-    steps: int | None
-    out: Path | None
-    force: bool
-    resume: bool
-    verify: int
-    infos: bool
-    format: str
-    on_error: str
-    max_skipped: str | None
-    max_deaths: int
-    retry_skipped: bool
-    shard: str | None
-    shared_out: bool
-
-    def arguments(self) -> dict[str, Any]:
-        """See `PlayOptions.arguments`."""
-        arguments = super().arguments()
-        if (self.episodes is None) == (self.steps is None):
-            raise UsageError("give either --episodes N or --steps N" + (", not both" if self.steps else ""))
-        if self.force and self.resume:
-            raise UsageError("--force starts again and --resume continues: give one of them")
-        if self.out is None:
-            raise UsageError("say where the dataset goes: --out DIR")
-        if self.format not in ("hdf5", "npz"):
-            raise UsageError(f"--format is hdf5 or npz, got {self.format!r}")
-        if self.verify < 0:
-            raise UsageError(f"--verify must not be negative, got {self.verify}")
-        if self.on_error not in ("stop", "skip"):
-            raise UsageError(f"--on-error is stop or skip, got {self.on_error!r}")
-        if self.max_skipped is not None and self.on_error != "skip":
-            raise UsageError("--max-skipped is for --on-error skip")
-        if self.retry_skipped and not self.resume:
-            raise UsageError("--retry-skipped is for a run that is resumed: give --resume too")
-        return arguments | {
-            "policy": self.policy,
-            "episodes": _at_least_one("--episodes", self.episodes),
-            "steps": _at_least_one("--steps", self.steps),
-            "out": self.out,
-            "force": self.force,
-            "resume": self.resume,
-            "verify": self.verify,
-            "infos": self.infos,
-            "format": self.format,
-            "on_error": self.on_error,
-            "max_skipped": _amount("--max-skipped", self.max_skipped),
-            "max_deaths": _at_least_one("--max-deaths", self.max_deaths),
-            "retry_skipped": self.retry_skipped,
-            "shard": self.shard,
-            "shared_out": self.shared_out,
-        }
+    Args:
+        default: MISSING: it must be given.
+        metavar: what stands for its value in `--help`.
+        about: `name`: how it is typed, where not by the field's name. `position`: is it an argument, and no option?
+            `shown`: what `--help` says of the default. `means`: its `Meaning`, which raises UsageError; None: the
+            library does not get it. `argument`: the library's name for it.
+    """
+    kind = "default_factory" if default is list else "default"
+    return field(**{kind: default, "metadata": {"metavar": metavar, **about}})
 
 
-@dataclass(frozen=True)
-class EvalOptions(PlayOptions):
-    """Of `treadle eval`."""
-
-    against: str | None
-    episodes: int
-    success_key: str | None
-    reset_options: str | None
-    keep_built: int
-
-    def arguments(self) -> dict[str, Any]:
-        """See `PlayOptions.arguments`. Without the policies."""
-        own: dict[str, Any] = {
-            "episodes": _at_least_one("--episodes", self.episodes),
-            "success_key": self.success_key,
-            "keep_built": _at_least_one("--keep-built", self.keep_built),
-        }
-        if self.reset_options is not None:
-            own["reset_options"] = _reference("--reset-options", self.reset_options)
-        if "," in self.env:
-            own["env"] = {name.strip(): env_of(name.strip()) for name in self.env.split(",") if name.strip()}
-        return super().arguments() | own
+def help_of(command: type) -> tuple[str, dict[str, str]]:
+    """What `--help` says of a command, and of each of its fields, as docstrings have it."""
+    said: dict[str, str] = {}
+    for kind in command.__mro__:
+        _, _, fields = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", fields, re.MULTILINE):
+            said.setdefault(name, " ".join(text.split()))
+    return (inspect.getdoc(command) or "").partition("\n\nAttributes:\n")[0], said
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """Of `treadle plan`."""
-
-    env: str
-    algo: str
-    budget: int
-    horizon: int
-    dt: int
-    discount: float
-    games: int
-    max_steps: int | None
-    seed: int
-    workers: str
-    env_kwargs: str
-    wrap: tuple[str, ...]
-    imports: tuple[str, ...]
-    out: Path | None
-    force: bool
-    quiet: bool
-    json: bool
-    debug: bool
-
-    def check(self) -> None:
-        """Raises UsageError for what cannot be meant."""
-        if self.algo not in ("random-shooting", "mcts"):
-            raise UsageError(f"--algo is random-shooting or mcts, got {self.algo!r}")
-        if self.seed < 0:
-            raise UsageError(f"--seed must not be negative, got {self.seed}")
-        if not 0 < self.discount <= 1:
-            raise UsageError(f"--discount is above 0 and at most 1, got {self.discount}")
-        for name in ("budget", "horizon", "dt", "games", "max_steps"):
-            _at_least_one(f"--{name.replace('_', '-')}", getattr(self, name))
-        if self.out is not None and self.out.exists() and not self.force and any(self.out.iterdir()):
-            raise UsageError(f"there is something in {self.out}: --force replaces what this run writes")
-
-    def env_arguments(self) -> dict[str, Any]:
-        """The arguments of `treadle.plan.make`."""
-        workers = _workers(self.workers)
-        return {
-            "id": env_of(self.env),
-            "n_workers": workers,
-            "env_kwargs": _env_kwargs(self.env_kwargs),
-            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
-            "imports": self.imports,
-        }
+def option_name(name: str, about: Any) -> str:
+    """How a field is typed."""
+    return about.get("name") or f"--{name.replace('_', '-')}"
 
 
-@dataclass(frozen=True)
-class CheckOptions:
-    """Of `treadle check`."""
+def at_least(least: float) -> Meaning:
+    """A number of at least that, or None."""
 
-    env: str
-    steps: int
-    seed: int
-    seconds: float
-    timeout: float
-    env_kwargs: str
-    wrap: tuple[str, ...]
-    imports: tuple[str, ...]
+    def checked(name: str, value: Any) -> Any:
+        if value is not None and not value >= least:
+            raise UsageError(f"{name} must be at least {least}, got {value:g}")
+        return value
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `check_env`. Raises UsageError for what cannot be meant."""
-        _at_least_one("--steps", self.steps)
-        if not (self.seed >= 0 and self.seconds > 0 and self.timeout > 0):
-            raise UsageError("--seed must not be negative, --seconds and --timeout must be more than 0")
-        return {
-            **{name: value for name, value in vars(self).items() if name != "wrap"},
-            "env_kwargs": _env_kwargs(self.env_kwargs),
-            "wrappers": tuple(_reference("--wrap", text) for text in self.wrap),
-        }
+    return checked
 
 
-def _workers(text: str) -> int | str:
+def more_than(least: float, most: float = math.inf) -> Meaning:
+    """A number above that (and at most `most`), or None."""
+
+    def checked(name: str, value: Any) -> Any:
+        if value is not None and not least < value <= most:
+            end = "" if most == math.inf else f" and at most {most:g}"
+            raise UsageError(f"{name} must be more than {least}{end}, got {value:g}")
+        return value
+
+    return checked
+
+
+def one_of(*choices: str) -> Meaning:
+    """One of these words."""
+
+    def checked(name: str, value: str) -> str:
+        if value not in choices:
+            raise UsageError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
+        return value
+
+    return checked
+
+
+def workers(name: str, text: str) -> int | str:
+    """A number of workers, or "auto"."""
     if text == "auto":
         return "auto"
     try:
         count = int(text)
     except ValueError:
-        raise UsageError(f"--workers is 'auto' or a number, got {text!r}") from None
-    return _at_least_one("--workers", count)
+        raise UsageError(f"{name} is 'auto' or a number, got {text!r}") from None
+    return at_least(1)(name, count)  # type: ignore[no-any-return]
 
 
-def _amount(name: str, text: str | None) -> int | float | None:
+def amount(name: str, text: str | None) -> int | float | None:
     """A number, or a share of all: "7", "5%"."""
     if text is None:
         return None
@@ -258,26 +115,449 @@ def _amount(name: str, text: str | None) -> int | float | None:
     raise UsageError(f"{name} is a number of episodes such as 7, or a share of them such as 5%, got {text!r}")
 
 
-def _env_kwargs(text: str) -> dict[str, Any]:
-    if not text:
-        return {}
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """A dict of JSON; nothing is {}."""
     try:
-        found = json.loads(text)
+        found = json.loads(text or "{}")
     except ValueError as error:
-        raise UsageError(f"--env-kwargs is not JSON: {error}; got {text!r}") from None
+        raise UsageError(f"{name} is not JSON: {error}; got {text!r}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"--env-kwargs must be a JSON object such as '{{\"frameskip\": 1}}', got {text}")
+        raise UsageError(f"{name} must be a JSON object such as '{{\"frameskip\": 1}}', got {text}")
     return found
 
 
-def _at_least_one(name: str, value: Any) -> Any:
-    if value is not None and value < 1:
-        raise UsageError(f"{name} must be at least 1, got {value}")
-    return value
-
-
-def _reference(option: str, text: str) -> Named:
+def reference(name: str, text: str | None) -> Named | None:
+    """What "module:attribute" or "file.py:attribute" names."""
+    if text is None:
+        return None
     module, _, attribute = text.rpartition(":")
     if not module or not attribute:
-        raise UsageError(f"{option} takes module:attribute or file.py:attribute, got {text!r}")
+        raise UsageError(f"{name} takes module:attribute or file.py:attribute, got {text!r}")
     return Named(text)
+
+
+def references(name: str, texts: list[str]) -> tuple[Named | None, ...]:
+    """The same of several."""
+    return tuple(reference(name, text) for text in texts)
+
+
+def environment(name: str, text: str) -> Any:
+    """One environment."""
+    return env_of(text)
+
+
+def suite(name: str, text: str) -> Any:
+    """One environment, or several with commas between them."""
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    return {each: env_of(each) for each in names} if "," in text else env_of(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What all commands take.
+
+    Attributes:
+        words: All that was typed.
+        json: Print the result as JSON, and nothing else, to stdout.
+        debug: Show whole tracebacks.
+    """
+
+    words: Sequence[str] = ()
+    json: bool = typed(False, means=None)
+    debug: bool = typed(False, means=None)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the library's function. Raises UsageError for what cannot be meant."""
+        found = {}
+        for each in fields(self):
+            about, value = each.metadata, getattr(self, each.name)
+            means = about.get("means", lambda name, value: value) if about else None
+            if means is not None:
+                found[about.get("argument", each.name)] = means(option_name(each.name, about), value)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvCommand(Command):
+    """What all commands take that build an environment.
+
+    Attributes:
+        env: Which environment; see above.
+        seed: Decides everything random in the run; see above.
+        env_kwargs: Arguments for the environment, such as '{"frameskip": 1}'.
+        wrap: A wrapper; repeat it for more, inner first.
+        imports: A module that registers environments.
+    """
+
+    env: str = typed(MISSING, "ENV", position=True, means=environment)
+    seed: int = typed(0, means=at_least(0))
+    env_kwargs: str = typed("", "JSON", means=json_object)
+    wrap: list[str] = typed(list, "module:attr", means=references, argument="wrappers")
+    imports: list[str] = typed(list, "PKG", name="--import", means=lambda name, value: tuple(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayCommand(EnvCommand):
+    """What all commands take that play episodes.
+
+    Attributes:
+        policy: Who acts: a function of a batch of observations, an object with predict, get_action or get_actions,
+            a class or function that makes one, or a model that Stable-Baselines3 has saved.
+        workers: Processes; auto: one a core. No more than episodes.
+        envs_per_worker: Environments each worker plays at once.
+        max_episode_steps: Cut longer episodes (truncated).
+        fresh_env: Build a new environment for every episode.
+        step_timeout: Replace a worker in which no step or reset comes to its end for so long, and make its episode
+            again; the third time on one episode ends the run. Without it one warning is given, after a minute.
+        memory_limit: Private memory of a worker, such as 2GB: one that has more is replaced after its episode, one
+            that has twice as much is killed, and its episode made again. The episodes stay the same.
+        max_episodes_per_worker: Replace a worker after so many episodes, for simulators that wear out.
+        inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
+            or (with --nodes) each node; see above.
+        num_envs: Environments that are played at a time.
+        pad_to: In the caller: ask with exactly K rows, the last of them copies where fewer are ready.
+        n_action_steps: In the caller: an answer is a plan, [rows, steps, ...], of which H steps are played.
+        batch_size: In the caller: wait for so many rows.
+        patience: In the caller: ask after so long with whoever is ready.
+        nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same.
+        cpus_per_node: With --nodes: CPUs, and workers, of each; without it a pool has a node to itself.
+        ray_address: With --nodes: where the cluster is; without it there is one on this machine, for the time of
+            the run.
+        quiet: Only warnings and errors.
+    """
+
+    policy: str = typed("random", POLICY)
+    workers: str = typed("auto", "auto|N", means=workers)
+    envs_per_worker: int = typed(1, "K", means=at_least(1))
+    max_episode_steps: int | None = typed(None, "N", means=at_least(1))
+    fresh_env: bool = typed(False)
+    step_timeout: float | None = typed(None, "SECONDS", means=more_than(0))
+    memory_limit: str | None = typed(None, "SIZE")
+    max_episodes_per_worker: int | None = typed(None, "N", means=at_least(1))
+    inference: str = typed("auto", "|".join(INFERENCE), means=one_of(*INFERENCE))
+    num_envs: int | None = typed(None, "N", means=at_least(1))
+    pad_to: int | None = typed(None, "K", means=at_least(1))
+    n_action_steps: int | None = typed(None, "H", means=at_least(1))
+    batch_size: int | None = typed(None, "K", shown="measured", means=at_least(1))
+    patience: float | None = typed(None, "SECONDS", shown="measured", means=at_least(0))
+    nodes: int | None = typed(None, "N", means=at_least(1))
+    cpus_per_node: int | None = typed(None, "C", means=at_least(1))
+    ray_address: str | None = typed(None, "auto|HOST:PORT")
+    quiet: bool = typed(False, means=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect(PlayCommand):
+    """Play whole episodes in parallel and store them as a dataset.
+
+      treadle collect CartPole-v1 --episodes 1000 --out data
+
+      treadle collect ALE/Pong-v5 --steps 100000 --workers 8 --out pong
+
+      treadle collect my_env.py:make_env --episodes 50 --policy my_policy.py:act --out mine
+
+      treadle collect Hopper-v5 --episodes 100 --policy my_policy.py:load_ppo --out hopper --resume
+
+    ENV is an id that Gymnasium knows (packages behind ALE/, MiniGrid- and BabyAI- are imported by themselves),
+    "module:Id", or a function that returns an environment: "module:make_env" or "file.py:make_env".
+
+    THE SEED. Episode i is made from (seed, i) alone: the environment's reset, the policy's randomness, and the
+    worker's random, numpy and torch generators. So the same command gives the same episodes in the same order, with
+    any number of workers, on a busy or an idle machine, also when a worker died or the run was resumed. Episodes
+    are taken by their index, never because they were ready first, so short ones are not over-represented.
+
+    MORE ENVIRONMENTS THAN WORKERS. With --envs-per-worker K the policy is asked with batches of exactly K rows;
+    rows without an episode hold copies. Environments, random policies and policies that take rng still repeat
+    exactly. A network in float32 gives rows that differ in the last bits between batch sizes, so K is part of what
+    decides the data; global generators (random, np.random) are shared by the K episodes that a worker plays, so a
+    policy that uses them does not repeat when K > 1.
+
+    ONE POLICY FOR ALL. A policy that says `batched = True` (a large network, one on a GPU) is asked in this
+    process, about all environments that are ready at a time: --inference caller, --num-envs 32. Nobody waits for
+    the longest episode: a slot whose episode has ended begins the next one. Episodes are the same for any number of
+    environments as long as a row's action does not depend on the rows beside it; for networks in float32 that takes
+    --pad-to 8 or a multiple of it.
+
+    STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the
+    first one missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same
+    bytes. With more --episodes or --steps it makes a run larger, also a complete one.
+
+    EPISODES THAT FAIL. An episode that raises in its reset or step, or costs --max-deaths fresh workers their lives
+    or their time (--step-timeout), ends the run, or with --on-error skip is left out: the dataset has the others,
+    numbered without gaps, and the closing table and summary.json say which are missing and why. What raises is
+    tried once more in a new environment first. More than --max-skipped of them, or all of the first ten, end the
+    run; so does, always, what a policy or a constructor raises. --resume leaves out what was left out; with
+    --retry-skipped it tries again.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        episodes: How many.
+        steps: Instead: the fewest episodes, from the first one on, that have so many steps together.
+        out: Where to; one run a directory.
+        force: Replace what is in DIR.
+        resume: Continue the run in DIR, or make it larger; begins it if there is none, does nothing if it is
+            complete.
+        verify: Make K random episodes again, in fresh environments, and warn if one differs.
+        no_infos: Leave the step infos out.
+        on_error: What becomes of the run when an episode fails in its reset or step; see above.
+        max_skipped: Fail when more are left out.
+        max_deaths: An episode has failed when so many fresh workers died of it, or were late.
+        retry_skipped: With --resume: try again what was left out.
+        shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
+        shared_out: With --nodes: all nodes see DIR, and write there what they have made.
+        format: A Minari dataset, or one file of arrays.
+    """
+
+    episodes: int | None = typed(None, "N", means=at_least(1))
+    steps: int | None = typed(None, "N", means=at_least(1))
+    out: Path = typed(MISSING, "DIR")
+    force: bool = typed(False)
+    resume: bool = typed(False)
+    verify: int = typed(1, "K", means=at_least(0))
+    no_infos: bool = typed(False, means=lambda name, value: not value, argument="infos")
+    on_error: str = typed("stop", "stop|skip", means=one_of("stop", "skip"))
+    max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
+    max_deaths: int = typed(3, "N", means=at_least(1))
+    retry_skipped: bool = typed(False)
+    shard: str | None = typed(None, "I/N")
+    shared_out: bool = typed(False)
+    format: str = typed("hdf5", "hdf5|npz", means=one_of("hdf5", "npz"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(PlayCommand):
+    """Play whole episodes and say how good a policy is, or which of two is better.
+
+      treadle eval CartPole-v1 --policy my_policy.py:act
+
+      treadle eval Hopper-v5 --policy my_policy.py:load_ppo --against random --episodes 200
+
+      treadle eval lift.py:Lift,lift.py:Stack --policy my_policy.py:Policy --num-envs 32
+
+    Prints the mean return with its 95% bootstrap interval, the rate of success with Wilson's where environments
+    tell of it (is_success or success in an episode's last info, or --success-key), and a table of episodes. With
+    --against both policies play the same episodes (the same seeds), and the difference is given with its interval
+    over the pairs. Several ENVs with commas between them are tasks of one run, --episodes of each, and each has a
+    line of its own. The result is the same for any number of workers. ENV, --policy and the seed are explained in:
+    treadle collect --help.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        env: Which environment, or several; see above.
+        against: A second policy, on the same episodes.
+        episodes: How many.
+        success_key: What of an episode's last info says whether it was a success.
+        reset_options: A function: the reset options of episode i, such as its initial state.
+        keep_built: With several ENVs: how many each slot keeps built.
+    """
+
+    env: str = typed(MISSING, "ENV", position=True, means=suite)
+    against: str | None = typed(None, POLICY, means=None)
+    episodes: int = typed(100, "N", means=at_least(1))
+    success_key: str | None = typed(None, "KEY", shown="is_success or success")
+    reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
+    keep_built: int = typed(1, "N", means=at_least(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(EnvCommand):
+    """Play an environment by planning: try out what would happen, and do what looks best.
+
+      treadle plan CartPole-v1 --algo random-shooting
+
+      treadle plan ALE/MsPacman-v5 --algo mcts --dt 4 --horizon 10 --budget 1000 --games 10 --out pacman
+
+    In every state the planner steps copies of the environment from there, --budget steps for one decision, in
+    batches on all workers. It knows the state and nothing else: no network, no training. random-shooting plays
+    random plans of --horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon
+    random actions from each new one; it needs discrete actions, finishes the round of leaves that reaches the
+    budget, and grows another tree with another number of --workers. --dt applies each action that often.
+
+    Game i begins with seed SEED + i; random play of the same seeds is what it is compared with. With --out DIR
+    there is a video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png) and a picture of a
+    search, search.svg. ENV is explained in: treadle collect --help.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        algo: How to search.
+        budget: Steps of the environment for one decision.
+        horizon: Actions to look ahead.
+        dt: How often each action is applied.
+        discount: Of rewards, for each action.
+        games: How many to play.
+        max_steps: Stop a game there.
+        workers: Processes; auto: one a core.
+        out: Where the video and the picture go.
+        force: Replace those in DIR.
+        quiet: Show no progress.
+    """
+
+    algo: str = typed("random-shooting", "random-shooting|mcts", means=one_of("random-shooting", "mcts"))
+    budget: int = typed(2000, "N", means=at_least(1))
+    horizon: int = typed(50, "N", means=at_least(1))
+    dt: int = typed(1, "N", means=at_least(1))
+    discount: float = typed(1.0, "G", means=more_than(0, 1))
+    games: int = typed(1, "N", means=at_least(1))
+    max_steps: int | None = typed(None, "N", means=at_least(1))
+    workers: str = typed("auto", "auto|N", means=workers)
+    out: Path | None = typed(None, "DIR")
+    force: bool = typed(False)
+    quiet: bool = typed(False, means=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Command):
+    """Play a failure again, or any episode of a run, and stop where it failed.
+
+      treadle replay data --pdb
+
+      treadle replay data 5 --render episode.mp4
+
+      treadle replay data/failures/episode-7.repro --step 299
+
+    The environment is built in this process, from the same seeds, and given the same actions; where none were
+    recorded (the worker died) the policy is asked again. What it raises is shown with its own frames. A death is
+    replayed in a process of its own and its last line shown; a step that hangs is stopped after the limit of the
+    run (--timeout). Rewards, ends and observations are compared with what was recorded on the way: the first step
+    and field that differ are told.
+
+    A run leaves what its failures are replayed from in DIR/failures. Such a file opens no pickle unless --trust
+    says so.
+
+    Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        source: A .repro file, or the directory of a run.
+        episode: Of a directory: which; without it the failure that ended the run.
+        env: The environment, where the file cannot name it.
+        pdb: Stop in a debugger at the line that raised; before the step that ended the worker; with --step before
+            that one.
+        step: Stop after step N.
+        render: Write a video, .mp4 or .png.
+        policy: Ask the episode's own policy, although its actions were recorded.
+        other_policy: Ask this one instead.
+        trust: Open what the file holds as pickles. That runs code of the file's: only for files of your own.
+        timeout: A step that takes longer hangs.
+    """
+
+    source: Path = typed(MISSING, "FILE|DIR", position=True)
+    episode: int | None = typed(None, "[EPISODE]", position=True)
+    env: str | None = typed(None, "ENV")
+    pdb: bool = typed(False)
+    step: int | None = typed(None, "N")
+    render: Path | None = typed(None, "FILE")
+    policy: bool = typed(False)
+    other_policy: str | None = typed(None, POLICY, means=None)
+    trust: bool = typed(False)
+    timeout: float | None = typed(None, "SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(EnvCommand):
+    """Play an environment before a run is begun with it, and say what cannot be trusted.
+
+      treadle check CartPole-v1
+
+      treadle check my_env.py:make_env --env-kwargs '{"size": 8}'
+
+    It is built and played in worker processes: spaces and dtypes at reset and in random steps, to the last bit; the
+    same episode under the same seed, in another process, beside another environment and after other episodes;
+    global generators; observations that are written over; what it prints, leaves running and keeps in memory; how
+    long steps and resets take; whether its state can be taken and put back; what Gymnasium's own checker says; and
+    it is made to raise, and killed. A FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise
+    somebody. Each says what to do.
+
+    Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        env: Which environment.
+        steps: Random steps.
+        seconds: Fewer steps where they take longer.
+        timeout: What takes so much longer hangs.
+    """
+
+    env: str = typed(MISSING, "ENV", position=True)
+    steps: int = typed(1000, "N", means=at_least(1))
+    seconds: float = typed(10.0, "S", means=more_than(0))
+    timeout: float = typed(30.0, "S", means=more_than(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckVector(Command):
+    """Try a vector of environments out, anybody's, and say what is not as it should be.
+
+      treadle check-vector my_vector.py:make
+
+    MAKE names a function that takes a list of functions, each of which makes an environment, and returns the
+    vector, with reset, step and close as Gymnasium's (and step_async and step_wait, if it can). Its environments
+    know the truth, and one of them goes wrong in each drill: it raises, ends its process, hangs, returns what its
+    space does not allow. Each drill runs in a process of its own. See docs/faults.md.
+
+    Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        make: module:function or file.py:function.
+        drill: Some of the drills; repeat it.
+        limit: Seconds of one drill.
+    """
+
+    make: str = typed(MISSING, "MAKE", position=True)
+    drill: list[str] = typed(list, "NAME", means=lambda name, value: value or None, argument="drills")
+    limit: float = typed(20.0, "S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(Command):
+    """Put the shards of a run together.
+
+      treadle collect ALE/Pong-v5 --episodes 1000 --shard 0/4 --out part0        (and 1/4, 2/4, 3/4 on other machines)
+
+      treadle dataset merge part0 part1 part2 part3 --out pong
+
+    The files are those of a run without --shard, but for times in the summary; DIR can be resumed like any other. A
+    shard that is missing, there twice, unfinished or of another run is named, and nothing is done.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        shards: The directories of all shards.
+        out: Where to; the directory of the whole run.
+        force: Replace what is in DIR.
+        quiet: Only warnings and errors.
+    """
+
+    shards: list[Path] = typed(MISSING, "DIR ...", position=True)
+    out: Path = typed(MISSING, "DIR")
+    force: bool = typed(False)
+    quiet: bool = typed(False, means=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Write a collected dataset in another format.
+
+      treadle dataset export run out --fps 10 --task "push the block onto the target"
+
+    SOURCE is what was --out of treadle collect, or the directory of any Minari dataset. OUT is a directory that is
+    not there yet, and will hold a LeRobotDataset v3.0, for LeRobotDataset("me/name", root=OUT). Pictures become
+    videos, nearly as they were; everything else is stored as it is. It needs pyarrow, and imageio-ffmpeg where
+    there are pictures: pip install 'treadle[lerobot]'.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
+
+    Attributes:
+        source: What was collected.
+        out: Where to.
+        format: The format.
+        fps: Steps a second: it decides the timestamps.
+        task: What was to be done, in words.
+    """
+
+    source: Path = typed(MISSING, "SOURCE", position=True)
+    out: Path = typed(MISSING, "OUT", position=True)
+    format: str = typed("lerobot", "lerobot", means=None)
+    fps: int = typed(30, "N")
+    task: str | None = typed(None, "TEXT", shown="the environment's id")

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.cli import failures
-from treadle.cli.options import PlanOptions
+from treadle.cli.options import Plan
 from treadle.cli.output import own_stdout
 from treadle.errors import UsageError
 from treadle.plan.mcts import MCTS
@@ -27,12 +27,21 @@ SEARCHES = 8  # decisions kept of the first game; the picture shows the one that
 log = logging.getLogger("treadle")
 
 
-def run(options: PlanOptions) -> int:
+def run(options: Plan) -> int:
     """Play, print what came of it, and return the exit code."""
-    options.check()
+    arguments = options.arguments()
+    if options.out is not None and options.out.exists() and not options.force and any(options.out.iterdir()):
+        raise UsageError(f"there is something in {options.out}: --force replaces what this run writes")
+    made_of = {name: arguments[name] for name in ("env_kwargs", "wrappers", "imports")}
     with own_stdout(options.json) as out:
         pictures = options.out is not None
-        env: Any = make(**options.env_arguments(), autoreset=False, render_mode=_render_mode(options))
+        env: Any = make(
+            arguments["env"],
+            n_workers=arguments["workers"],
+            autoreset=False,
+            render_mode=_render_mode(options),
+            **made_of,
+        )
         with env:
             planner = _planner(env, options)
             chance = [_random(env, options, options.seed + i) for i in range(options.games)]
@@ -45,11 +54,11 @@ def run(options: PlanOptions) -> int:
     return failures.OK
 
 
-def _render_mode(options: PlanOptions) -> str | None:
+def _render_mode(options: Plan) -> str | None:
     return "rgb_array" if options.out is not None and not options.env.startswith("ALE/") else None
 
 
-def _planner(env: ParallelEnv, options: PlanOptions) -> Planner:
+def _planner(env: ParallelEnv, options: Plan) -> Planner:
     arguments: dict[str, Any] = {
         "budget": options.budget,
         "horizon": options.horizon,
@@ -59,12 +68,12 @@ def _planner(env: ParallelEnv, options: PlanOptions) -> Planner:
     return MCTS(env, **arguments) if options.algo == "mcts" else RandomShooting(env, **arguments)
 
 
-def _random(env: ParallelEnv, options: PlanOptions, seed: int) -> Game:
+def _random(env: ParallelEnv, options: Plan, seed: int) -> Game:
     chance = RandomPlay(env.action_space, dt=options.dt)
     return play(env.plan_env, chance, seed=seed, max_steps=options.max_steps)
 
 
-def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: bool) -> list[Game]:
+def _games(env: ParallelEnv, planner: Planner, options: Plan, pictures: bool) -> list[Game]:
     now = Standing(of_episodes=options.games)
     games: list[Game] = []
     with Progress(show=not options.quiet) as progress:
@@ -95,7 +104,7 @@ def _games(env: ParallelEnv, planner: Planner, options: PlanOptions, pictures: b
     return games
 
 
-def _write(out: Path, game: Game, options: PlanOptions) -> list[Path]:
+def _write(out: Path, game: Game, options: Plan) -> list[Path]:
     """The video and the picture."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
@@ -111,7 +120,7 @@ def _write(out: Path, game: Game, options: PlanOptions) -> list[Path]:
     return written
 
 
-def _result(games: list[Game], chance: list[Game], written: list[Path], options: PlanOptions) -> dict[str, Any]:
+def _result(games: list[Game], chance: list[Game], written: list[Path], options: Plan) -> dict[str, Any]:
     rows = [
         {
             "seed": game.seed,
@@ -135,7 +144,7 @@ def _result(games: list[Game], chance: list[Game], written: list[Path], options:
     }
 
 
-def _show(games: list[Game], chance: list[Game], written: list[Path], options: PlanOptions) -> None:
+def _show(games: list[Game], chance: list[Game], written: list[Path], options: Plan) -> None:
     rows = [
         (
             str(game.seed),

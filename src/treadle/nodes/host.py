@@ -25,7 +25,9 @@ from treadle.pool.broadcast import Payload
 from treadle.pool.messages import Extras, Hello, Op, Raised, Reply, Request, picklable, without_failing
 from treadle.pool.serve import Server
 
-ENOUGH_BYTES, ENOUGH_SECONDS = 4 << 20, 0.05  # what a message has at least, unless there is no more
+# what a message has at least, unless there is no more. What is below 100 KB Ray sends with the answer itself; what is
+# larger goes through the object stores of both nodes, which costs some milliseconds
+ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
 ASIDE = ("stop", "looks", "stack")
 
 

@@ -8,7 +8,7 @@ for as long as anything refers to it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,12 @@ class Writer:
     def add(self, value: Any) -> None:
         """Raises whatever pickling raises; then nothing was added."""
         buffers: list[pickle.PickleBuffer] = []
-        head = pickling.dumps(value, 5, buffers.append)
+
+        def fresh() -> Callable[[pickle.PickleBuffer], None]:
+            buffers.clear()
+            return buffers.append
+
+        head = pickling.quickly(value, fresh)
         raws = [buffer.raw() for buffer in buffers]
         for raw in raws:
             self._body += raw

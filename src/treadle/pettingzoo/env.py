@@ -165,6 +165,3 @@ class TurnsEnv:
 def _told(infos: Any) -> dict[Any, Any]:
     """Infos by agent, without the empty ones; each is one that may be written to."""
     return {agent: dict(info) if isinstance(info, dict) else info for agent, info in infos.items() if info}
-
-
-__all__ = ["KEY", "AgentsEnv", "TurnsEnv"]

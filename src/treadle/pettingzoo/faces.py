@@ -275,6 +275,3 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
             for at, final in finals.items()
             for i in range(self.width)
         }
-
-
-__all__ = ["AgentRows", "AgentsFace", "AgentsVector"]

@@ -188,6 +188,3 @@ def _idle(space: gym.Space, n: int) -> Any:
         fixed = leaf.fixed and np.broadcast_to(start, (n, *(leaf.shape or ()))).copy()
         values.append(fixed if leaf.fixed else [leaf.space.sample()] * n)
     return layout.unflatten(values)
-
-
-__all__ = ["AgentsLayout", "Outcome"]

@@ -40,6 +40,3 @@ def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turn
     if kwargs.get("infos", "gymnasium") != "gymnasium":
         raise UsageError('vectors of agents have infos="gymnasium" only')
     return FORMS[form](make_any(partial(AgentsEnv, env, turns=turns), n, **kwargs))
-
-
-__all__ = ["make_vec"]

@@ -73,6 +73,3 @@ class ParallelEnv(pettingzoo.ParallelEnv):
     def _told(self, agents: list[Any], infos: Any) -> dict[Any, Any]:
         told = rows_of_infos(infos, 1).get(0, {})
         return {agent: told.get(agent, {}) for agent in agents}
-
-
-__all__ = ["ParallelEnv"]

@@ -590,6 +590,3 @@ def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:
     for index, value in enumerate(values):
         array[index] = value
     return array
-
-
-__all__ = ["BatchEnv", "RolloutBatch"]

@@ -32,6 +32,3 @@ def keep(describe: Describe | None, items: Items, item: int, rollout: str | None
     else:
         repro.arrays["item"] = action
     note(error, repro)
-
-
-__all__ = ["keep"]

@@ -203,6 +203,3 @@ class StateHandle:
 def fetched(state: Any) -> Any:
     """The state that a handle names; anything else is a state itself. Raises FreedHandle."""
     return state.fetch() if isinstance(state, StateHandle) else state
-
-
-__all__ = ["StateHandle", "StateRows", "Store", "fetched"]

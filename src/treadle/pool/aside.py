@@ -241,6 +241,3 @@ async def _cancel_all() -> None:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=LAST_SECONDS / 2)
-
-
-__all__ = ["MOST_LEFT", "EventLoop", "GivenUp", "OwnThread", "Patience", "Settled", "waited"]

@@ -259,6 +259,3 @@ def final_observation(
     for index, value in (untold or {}).items():
         values[index] = value
     return layout.unflatten(values)
-
-
-__all__ = ["NO_NEWS", "Batch", "Batches", "News", "final_observation"]

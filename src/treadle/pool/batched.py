@@ -239,6 +239,3 @@ def _same(a: Any, b: Any) -> bool:
         return bool(a == b)
     except Exception:  # noqa: BLE001 - arrays among the arguments, or a foreign __eq__
         return False
-
-
-__all__ = ["Batched", "BatchedProgram", "BatchedStep"]

@@ -113,6 +113,3 @@ class Payload(dict[int, Any]):
         finally:
             for fd in fds:
                 os.close(fd)
-
-
-__all__ = ["Broadcast", "Payload"]

@@ -343,16 +343,3 @@ class BufferPool:
             return None
         self.buffers.append(buffer)
         return buffer
-
-
-__all__ = [
-    "ArenaBuffer",
-    "BatchBuffers",
-    "Buffer",
-    "BufferPool",
-    "PartBuffers",
-    "Region",
-    "RolloutMemory",
-    "Span",
-    "when_let_go",
-]

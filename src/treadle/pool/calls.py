@@ -514,6 +514,3 @@ def _check_free(worker: Worker) -> None:
     line = worker.line
     if line is not None and len(worker.owed) >= line.depth - 2:
         raise UsageError(f"worker {worker.index} owes {len(worker.owed)} answers: take them first")
-
-
-__all__ = ["Calls", "Done", "Event", "InFlight", "Lost", "Order", "Ready"]

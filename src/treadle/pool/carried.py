@@ -113,6 +113,3 @@ def why_not(value: Any, start_method: str | None) -> str | None:
     except Exception as error:  # noqa: BLE001 - pickling runs foreign code
         return f"{type(error).__name__}: {error}"
     return None
-
-
-__all__ = ["AT_ONCE", "Arrived", "CannotTravel", "Carrier", "packed", "why_not"]

@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -233,7 +233,7 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
     spill file (tag 1). If some lie in the lender's files, the body says where, and only the others are spilt (tag 2).
     """
     raws: list[memoryview] = []
-    left = SPILL
+    left = 0
 
     def kept(buffer: pickle.PickleBuffer) -> bool:
         nonlocal left
@@ -244,15 +244,13 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
         raws.append(raw)
         return False
 
-    try:
-        head = pickle.dumps(message, 5, buffer_callback=kept)
-        by_value = pickling.MAIN in head  # it may refer to the script by name, and is of use only here
-    except Exception:  # noqa: BLE001 - lambdas and local classes: cloudpickle knows how, or raises the real reason
-        by_value = True
-    if by_value:
+    def fresh() -> Callable[[pickle.PickleBuffer], bool]:
+        nonlocal left
         raws.clear()
         left = SPILL
-        head = pickling.dumps(message, 5, buffer_callback=kept)
+        return kept
+
+    head = pickling.quickly(message, fresh)
     if not raws and len(head) <= 2 * SPILL:
         return b"\0" + head, []
     if raws and lender is not None:

@@ -225,21 +225,3 @@ def signal_name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-__all__ = [
-    "RestartPolicy",
-    "Verdict",
-    "backoff",
-    "bad_action",
-    "died",
-    "first_of",
-    "grace",
-    "lasts",
-    "late",
-    "of_memory",
-    "on_death",
-    "reason",
-    "slow_start",
-    "task_error",
-]

@@ -44,6 +44,3 @@ def fence() -> None:
     lock.acquire()
     lock.release()
     lock.acquire()
-
-
-__all__ = ["FENCED", "fence", "needed"]

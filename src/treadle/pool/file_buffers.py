@@ -242,6 +242,3 @@ _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 def _address(memory: Any) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-
-
-__all__ = ["Borrower", "FileBuffer", "Lender", "counted", "crowded"]

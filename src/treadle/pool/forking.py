@@ -267,6 +267,3 @@ def _fork(channel: Channel, fd: int, children: dict[int, int], poll: Any, preloa
     children[pidfd] = pid
     poll.register(pidfd, select.POLLIN)
     channel.send(("fork", pid), (pidfd,), block=True)
-
-
-__all__ = ["CHANGING", "Imported", "Preload", "Spoilt", "World", "import_modules", "reseed", "serve", "serve_base"]

@@ -421,6 +421,3 @@ def bootstrap(module: str, call: str) -> list[str]:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"
     return [sys.executable, *flags, "-c", code]
-
-
-__all__ = ["ForkServer", "bootstrap", "ensure", "prepare", "server", "servers", "stop", "usable"]

@@ -104,6 +104,7 @@ class WorkerGroup:
         while waiting:
             missed.check()
             for worker in list(waiting):
+                ended = worker.ended()  # asked first: a hello may come just before the end
                 hello = worker.hello()
                 if hello is not None:
                     waiting.remove(worker)
@@ -113,7 +114,7 @@ class WorkerGroup:
                         failures.append(failure.task_error(raised, slot, worker.shown, hello.pid or None))
                     else:
                         hellos[worker.index] = hello
-                elif worker.ended() and worker.hello() is None:
+                elif ended:
                     waiting.remove(worker)
                     failures.append(self.died(worker, _building(worker)))
             if waiting and monotonic() >= deadline:

@@ -251,6 +251,3 @@ def _options(order: tuple[int, Any, Any]) -> list[Any]:
     given = order[2]
     lasting = bool(getattr(given, "lasting", False))
     return [given.options if lasting else given, lasting]
-
-
-__all__ = ["History"]

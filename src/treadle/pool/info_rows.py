@@ -453,6 +453,3 @@ class _Alike:
             return self._struct.pack(*values)
         except Exception:  # noqa: BLE001 - see `InfoPacker.pack_each`, which looks at each of them
             return None
-
-
-__all__ = ["FinalRows", "Group", "InfoPacker", "InfoRows", "Row", "Schema", "from_raw", "gathered", "joined", "raw_of"]

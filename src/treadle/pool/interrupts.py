@@ -191,6 +191,3 @@ class _Work(Generic[T]):
             made, self._made = self._made, []
         for thing in made:
             self._discard(thing)
-
-
-__all__ = ["Later", "Missed", "owned", "undisturbed"]

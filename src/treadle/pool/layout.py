@@ -228,6 +228,3 @@ def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:
                 f"slot {slot} has the {name} {space}, slot 0 has {spaces[0]}: they must share one layout"
             )
     return first
-
-
-__all__ = ["MemoryLayout", "Place", "RowMemory", "share_of"]

@@ -186,6 +186,3 @@ class ThreadWorker(Worker):
         except ClosedPool:  # it was given up; or the pool was dropped, and has not waited for the answer
             if self._patience.over:
                 server.close()
-
-
-__all__ = ["ThreadWorker"]

@@ -193,6 +193,3 @@ def _imports_of_file(path: str, _changed: int) -> Sequence[str]:
         elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
             found.append(statement.module)
     return found
-
-
-__all__ = ["Modules", "dumps", "named_by_multiprocessing", "worth_preloading"]

@@ -60,6 +60,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-__all__ = ["Kills", "kills", "risen"]

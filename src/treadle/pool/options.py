@@ -195,19 +195,3 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
     ):
         some = " or None" if none else ""
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
-
-
-__all__ = [
-    "NAMES",
-    "WORKER_OUTPUTS",
-    "CommonKeywords",
-    "NoSuchOption",
-    "PoolKeywords",
-    "PoolOptions",
-    "StartKeywords",
-    "WorkerEnviron",
-    "check_names",
-    "check_seconds",
-    "environ_of",
-    "split",
-]

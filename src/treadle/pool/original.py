@@ -296,6 +296,3 @@ def _spend(budget: list[int], nbytes: int) -> None:
     if nbytes > budget[0]:
         raise _NotPlain
     budget[0] -= nbytes
-
-
-__all__ = ["DEEPEST", "Original", "attributes_of", "name_of", "shown", "traceback_of"]

@@ -184,6 +184,3 @@ def parts_of(lockstep: Lockstep, count: int) -> Parts:
         lockstep._settle()
         lockstep.parts = Parts(lockstep, count)
     return lockstep.parts
-
-
-__all__ = ["Part", "Parts", "parts_of"]

@@ -103,6 +103,7 @@ class Pool:
 
             undisturbed(lay, lambda _: self._at_end.close())
             self.calls = Calls(group, self.memory, self.options)
+            self.calls.wear.begin(self.workers)
         except BaseException as error:
             try:
                 group.end_building()
@@ -236,6 +237,3 @@ def _at_exit() -> None:
 def _in_fork() -> None:
     for pool in list(_open):
         pool.disown()
-
-
-__all__ = ["Pool"]

@@ -336,6 +336,3 @@ class Recovery:
         """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""
         self.note_ends(arrays[-2] | arrays[-1], range(self._pool.n))
         return self._batches.finals(block, arrays, told)
-
-
-__all__ = ["Due", "Recovery"]

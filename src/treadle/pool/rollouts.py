@@ -128,6 +128,3 @@ class Rollouts:
         if lockstep.recovery is not None:
             lockstep.recovery.landed(joint, None)
         lockstep._raise_first(joint.extras, None)
-
-
-__all__ = ["RolloutBuffer", "Rollouts"]

@@ -113,6 +113,3 @@ class SlotRows:
         if self._remember:
             self.batches.saw(slots, values, {slot: self._loose[slot] for slot in slots if slot in self._loose})
         return self._observations.unflatten(values)
-
-
-__all__ = ["ByMessage", "SlotRows"]

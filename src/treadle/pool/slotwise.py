@@ -64,6 +64,3 @@ class SlotwiseLockstep(Lockstep):
         asked = {slot: order for slot, order in orders.items() if slot in sent}
         self._launch(joint, orders_of(self.pool.in_slot_order(), asked))
         return self._land(joint)
-
-
-__all__ = ["Order", "SlotwiseLockstep"]

@@ -127,6 +127,19 @@ class Wear:
                 over.append(worker)
         return over
 
+    def begin(self, workers: Sequence[Worker]) -> None:
+        """Look at workers that have just been built. Raises UsageError where one has more than the limit already: so
+        would the next one, and the next."""
+        self.look(workers, EVERY)
+        self._next = 0.0
+        for worker in workers:
+            seen = self._seen.get(worker.pid or -1)
+            if seen is not None and self.soft is not None and seen.now > self.soft:
+                raise UsageError(
+                    f"memory_limit (--memory-limit) of {shown(self.soft)} is less than worker {worker.index} has "
+                    f"before it plays: {shown(seen.now)} of private memory"
+                )
+
     def worn(self, worker: Worker) -> str:
         """Why a worker is to be retired, in words; "": it is not."""
         seen = self._seen.get(worker.pid or -1)
@@ -158,6 +171,3 @@ class Wear:
             f"{shown(self.hard or 0)}{self._growth(worker)}"
         )
         return WorkerDied(message, where=where, signal="SIGKILL", out_of_memory=True)
-
-
-__all__ = ["Wear", "as_bytes", "limits_of", "private_memory", "shown"]

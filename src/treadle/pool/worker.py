@@ -463,6 +463,3 @@ BACKENDS: dict[str, Callable[[], type[Worker]]] = {
 def register(name: str, backend: Callable[[], type[Worker]]) -> None:
     """Make a backend known under a name; `backend` returns its class, and is called by pools that ask for it."""
     BACKENDS[name] = backend
-
-
-__all__ = ["BACKENDS", "Common", "Owed", "SerialWorker", "Worker", "build_here", "register"]

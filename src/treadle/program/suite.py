@@ -38,11 +38,17 @@ class SuiteEnv(gym.Env):
         self._suite = suite
         self._first = next(iter(suite.tasks))
         self._built: dict[str, Any] = {}  # by name, the one that was used last at the end
-        for recipe in suite.tasks.values():  # now, and not when the first task's episodes have been played
-            recipe.check_id()
         self._now = self._of(self._first)
         self.observation_space, self.action_space = self._now.observation_space, self._now.action_space
         self.spec = getattr(self._now, "spec", None)
+
+    def check(self) -> None:
+        """Build every task once, so that what cannot be built, or has other spaces, is told before any is played.
+        Raises UsageError, and what building raises."""
+        for recipe in self._suite.tasks.values():  # the quick ones first
+            recipe.check_id()
+        for task in [*self._suite.tasks][1:]:
+            self._of(task)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         task = self._first if options is None else options[TASK]

@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -30,11 +31,11 @@ from treadle.record import packing
 from treadle.record.identity import identities
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
-from treadle.record.parts import Format, recover
+from treadle.record.parts import Format, PartWriter, Receiver, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, PartSink, Receiver, RunDirectory
+from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.shards import shard_of
-from treadle.record.summary import Summary, time_shares, versions, write_summary
+from treadle.record.summary import Summary, about_episodes, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.sample.arguments import check_amounts, check_options, check_seed
@@ -173,13 +174,13 @@ def collect_dataset(
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     if episodes is None and steps is None:
-        raise UsageError("give either episodes or steps")
+        raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
     if verify < 0:
         raise UsageError(f"verify must not be negative, got {verify}")
     if retry_skipped and not resume:
-        raise UsageError("retry_skipped is for a run that is resumed: give resume too")
+        raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
     check_seed(seed)
     part = shard_of(shard, episodes)
@@ -243,7 +244,13 @@ def collect_dataset(
             envs_per_worker,
             max_episode_steps,
             infos,
-            sink=PartSink(str(place.parts), infos, format, send="placement" in pool_options and not shared_out),
+            sink=partial(
+                PartWriter,
+                str(place.parts),
+                infos=infos,
+                format=format,
+                send="placement" in pool_options and not shared_out,
+            ),
             fresh_env=fresh_env,
             asking=asking,
         )
@@ -400,9 +407,7 @@ class _Run:
             self._place.settle()
         notes, skipped, complete = self._prefix()
         try:
-            report = (
-                self._merge(self._place.parts, self._place.path, [n.index for n in notes], complete) if notes else None
-            )
+            report = self._merge(notes, complete) if notes else None
         except OSError as error:
             if stopped is None or isinstance(stopped, KeyboardInterrupt):
                 stopped = _unmerged(error, len(self._notes))
@@ -418,7 +423,7 @@ class _Run:
         elif verify and stopped is None:
             try:
                 warnings += verify_episodes(
-                    self._recipe, self._seed, notes, verify, self._place.parts, self._format, self._merge,
+                    self._recipe, self._seed, notes, verify, report.path,
                     workers=min(verify, run.workers), **{**pool_options, "worker_output": "keep", "placement": None},
                 )  # fmt: skip
             except KeyboardInterrupt:
@@ -456,12 +461,12 @@ class _Run:
         notes = [self._notes[index] for index in run if index in lengths]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
-    def _merge(self, parts: Path, out: Path, episodes: Sequence[int], complete: bool = False) -> MergeReport:
+    def _merge(self, notes: list[EpisodeNote], complete: bool) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
-            parts, out, episodes, env_id=self._env_id, policy=self._policy, observation_space=observation_space,
-            action_space=action_space, env_spec=self._spec, format=self._format,
-            kept=out / KEPT if complete else None,
+            self._place.parts, self._place.path, notes, env_id=self._env_id, policy=self._policy,
+            observation_space=observation_space, action_space=action_space, env_spec=self._spec, format=self._format,
+            kept=self._place.path / KEPT if complete else None,
         )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
@@ -488,29 +493,20 @@ class _Run:
         shares: dict[int, Shares],
         warnings: list[str],
     ) -> Summary:
-        steps = sum(note.length for note in notes)
         return Summary(
+            **about_episodes(notes),
             command=command,
             versions=versions(*_packages(self._spec)),
             env_id=self._env_id,
             policy=self._policy,
             seed=self._seed,
-            episodes=len(notes),
-            steps=steps,
-            returns=[note.total_reward for note in notes],
-            lengths=[note.length for note in notes],
-            seeds=[note.seed for note in notes],
-            digests=[note.digest for note in notes],
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
-            data_bytes=_data_file(report.path, self._format).stat().st_size,
+            data_bytes=report.data_bytes,
             recoverable=self._format == "hdf5" and self._spec is not None,
             inference=self._collection.asked(),
-            terminated=sum(note.terminated for note in notes),
-            truncated=sum(note.truncated for note in notes),
             seconds=seconds,
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
-            raw_bytes=sum(note.nbytes for note in notes),
             disk_bytes=report.nbytes,
             time_shares=time_shares(shares.values(), seconds - collected),
             worker_shares=[

@@ -28,7 +28,7 @@ COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
 # The id is the first attribute of the first object, so that merging can set it without reading anything else.
 ID_OFFSET = 64
-SEED_OFFSET = ID_OFFSET + len(form.attribute("seed", form.datatype(np.dtype("<i8")), (), bytes(8)))
+SEED_OFFSET = ID_OFFSET + len(form.attribute("seed", form.datatype(np.dtype("<i8")), bytes(8)))
 INDEX = "episode_index"
 
 _U64 = struct.Struct("<Q")
@@ -95,24 +95,9 @@ class _Prepared:
 
 
 class Hdf5Encoder:
-    """Turns episodes into blobs.
+    """Turns episodes into blobs."""
 
-    Args:
-        options: what every episode's reset was given as `options`; stored as Minari does, as attributes
-            `options/<key>` of the episode. Values: numbers, bools, text, arrays of numbers, and dicts of these.
-
-    Raises:
-        TypeError: for an option that is none of these; the message names it.
-    """
-
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        self._options = dict(_flatten(options or {}, "options"))
-        for name, value in self._options.items():
-            if not isinstance(value, str):
-                try:
-                    form.datatype(np.asarray(value).dtype)
-                except TypeError as error:
-                    raise TypeError(f"option {name!r} cannot be stored: {error}") from None
+    def __init__(self) -> None:
         self._prepared: dict[tuple, _Prepared] = {}
 
     def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
@@ -169,7 +154,8 @@ class Hdf5Encoder:
                 node = node.setdefault(name, {})
             node[column.path[-1]] = column
         slots: dict[tuple[str, ...], _Slot] = {}
-        self._add_group(prepared, tree, slots, self._attributes(seed))
+        kinds = {"id": "<i8", "seed": "<u8" if seed >= 2**63 else "<i8", INDEX: "<i8", "total_steps": "<i8"}
+        self._add_group(prepared, tree, slots, kinds | dict.fromkeys(_RETURNS, "<f8"))
         prepared.slots = [slots[column.path] for column in columns]
         for column, slot in zip(columns, prepared.slots):
             if slot.chunks:
@@ -180,34 +166,17 @@ class Hdf5Encoder:
         prepared.finish()
         return prepared
 
-    def _attributes(self, seed: int) -> dict[str, Any]:
-        numbers = {
-            "id": np.int64(0),
-            "seed": np.uint64(0) if seed >= 2**63 else np.int64(0),
-            INDEX: np.int64(0),
-            "total_steps": np.int64(0),
-        }
-        return {**numbers, **self._options, **{name: np.float64(0) for name in _RETURNS}}
-
     def _add_group(
-        self, prepared: _Prepared, tree: dict[str, Any], slots: dict, attributes: Mapping[str, Any] | None = None
+        self, prepared: _Prepared, tree: dict[str, Any], slots: dict, attributes: Mapping[str, str] | None = None
     ) -> int:
-        """Append a group, then its members; its address."""
+        """Append a group, then its members; its address. `attributes`: name -> kind of number."""
         head, start = prepared.head, len(prepared.head)
-        messages, texts, links = list[bytes](), list[tuple[int, bytes]](), list[tuple[int, Any]]()
+        messages, links = list[bytes](), list[tuple[int, Any]]()
         at = start + 16
-        for name, value in (attributes or {}).items():
-            if isinstance(value, str):
-                text = value.encode()
-                messages.append(form.attribute(name, form.VARIABLE_STRING, (), struct.pack("<IQI", len(text), 0, 0)))
-                texts.append((at + len(messages[-1]) - 16, text))
-            else:
-                array = np.asarray(value)
-                array = array.astype(array.dtype.newbyteorder("<"))
-                raw = array.tobytes()
-                messages.append(form.attribute(name, form.datatype(array.dtype), array.shape, raw))
-                prepared.values[name] = at + len(messages[-1]) - len(form.pad8(raw))
+        for name, kind in (attributes or {}).items():
+            messages.append(form.attribute(name, form.datatype(np.dtype(kind)), bytes(8)))
             at += len(messages[-1])
+            prepared.values[name] = at - 8
         for part in form.group_messages():
             messages.append(part)
             at += len(part)
@@ -217,12 +186,6 @@ class Hdf5Encoder:
             messages.append(part)
             at += len(part)
         head += form.object_header(messages)
-        if texts:
-            heap = len(head)
-            head += form.global_heap([text for _, text in texts])
-            for number, (where, _) in enumerate(texts, 1):
-                struct.pack_into("<QI", head, where + 4, heap, number)
-                prepared.moves.append(where + 4)
         for where, child in links:
             inner = (
                 self._add_group(prepared, child, slots)
@@ -290,14 +253,6 @@ def _statistics(rewards: np.ndarray) -> tuple[float, ...]:
     away = rewards - mean
     spread = math.sqrt(float(np.add.reduce(away * away)) / steps)
     return steps, total, mean, spread, float(np.maximum.reduce(rewards)), float(np.minimum.reduce(rewards))
-
-
-def _flatten(options: Mapping[str, Any], above: str) -> Iterable[tuple[str, Any]]:
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}/{key}")
-        else:
-            yield f"{above}/{key}", value
 
 
 def moved(head: Any, moves: Any, by: int, number: int) -> bytearray:

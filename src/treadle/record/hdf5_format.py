@@ -1,7 +1,7 @@
 """The few pieces of the HDF5 file format that an episode needs, as bytes.
 
 Source: the HDF5 File Format Specification, version 3.0 (The HDF Group), sections II (superblock 0), III.A (version 1
-B-trees), III.B/D (symbol tables and local heap), III.E (global heap) and IV.A (version 1 object headers and their
+B-trees), III.B/D (symbol tables and local heap) and IV.A (version 1 object headers and their
 messages). Only this oldest dialect is written: every HDF5 library since 1.8 reads it, and it has no checksums over
 metadata, so that an episode's bytes can be moved to another place in another file by adding a number to its addresses.
 
@@ -71,18 +71,15 @@ def datatype(dtype: np.dtype) -> bytes:
     raise TypeError(f"a dataset cannot hold values of type {dtype}")
 
 
-VARIABLE_STRING = struct.pack("<B3BI", 0x19, 0x01, 0x01, 0, 16) + struct.pack("<B3BIHH", 0x10, 0, 0, 0, 1, 0, 8)
-
-
 def dataspace(shape: Sequence[int]) -> bytes:
     """The dataspace message: () is a scalar. The first dimension lies at byte 8."""
     return struct.pack("<BBBx4x", 1, len(shape), 0) + struct.pack(f"<{len(shape)}Q", *shape)
 
 
-def attribute(name: str, kind: bytes, shape: Sequence[int], value: bytes) -> bytes:
-    """An attribute message; its value is the last thing in it, padded to 8 bytes."""
+def attribute(name: str, kind: bytes, value: bytes) -> bytes:
+    """An attribute message of a scalar; its value is the last thing in it, padded to 8 bytes."""
     encoded = name.encode() + b"\0"
-    space = dataspace(shape)
+    space = dataspace(())
     head = struct.pack("<BxHHH", 1, len(encoded), len(kind), len(space))
     return message(ATTRIBUTE, head + pad8(encoded) + pad8(kind) + pad8(space) + value)
 
@@ -123,14 +120,6 @@ def chunked_layout(chunk: Sequence[int], itemsize: int) -> bytes:
 def gzip_filter(level: int) -> bytes:
     """The filter pipeline: deflate alone."""
     return message(FILTERS, struct.pack("<BB6x", 1, 1) + struct.pack("<HHHHII", 1, 0, 1, 1, level, 0))
-
-
-def global_heap(values: Sequence[bytes]) -> bytes:
-    """A global heap collection whose objects 1, 2, ... are `values`."""
-    objects = b"".join(struct.pack("<HH4xQ", i + 1, 1, len(v)) + pad8(v) for i, v in enumerate(values))
-    size = max(4096, 16 + len(objects) + 16)
-    free = size - 16 - len(objects)  # the rest is object 0, the free space, header included
-    return (b"GCOL" + struct.pack("<B3xQ", 1, size) + objects + struct.pack("<HH4xQ", 0, 0, free)).ljust(size, b"\0")
 
 
 def chunk_tree_levels(count: int) -> list[int]:

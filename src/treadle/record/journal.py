@@ -87,7 +87,7 @@ class Journal:
         format: "hdf5" or "npz".
 
     Raises:
-        OSError: when the file cannot be made or (on `append`, `sync`) written, with its path. What was appended before
+        OSError: when the file cannot be made or (on `append`) written, with its path. What was appended before
             stays readable.
     """
 
@@ -129,18 +129,6 @@ class Journal:
                 self.close()  # a torn record must stay the last one
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self._end = end
-
-    def sync(self) -> None:
-        """Wait until the disk has everything: a power failure then loses nothing either."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._end
 
     def close(self) -> None:
         """Close the file; once is enough, twice does no harm."""

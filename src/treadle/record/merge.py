@@ -11,14 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
@@ -40,18 +39,16 @@ class MergeReport:
     Attributes:
         path: the dataset's directory (`DIR/treadle/<name>`), or the `.npz` file.
         dataset_id: what `minari.load_dataset` takes; None for `.npz`.
-        episodes: how many.
-        steps: of all of them.
         nbytes: bytes on disk.
+        data_bytes: of them in the file that holds the episodes.
         hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
         warnings: one line for everything that a person should be told, such as an info key that was left out.
     """
 
     path: Path
     dataset_id: str | None
-    episodes: int
-    steps: int
     nbytes: int
+    data_bytes: int
     hash: str
     warnings: tuple[str, ...]
 
@@ -67,15 +64,14 @@ def overall_hash(digests: Iterable[str]) -> str:
 def merge(
     directory: str | Path,
     out: str | Path,
-    episodes: Sequence[EpisodeNote] | Sequence[int] | None = None,
+    episodes: Sequence[EpisodeNote] | None = None,
     *,
     env_id: str,
     policy: str,
     observation_space: gym.Space,
     action_space: gym.Space,
-    env_spec: EnvSpec | str | None = None,
+    env_spec: str | None = None,
     format: Format = "hdf5",
-    metadata: Mapping[str, Any] | None = None,
     kept: Path | None = None,
 ) -> MergeReport:
     """Make the dataset of the parts in `directory`.
@@ -85,16 +81,15 @@ def merge(
         out: the directory that becomes `MINARI_DATASETS_PATH`. "hdf5" makes `out/treadle/<name>/data/`, "npz" makes
             `out/<name>.npz`, with the name `<env_id>-<policy>-v0` in characters that Minari takes. What is there under
             that name is replaced.
-        episodes: notes or indices in the order in which the episodes shall be stored; None: all that are complete, by
-            index. Minari numbers them 0, 1, ... in this order.
+        episodes: notes in the order in which the episodes shall be stored; None: all that are complete, by index.
+            Minari numbers them 0, 1, ... in this order.
         env_id: of the environment.
         policy: a name for it.
         observation_space: the environment's.
         action_space: the environment's.
-        env_spec: what `recover_environment` will make; None when the environment has no spec.
+        env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
         format: what the parts were written for.
         kept: where to write what the dataset can be taken apart with (`treadle.record.reopening`).
-        metadata: more for Minari's `metadata.json`, such as `description` or `author` (a list).
 
     Raises:
         KeyError: when an episode asked for is not there.
@@ -108,29 +103,28 @@ def merge(
     name, out = minari_files.dataset_name(env_id, policy), Path(out)
     target = out / minari_files.NAMESPACE / name if format == "hdf5" else out / f"{name}.npz"
     temporary = target.with_name(f".{target.name}.tmp")
-    said: list[str] = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove(temporary)
         if format == "npz":
-            nbytes = assemble_npz(temporary, records)
+            nbytes = data_bytes = assemble_npz(temporary, records)
         else:
             texts = _texts(records)
             data = temporary / "data"
             data.mkdir(parents=True)
-            nbytes = assemble(data / minari_files.DATA_FILE, (record.sections for record in records))
-            text, said = minari_files.describe(
+            data_bytes = assemble(data / minari_files.DATA_FILE, (record.sections for record in records))
+            text = minari_files.describe(
                 name,
                 episodes=len(records),
                 steps=sum(record.note.length for record in records),
-                nbytes=nbytes,
+                nbytes=data_bytes,
                 observation_space=base_space(observation_space, texts, ("observations",)),
                 action_space=base_space(action_space, texts, ("actions",)),
                 env_spec=env_spec,
-                more={"algorithm_name": policy, **(metadata or {})},
+                policy=policy,
             )
             (data / minari_files.METADATA_FILE).write_text(text)
-            nbytes += len(text)
+            nbytes = data_bytes + len(text)
             namespace = target.parent / "namespace_metadata.json"
             if not namespace.exists():
                 namespace.write_text("{}")
@@ -145,15 +139,14 @@ def merge(
     return MergeReport(
         path=target,
         dataset_id=f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None,
-        episodes=len(records),
-        steps=sum(record.note.length for record in records),
         nbytes=nbytes,
+        data_bytes=data_bytes,
         hash=overall_hash(record.note.digest for record in records),
-        warnings=(*said, *_left_out(records)),
+        warnings=tuple(_left_out(records)),
     )
 
 
-def _select(directory: Path, format: Format, episodes: Sequence[EpisodeNote] | Sequence[int] | None) -> list[Record]:
+def _select(directory: Path, format: Format, episodes: Sequence[EpisodeNote] | None) -> list[Record]:
     found: dict[int, Record] = {}
     for path in journals(directory):
         for record in read(path, format):
@@ -162,10 +155,10 @@ def _select(directory: Path, format: Format, episodes: Sequence[EpisodeNote] | S
         return [found[index] for index in sorted(found)]
     records = []
     for wanted in episodes:
-        index = wanted.index if isinstance(wanted, EpisodeNote) else wanted
+        index = wanted.index
         if index not in found:
             raise KeyError(f"episode {index} is not among the {len(found)} episodes in {directory}")
-        if isinstance(wanted, EpisodeNote) and wanted.digest != found[index].note.digest:
+        if wanted.digest != found[index].note.digest:
             raise ValueError(f"episode {index} in {directory} is not the one asked for: its digest differs")
         records.append(found[index])
     return records

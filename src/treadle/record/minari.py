@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+import numpy as np
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -51,9 +49,9 @@ def describe(
     nbytes: int,
     observation_space: gym.Space,
     action_space: gym.Space,
-    env_spec: EnvSpec | str | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> tuple[str, list[str]]:
+    env_spec: str | None = None,
+    policy: str,
+) -> str:
     """The text of `metadata.json` as Minari writes it.
 
     Args:
@@ -63,15 +61,11 @@ def describe(
         nbytes: size of the data file.
         observation_space: one that Minari can name.
         action_space: one that Minari can name.
-        env_spec: of the environment, or its JSON; None when it has none.
-        more: further entries that Minari knows (`algorithm_name`, `description`, `author`, `requirements`, ...).
-
-    Returns:
-        The text, and what a person should be told.
+        env_spec: of the environment, as JSON; None when it has none.
+        policy: its name.
     """
     from minari.serialization import serialize_space
 
-    said: list[str] = []
     metadata: dict[str, Any] = {
         "total_episodes": episodes,
         "total_steps": steps,
@@ -80,20 +74,11 @@ def describe(
         "observation_space": serialize_space(observation_space),
         "action_space": serialize_space(action_space),
     }
-    if isinstance(env_spec, EnvSpec):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                env_spec = env_spec.to_json()
-        except (TypeError, ValueError) as error:
-            said.append(f"the environment cannot be recovered from the dataset: its spec is not JSON ({error})")
-            env_spec = None
     if env_spec is not None:
         metadata["env_spec"] = env_spec
     metadata["dataset_size"] = round(nbytes / 1e6, 1)
-    metadata.update(more or {})
-    metadata |= {"dataset_id": f"{NAMESPACE}/{name}", "minari_version": _minari().__version__}
-    return json.dumps(metadata), said
+    metadata |= {"algorithm_name": policy, "dataset_id": f"{NAMESPACE}/{name}", "minari_version": _minari().__version__}
+    return json.dumps(metadata)
 
 
 def described(data: Path) -> list[Any]:
@@ -104,6 +89,21 @@ def described(data: Path) -> list[Any]:
     metadata = json.loads((data / METADATA_FILE).read_text())
     spaces = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
     return [*spaces, metadata.get("env_spec")]
+
+
+def arrays_of(data: Path, number: int) -> dict[str, np.ndarray]:
+    """The arrays of one episode of a dataset as they are stored, by path."""
+    import h5py
+
+    found: dict[str, np.ndarray] = {}
+
+    def see(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with h5py.File(data / DATA_FILE) as file:
+        file[f"episode_{number}"].visititems(see)
+    return found
 
 
 def load_minari(data: Path) -> MinariDataset:

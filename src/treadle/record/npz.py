@@ -26,6 +26,7 @@ from treadle.record.journal import EpisodeNote, Record
 from treadle.record.packing import deflater
 
 _COMPRESS_FROM = 1 << 16
+PER_EPISODE = ("episode_indices", "seeds", "lengths", "returns", "episode_starts", "observation_starts")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever the file is written
 
 
@@ -71,19 +72,19 @@ def assemble_npz(path: Path, records: Sequence[Record]) -> int:
     """Write the file; its size in bytes. `records` are in the order in which they shall be stored."""
     notes: list[EpisodeNote] = [record.note for record in records]
     lengths = np.array([note.length for note in notes], np.int64)
-    per_episode = {
-        "episode_indices": np.array([note.index for note in notes], np.int64),
-        "seeds": np.array([note.seed for note in notes], np.uint64),
-        "lengths": lengths,
-        "returns": np.array([note.total_reward for note in notes], np.float64),
-        "episode_starts": np.cumsum(lengths) - lengths,
-        "observation_starts": np.cumsum(lengths + 1) - (lengths + 1),
-    }
+    per_episode = (
+        np.array([note.index for note in notes], np.int64),
+        np.array([note.seed for note in notes], np.uint64),
+        lengths,
+        np.array([note.total_reward for note in notes], np.float64),
+        np.cumsum(lengths) - lengths,
+        np.cumsum(lengths + 1) - (lengths + 1),
+    )
     names = dict.fromkeys(name for record in records for name in _Stored(record).table)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name in names:
             _write_member(archive, name, records)
-        for name, array in per_episode.items():
+        for name, array in zip(PER_EPISODE, per_episode, strict=True):
             with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w") as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
     return path.stat().st_size
@@ -122,6 +123,17 @@ def _as_text(stored: _Stored, name: str, rows: int) -> np.ndarray:
         return array
     texts = [json.dumps(row).encode() for row in array.tolist()]
     return np.array(texts, dtype=f"S{max(1, max(map(len, texts)))}")
+
+
+def arrays_of(path: Path, lengths: Sequence[int], number: int) -> dict[str, np.ndarray]:
+    """The arrays of one episode as they are stored, by path. `lengths`: steps of each episode."""
+    found = {}
+    with np.load(path, allow_pickle=False) as archive:
+        for name in archive.files:
+            if name not in PER_EPISODE:
+                start = sum(rows_of(name, length) for length in lengths[:number])
+                found[name] = archive[name][start : start + rows_of(name, lengths[number])]
+    return found
 
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:

@@ -2,14 +2,17 @@
 
 A `PartWriter` lives in the worker: it encodes an episode completely (arrays, compression, digest) and appends it to the
 worker's own journal, so the caller only copies bytes when it merges, and killing any process loses at most the episodes
-that were still running. What is stored of an episode is a function of the episode alone, not of the worker.
+that were still running. What is stored of an episode is a function of the episode alone, not of the worker. One on
+another machine sends what it has encoded, and the caller appends it (`Receiver`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import fcntl
+import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import gymnasium as gym
 
@@ -23,36 +26,46 @@ from treadle.sample.episode import Episode
 Format = Literal["hdf5", "npz"]
 
 
+class Sent(NamedTuple):
+    """An episode as it is stored. `record`: its bytes in a journal."""
+
+    note: EpisodeNote
+    record: bytes
+
+    @property
+    def total_reward(self) -> float:
+        """See `EpisodeNote`."""
+        return self.note.total_reward
+
+
 class PartWriter:
     """Writes the episodes of one worker.
 
     Args:
-        directory: where the parts of a run are kept; made when missing. None: nothing is written, the latest record
-            stands in `held`.
+        directory: where the parts of a run are kept. It must be there when the first episode is stored, not before: a
+            run that cannot build its environments has not touched what an earlier one left.
         worker: which worker this is: names its file.
         observation_space: the environment's.
         action_space: the environment's.
         infos: whether infos and policy infos are stored.
         format: what the parts will be merged into.
-        options: what every episode's reset was given as options, if anything.
+        send: are episodes returned (`Sent`), for another process to write them, instead of being written here?
 
     Raises:
-        TypeError: when a space (or option) has no place in a dataset; the message names it.
+        TypeError: when a space has no place in a dataset; the message names it.
         ValueError: when a format is unknown.
-        OSError: when the directory or file cannot be written; from `add` and `flush` too. Its `filename` and message
-            hold the path, and everything written before stays readable.
     """
 
     def __init__(
         self,
-        directory: str | Path | None,
+        directory: str | Path,
         worker: int,
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
         infos: bool = True,
         format: Format = "hdf5",
-        options: Mapping[str, Any] | None = None,
+        send: bool = False,
     ) -> None:
         if format not in ("hdf5", "npz"):
             raise ValueError(f"unknown dataset format {format!r}: choose 'hdf5' or 'npz'")
@@ -63,20 +76,19 @@ class PartWriter:
             *(("actions", *path) for path in foreign_texts(action_space)),
         ]
         self._infos = infos
-        self._encoder: Hdf5Encoder | NpzEncoder = Hdf5Encoder(options) if format == "hdf5" else NpzEncoder()
+        self._encoder: Hdf5Encoder | NpzEncoder = Hdf5Encoder() if format == "hdf5" else NpzEncoder()
         self._digest = digester()
+        self._directory, self._worker, self._format, self._send = Path(directory), worker, format, send
         self._journal: Journal | None = None
-        self.held: list[Any] = []
-        if directory is not None:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            self._journal = Journal(Path(directory), worker, format)
+        self._hold = -1
 
-    def add(self, episode: Episode) -> EpisodeNote:
+    def add(self, episode: Episode) -> EpisodeNote | Sent:
         """Store a finished episode; when this returns, killing this process no longer loses it.
 
         Raises:
             TypeError, ValueError: when the episode holds what a dataset cannot keep.
-            OSError: when the disk is full or fails.
+            OSError: when the file cannot be written. Its `filename` and message hold the path, and everything written
+                before stays readable.
         """
         columns, left_out = columns_of(episode, infos=self._infos)
         note = EpisodeNote(
@@ -92,10 +104,12 @@ class PartWriter:
         )
         blob = self._encoder.encode(columns, episode.seed, episode.index)
         extra = {"texts": self._texts(episode)} if self._foreign else None
+        if self._send:
+            return Sent(note, b"".join(packed(note, *blob, extra)))
         if self._journal is None:
-            self.held = packed(note, *blob, extra)
-        else:
-            self._journal.append(note, *blob, extra)
+            self._hold = hold_parts(self._directory)
+            self._journal = Journal(self._directory, self._worker, self._format)
+        self._journal.append(note, *blob, extra)
         return note
 
     def _texts(self, episode: Episode) -> dict[str, list]:
@@ -108,20 +122,49 @@ class PartWriter:
             out["/".join(path)] = [min(lengths), max(lengths), "".join(sorted(set().union(*texts)))]
         return out
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes on disk so far."""
-        return 0 if self._journal is None else self._journal.size
-
-    def flush(self) -> None:
-        """Wait until the disk has everything that was added. Only a power failure makes that matter."""
-        if self._journal is not None:
-            self._journal.sync()
-
     def close(self) -> None:
-        """Close the file. Nothing is buffered, so nothing depends on this."""
+        """Close the file, unless an environment has done so. Nothing is buffered, so nothing depends on this."""
+        with contextlib.suppress(OSError):
+            if self._journal is not None:
+                self._journal.close()
+        with contextlib.suppress(OSError):
+            if self._hold >= 0:
+                os.close(self._hold)
+
+
+class Receiver:
+    """Writes down what is sent. A context manager: leaving it closes its journal."""
+
+    def __init__(self, parts: Path, format: Format) -> None:
+        self._parts, self._format = parts, format
+        self._journal: Journal | None = None
+
+    def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
+        """The note of a result, which is on disk now. Raises OSError."""
+        if not isinstance(result, Sent):
+            return result
+        if self._journal is None:
+            self._journal = Journal(self._parts, 0, self._format)
+        self._journal.write([result.record])
+        return result.note
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._journal is not None:
             self._journal.close()
+
+
+def hold_parts(parts: str | Path) -> int:
+    """Say, as a worker, that this process may write to the parts until the descriptor returned is closed."""
+    fd = os.open(parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def recover(directory: str | Path) -> list[EpisodeNote]:

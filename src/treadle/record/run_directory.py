@@ -22,7 +22,6 @@ continues another waits for the second, because workers outlive a killed caller 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -33,20 +32,15 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-
 from treadle.errors import UsageError
-from treadle.record.journal import EpisodeNote, Journal, journals, read
-from treadle.record.parts import Format, PartWriter, recover
+from treadle.record.journal import EpisodeNote, journals, read
+from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
-from treadle.record.spaces import check_storable
 from treadle.record.summary import Summary, read_summary, skipped_of, write_text
 from treadle.repro import SUFFIX, Repro
-from treadle.sample.episode import Episode
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
@@ -394,17 +388,6 @@ class RunDirectory:
         remove(self.parts)
 
 
-def hold_parts(parts: str | Path) -> int:
-    """Say, as a worker, that this process may write to the parts until the descriptor returned is closed."""
-    fd = os.open(parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
 def remove(path: Path) -> None:
     """Remove a file or a folder with all that is in it, if it is there."""
     if path.is_dir() and not path.is_symlink():
@@ -474,94 +457,3 @@ def file_digests(*references: Any) -> dict[str, str]:
         if name.endswith((".py", ".zip")) and os.path.isfile(name):
             out[name] = hashlib.blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
     return out
-
-
-class Sent(NamedTuple):
-    """An episode as it is stored. `record`: its bytes in a journal."""
-
-    note: EpisodeNote
-    record: bytes
-
-    @property
-    def total_reward(self) -> float:
-        """See `EpisodeNote`."""
-        return self.note.total_reward
-
-
-@dataclass(frozen=True)
-class PartSink:
-    """A factory of sinks, as `treadle.sample.rollout_slot.RolloutRecipe` takes it.
-
-    Attributes:
-        directory: of the parts; it must be there when the first episode is stored, not before: a run that cannot
-            build its environments has not touched what an earlier one left.
-        infos, format: as for `PartWriter`.
-        send: are episodes sent to the caller (`Sent`), instead of being written where they are made?
-
-    Raises:
-        TypeError: when the environment's spaces have no place in a dataset.
-    """
-
-    directory: str
-    infos: bool
-    format: Format
-    send: bool = False
-
-    def __call__(self, worker: int, observation_space: gym.Space, action_space: gym.Space) -> OpenSink:
-        check_storable(observation_space, "observations")
-        check_storable(action_space, "actions")
-        return OpenSink(self, worker, observation_space, action_space)
-
-
-class OpenSink:
-    """One worker's."""
-
-    def __init__(self, parts: PartSink, worker: int, observation_space: gym.Space, action_space: gym.Space) -> None:
-        self._parts, self._worker = parts, worker
-        self._spaces = observation_space, action_space
-        self._writer: PartWriter | None = None
-        self._hold = -1
-
-    def add(self, episode: Episode) -> EpisodeNote | Sent:
-        """See `PartWriter.add`."""
-        parts = self._parts
-        if self._writer is None:
-            if not parts.send:
-                self._hold = hold_parts(parts.directory)
-            place = None if parts.send else parts.directory
-            self._writer = PartWriter(place, self._worker, *self._spaces, infos=parts.infos, format=parts.format)
-        note = self._writer.add(episode)
-        return Sent(note, b"".join(self._writer.held)) if parts.send else note
-
-    def close(self) -> None:
-        """Close what was opened, unless an environment has done so."""
-        with contextlib.suppress(OSError):
-            if self._writer is not None:
-                self._writer.close()
-        with contextlib.suppress(OSError):
-            if self._hold >= 0:
-                os.close(self._hold)
-
-
-class Receiver:
-    """Writes down what is sent. A context manager: leaving it closes its journal."""
-
-    def __init__(self, parts: Path, format: Format) -> None:
-        self._parts, self._format = parts, format
-        self._journal: Journal | None = None
-
-    def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
-        """The note of a result, which is on disk now. Raises OSError."""
-        if not isinstance(result, Sent):
-            return result
-        if self._journal is None:
-            self._journal = Journal(self._parts, 0, self._format)
-        self._journal.write([result.record])
-        return result.note
-
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._journal is not None:
-            self._journal.close()

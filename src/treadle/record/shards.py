@@ -19,7 +19,7 @@ from treadle.record.merge import merge
 from treadle.record.parts import recover
 from treadle.record.reopening import KEPT, reopen
 from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory
-from treadle.record.summary import Summary, write_summary
+from treadle.record.summary import Summary, about_episodes, write_summary
 
 
 def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
@@ -87,28 +87,19 @@ def merge_shards(
                 shutil.copytree(place.path / FAILURES, target.path / FAILURES, dirs_exist_ok=True)
         notes = recover(target.parts)
         report = merge(
-            target.parts, target.path, [note.index for note in notes], env_id=summaries[0].env_id,
+            target.parts, target.path, notes, env_id=summaries[0].env_id,
             policy=summaries[0].policy, observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
             format=format, kept=target.path / KEPT,
         )  # fmt: skip
-        data = report.path / "data" / minari_files.DATA_FILE if format == "hdf5" else report.path
         seconds = perf_counter() - start
         summary = replace(
             summaries[0],
+            **about_episodes(notes),
             command=command,
-            episodes=len(notes),
-            steps=report.steps,
-            returns=[note.total_reward for note in notes],
-            lengths=[note.length for note in notes],
-            seeds=[note.seed for note in notes],
-            digests=[note.digest for note in notes],
             hash=report.hash,
-            data_bytes=data.stat().st_size,
-            terminated=sum(note.terminated for note in notes),
-            truncated=sum(note.truncated for note in notes),
+            data_bytes=report.data_bytes,
             seconds=seconds,
-            steps_per_second=report.steps / max(each.seconds for each in summaries),
-            raw_bytes=sum(note.nbytes for note in notes),
+            steps_per_second=sum(note.length for note in notes) / max(each.seconds for each in summaries),
             disk_bytes=report.nbytes,
             time_shares={},
             worker_shares=[],

@@ -7,11 +7,12 @@ import json
 import math
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.record.journal import EpisodeNote
 from treadle.sample.rollout_slot import Shares
 from treadle.sample.skipping import Skipped
 
@@ -94,6 +95,21 @@ class Summary:
 
     def __repr__(self) -> str:
         return f"<Summary: {self.in_short}, hash {self.hash}>"
+
+
+def about_episodes(notes: Sequence[EpisodeNote]) -> dict[str, Any]:
+    """What a `Summary` says of its episodes alone."""
+    return {
+        "episodes": len(notes),
+        "steps": sum(note.length for note in notes),
+        "returns": [note.total_reward for note in notes],
+        "lengths": [note.length for note in notes],
+        "seeds": [note.seed for note in notes],
+        "digests": [note.digest for note in notes],
+        "terminated": sum(note.terminated for note in notes),
+        "truncated": sum(note.truncated for note in notes),
+        "raw_bytes": sum(note.nbytes for note in notes),
+    }
 
 
 def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]:

@@ -6,9 +6,7 @@ more than its seed. That cannot be seen from one run, so a few episodes are play
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.record.columns import columns_of, digester
+from treadle.record import minari, npz
+from treadle.record.columns import Column, columns_of, digester
 from treadle.record.journal import EpisodeNote
-from treadle.record.merge import load
-from treadle.record.parts import Format, PartWriter
 from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
@@ -27,8 +24,6 @@ from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
 
 _PATH = 3  # the first number of the seed path of this choice
-
-Merge = Callable[[Path, Path, Sequence[int]], Any]
 
 
 def choose(root: int, notes: Sequence[EpisodeNote], count: int) -> list[int]:
@@ -43,9 +38,7 @@ def verify(
     root: int,
     notes: Sequence[EpisodeNote],
     count: int,
-    parts: Path,
-    format: Format,
-    merge: Merge,
+    stored: Path,
     *,
     workers: int | None = None,
     **pool_options: Any,
@@ -55,10 +48,8 @@ def verify(
     Args:
         recipe: what made them.
         root: the run's seed.
-        notes: of the stored episodes.
-        parts: where they are.
-        format: which the parts are written for.
-        merge: makes a dataset, called with (parts, out, indices).
+        notes: of the stored episodes, in their order.
+        stored: the dataset: a folder, or an `.npz` file.
 
     Returns:
         One line for each episode that came out differently, naming the first step that differs; none is good.
@@ -70,9 +61,9 @@ def verify(
     unlike: dict[int, tuple[Episode, str, tuple[int, str] | None]] = {}
     said: list[str] = []
     try:
-        for episode, digest, spaces in _made(recipe, root, chosen, workers, pool_options):
+        for episode, digest, columns in _made(recipe, root, chosen, workers, pool_options):
             if digest != digests[episode.index]:
-                difference = _difference(episode, spaces, recipe, parts, format, merge)
+                difference = first_difference(_stored(stored, notes, episode.index), columns)
                 unlike[episode.index] = episode, digest, difference
         # once more, in the same way: what now differs again is not decided by the seed, wherever it is made
         once_more = {e.index: digest for e, digest, _ in _made(recipe, root, list(unlike), workers, pool_options)}
@@ -86,8 +77,8 @@ def verify(
 
 def _made(
     recipe: RolloutRecipe, root: int, chosen: Sequence[int], workers: int | None, pool_options: dict[str, Any]
-) -> Iterator[tuple[Episode, str, tuple[Any, Any]]]:
-    """Episodes in fresh environments, with their digests and spaces."""
+) -> Iterator[tuple[Episode, str, list[Column]]]:
+    """Episodes in fresh environments, with their digests and columns."""
     if not chosen:
         return
     last, digest = max(chosen), digester()
@@ -96,7 +87,7 @@ def _made(
     with collection(again, schedule, root=root, workers=workers, **pool_options) as run:
         for _, _, episode in run:
             columns, _ = columns_of(episode, infos=recipe.infos)
-            yield episode, digest(columns).hex(), run.spaces
+            yield episode, digest(columns).hex(), columns
 
 
 def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:
@@ -132,62 +123,35 @@ def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutR
     )
 
 
-def _difference(
-    episode: Episode, spaces: tuple[Any, Any], recipe: RolloutRecipe, parts: Path, format: Format, merge: Merge
-) -> tuple[int, str] | None:
-    """The first step in which an episode differs from the stored one, 0 being the reset, and in what."""
-    work = Path(tempfile.mkdtemp(prefix="verify-", dir=parts))
-    try:
-        writer = PartWriter(work / "parts", 0, *spaces, infos=recipe.infos, format=format)
-        writer.add(episode)
-        writer.close()
-        merge(parts, work / "stored", [episode.index])
-        merge(work / "parts", work / "again", [episode.index])
-        return first_difference(_arrays(work / "stored"), _arrays(work / "again"))
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+def _stored(dataset: Path, notes: Sequence[EpisodeNote], index: int) -> dict[str, np.ndarray]:
+    """The arrays of a stored episode, time first, by path."""
+    number = [note.index for note in notes].index(index)
+    if dataset.suffix == ".npz":
+        return npz.arrays_of(dataset, [note.length for note in notes], number)
+    return minari.arrays_of(dataset / "data", number)
 
 
-def _arrays(directory: Path) -> dict[str, Any]:
-    """The values of the one episode in a dataset, time first, by path."""
-    dataset: Any = load(directory)
-    if isinstance(dataset, dict):
-        return dataset
-    episode = next(iter(dataset.iterate_episodes()))
-    names = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
-    return dict(found for name in names for found in _leaves(getattr(episode, name), name))
-
-
-def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict | tuple):
-        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _leaves(value, f"{path}/{key}")
-    else:
-        yield path, tree
-
-
-def first_difference(stored: dict[str, Any], again: dict[str, Any]) -> tuple[int, str] | None:
-    """The first step at which two episodes differ, and the path of the value; None when all are equal.
-
-    Args:
-        stored, again: sequences of rows by path; observations and infos have the reset's row first.
-    """
+def first_difference(stored: dict[str, np.ndarray], again: Sequence[Column]) -> tuple[int, str] | None:
+    """The first step at which an episode differs from the stored one, 0 being the reset, and in which of its arrays;
+    None when all are equal."""
     found: list[tuple[int, str]] = []
-    for name in dict.fromkeys((*stored, *again)):
+    made = {"/".join(path): array for path, array in again}
+    for name in dict.fromkeys((*stored, *made)):
         first = 0 if name.split("/")[0] in ("observations", "infos") else 1
-        if name not in stored or name not in again:
+        if name in stored and stored[name].dtype.kind == "S" and (name not in made or made[name].dtype.kind != "S"):
+            continue  # in an .npz file what is of another kind in other episodes is text
+        if name not in stored or name not in made:
             found.append((first, name))
             continue
-        a, b = stored[name], again[name]
-        rows = min(len(a), len(b))
-        unequal = (row for row in range(rows) if not _same(a[row], b[row]))
-        row = next(unequal, None if len(a) == len(b) else rows)
+        a, b = stored[name], made[name]
+        unequal = (row for row, (one, other) in enumerate(zip(a, b)) if not _same(one, other))
+        row = next(unequal, None if len(a) == len(b) else min(len(a), len(b)))
         if row is not None:
             found.append((row + first, name))
     return min(found, key=lambda each: each[0], default=None)
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, str | bytes):
+    if isinstance(a, bytes):
         return a == b
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()

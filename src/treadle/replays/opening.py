@@ -51,7 +51,7 @@ def _of_run(path: Path, index: int) -> Repro:
     """An episode of a run that did not fail, as far as its arguments say how it was made."""
     try:
         run = json.loads((path / ARGUMENTS).read_text())["arguments"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no run's directory ({error})") from error
     if run["episodes"] is not None and not 0 <= index < run["episodes"]:
         raise UsageError(f"{path} has the episodes 0 to {run['episodes'] - 1}, not {index}")
@@ -74,6 +74,7 @@ def _of_run(path: Path, index: int) -> Repro:
     for name, value in named.items():
         repro.put(name, value)
     repro.put("kwargs", run["env_kwargs"])
+    repro._ours = False  # somebody else may have made the directory
     return repro
 
 

@@ -65,6 +65,15 @@ class Asking:
         check_patience(self.patience)
         if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
             raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
+        self.check_batch(self.num_envs)
+
+    def check_batch(self, count: int | None) -> None:
+        """Raises UsageError for batches of more rows than there are environments; None: that is not known yet."""
+        if count is not None and (self.batch_size or 0) > count:
+            raise UsageError(
+                f"batch_size={self.batch_size} (--batch-size) is more than the {count} environments that are played at "
+                "a time: give more of them (num_envs=, --num-envs)"
+            )
 
 
 class CallerPolicy:

@@ -84,6 +84,7 @@ class CallerCollection(Collection):
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
+        self._asking.check_batch(count)
         if self.schedule.end is not None:
             left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
             count = max(1, min(count, left))

@@ -233,7 +233,7 @@ def evaluate(
         env: as for `treadle.sample.collect.collect`; so are the arguments that are not described here. Or a suite: a
             dict of task -> environment, or -> (environment, its env_kwargs). Their spaces are the same; all tasks are
             played in one run, each in episodes `task * episodes` to `(task + 1) * episodes - 1` of it, and the result
-            has a part for each.
+            has a part for each. One worker builds every task before any is played.
         policy: None for random actions, or see `treadle.program.policies`.
         episodes: how many; of a suite, of each task.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.

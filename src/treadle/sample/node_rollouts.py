@@ -25,6 +25,7 @@ from treadle.sample.rollout_slot import Remark, Results, RolloutOrder, RolloutRe
 from treadle.sample.schedule import Schedule
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
+BATCH_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
 
 
@@ -87,14 +88,20 @@ class OnNode(Collection):
         """Is anything with a worker?"""
         return any(self._dealt.values())
 
-    def turn(self, seconds: float) -> Results:
-        """Give out what there is, wait for what comes, and tell of it."""
-        self.told = Results()
+    def feed(self, indices: Iterable[int]) -> Results:
+        """Give out what is to be made; returns what was decided meanwhile."""
+        assert isinstance(self.schedule, FedSchedule)
+        self.schedule.feed(indices)
+        return self.turn(None)
+
+    def turn(self, seconds: float | None) -> Results:
+        """Wait for what comes (None: do not), give out what there is, and tell of it."""
+        self.told, results, events = Results(), Results(), deque[Event]()
         try:
-            self._deal()
-            patience, events = self._patience(), deque[Event]()
-            self.calls.poll(seconds if patience is None else min(seconds, patience), events.append)
-            results = self._heard(events)
+            if seconds is not None:
+                patience = self._patience()
+                self.calls.poll(seconds if patience is None else min(seconds, patience), events.append)
+                results = self._heard(events)
             self._deal()
         except CollectionFailed as error:
             self._raised(error, self.pool.workers[0])
@@ -150,15 +157,17 @@ class NodeRollouts(Program):
         return Description(about.observation_space, about.action_space, metadata=metadata)
 
     def stream(self, order: RolloutOrder, control: StreamControl) -> Generator[Results, None, Results | None]:
-        run, until = self._running(), monotonic() + TURN_SECONDS
+        run, since, until = self._running(), 0.0, monotonic() + TURN_SECONDS
         schedule: Any = run.schedule
-        schedule.feed(order.indices)
+        ready = run.feed(order.indices)
         while not control.stopped():
-            results = run.turn(TURN_SECONDS)
+            since = since if ready else monotonic()
+            ready += run.turn(max(0.0, since + BATCH_SECONDS - monotonic()) if ready else TURN_SECONDS)
             if schedule.fed and (order.indices or not run.playing or monotonic() > until):
-                return results or None
-            if results:
-                yield results
+                return ready or None
+            if ready and monotonic() - since >= BATCH_SECONDS:
+                yield ready
+                ready = Results()
         return None
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
@@ -47,9 +48,10 @@ class NodesCollection(Collection):
         self._alone_since: float | None = None
         kept = {name: options[name] for name in ("on_failure", "max_restarts") if name in options}
         more = {"start_timeout": self._start + LONGER, "close_timeout": options.get("close_timeout", 5.0) + 2.0}
+        packs = recipe.sink is None and recipe.asking is None
         super().__init__(
-            recipe, schedule, root=root, workers=placement.nodes, backend=BACKEND, placement=placement,
-            **kept, **more, **run,
+            replace(recipe, packs=packs), schedule, root=root, workers=placement.nodes, backend=BACKEND,
+            placement=placement, **kept, **more, **run,
         )  # fmt: skip
         self._least = 1
         self._bounded = run["room"] is not None
@@ -107,7 +109,9 @@ class NodesCollection(Collection):
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
         plain = Results()
         for index, length, result in ready:
-            if not isinstance(result, Failed):
+            if isinstance(result, bytes) and self._recipe.packs:
+                plain.append((index, length, pickle.loads(result)))
+            elif not isinstance(result, Failed):
                 plain.append((index, length, result))
             elif result.skip:
                 self._dealt[worker.index].remove(index)

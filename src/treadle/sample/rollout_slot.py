@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from treadle import seeding
+from treadle import pickling, seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.arena import closed_by_others
 from treadle.pool.file_buffers import Lender
@@ -29,6 +29,7 @@ from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
+from treadle.program.suite import Suite
 from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
@@ -39,6 +40,7 @@ from treadle.spaces import Layout, Mismatch
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
+SMALL = 1 << 14  # bytes of an episode that is copied twice more rather than sent by itself
 
 
 Results = list[tuple[int, int, Any]]  # (index, length, what was made)
@@ -106,6 +108,8 @@ class RolloutRecipe:
         fresh_env: build a new environment for each episode.
         reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
         asking: how the policy is asked in the caller; None: it is asked in the workers.
+        packs: are small episodes sent as bytes (see `packed`), several together? Then who hands them on need not read
+            them.
     """
 
     env: EnvRecipe
@@ -118,6 +122,15 @@ class RolloutRecipe:
     reset_options: ResetOptions = None
     marks_cuts: bool = True
     asking: Asking | None = None
+    packs: bool = False
+
+
+def packed(episode: Episode) -> Episode | bytes:
+    """A pickle of a small episode. One that is large, or cannot be pickled (what sends it tells that), as it is."""
+    if episode.nbytes <= SMALL:
+        with contextlib.suppress(Exception):  # pickling runs foreign code
+            return pickling.quickly(episode, lambda: None)
+    return episode
 
 
 @dataclass
@@ -168,6 +181,8 @@ class RolloutSlot(EpisodeSlot):
         self._envs = [recipe.env.build() for _ in range(recipe.rows)]
         self._begun = [0] * recipe.rows  # episodes of each row's present environment
         env = self._envs[0]
+        if self._slot == 0 and isinstance(recipe.env.env, Suite):  # one for all
+            cast(Any, env).check()
         check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
@@ -271,7 +286,8 @@ class RolloutSlot(EpisodeSlot):
                 mark = perf_counter()
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
                 # but for the last ones of an order, which go with the word that it is over
-                due = self._sink is None or len(ready) >= order.batch or mark - since > BATCH_SECONDS
+                lent = isinstance(ended[0][2], Episode)
+                due = lent or len(ready) >= order.batch or mark - since > BATCH_SECONDS
                 if due and (todo or not order.indices):
                     yield ready
                     ready, since = [], perf_counter()
@@ -304,7 +320,11 @@ class RolloutSlot(EpisodeSlot):
     def _ended(self, episode: Episode) -> list[tuple[int, int, Any]]:
         """What becomes of a finished episode: (index, length, result), and perhaps a remark."""
         start = perf_counter()
-        result = episode if self._sink is None else self._store(episode)
+        result: Any = episode
+        if self._sink is not None:
+            result = self._store(episode)
+        elif self._recipe.packs:
+            result = packed(episode)
         self.shares.encode += perf_counter() - start
         index = episode.index
         ended: list[tuple[int, int, Any]] = [(index, len(episode), result)]

@@ -55,7 +55,7 @@ class Skipping:
             raise UsageError(f"on_error is 'stop' or 'skip', got {on_error!r}")
         if max_skipped is not None:
             if on_error == "stop":
-                raise UsageError("max_skipped is for on_error='skip' only")
+                raise UsageError("max_skipped is for on_error='skip' (--on-error skip) only")
             whole = isinstance(max_skipped, int) and not isinstance(max_skipped, bool) and max_skipped >= 0
             if not whole and not (isinstance(max_skipped, float) and 0 < max_skipped < 1):
                 raise UsageError(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from treadle.errors import UsageError
 from treadle.pool.options import check_seconds
 from treadle.tasks.sensors import SensorSuite
 
+Init = TypeVar("Init", bound=Callable[..., None])
 START_METHODS = ("forkserver", "spawn", "fork")
 
 
@@ -45,16 +47,21 @@ OLDER_SINGLE = ("auto_resample_when_done", "should_log", "metrics_out_queue")
 NEWER_SINGLE = ("callback_sensor_suite", "auto_resample_when_done", "should_log")
 
 
-def by_position(
-    values: tuple[Any, ...], older: tuple[str, ...], newer: tuple[str, ...], given: dict[str, Any]
-) -> dict[str, Any]:
-    """`given` with what was given by position in it. Raises UsageError (a TypeError too) for too many."""
-    if not values:
-        return given
-    names = older if isinstance(values[0], bool) else newer
-    if len(values) > len(names):
-        raise TooManyArguments(f"{len(values) + 2} arguments by position, at most {len(names) + 2} are known")
-    return {**given, **dict(zip(names, values))}
+def in_either_order(older: tuple[str, ...], newer: tuple[str, ...]) -> Callable[[Init], Init]:
+    """A constructor that takes what comes after its second argument by position as well: by these names, the older ones
+    where the third is a bool. It raises UsageError (a TypeError too) for too many."""
+
+    def door(init: Init) -> Init:
+        @wraps(init)
+        def called(self: Any, *values: Any, **given: Any) -> None:
+            names = older if len(values) > 2 and isinstance(values[2], bool) else newer
+            if len(values) > len(names) + 2:
+                raise TooManyArguments(f"{len(values)} arguments by position, at most {len(names) + 2} are known")
+            init(self, *values[:2], **{**given, **dict(zip(names, values[2:]))})
+
+        return cast(Init, called)
+
+    return door
 
 
 class TooManyArguments(UsageError, TypeError):
@@ -127,26 +134,3 @@ def callback_suite(sensors: Any) -> SensorSuite[Any] | None:
         return sensors
     sensors = list(sensors)
     return SensorSuite(sensors) if sensors else None
-
-
-def check_make(make: Callable[..., Any]) -> None:
-    """Raises UsageError for what cannot make a sampler."""
-    if not callable(make):
-        raise UsageError(f"make_sampler_fn must be callable, got {type(make).__name__}")
-
-
-__all__ = [
-    "DEFAULT_METHOD",
-    "NEWER",
-    "NEWER_SINGLE",
-    "OLDER",
-    "OLDER_SINGLE",
-    "Starting",
-    "by_position",
-    "callback_suite",
-    "check_make",
-    "sampler_args",
-    "start_limit",
-    "starting",
-    "worker_count",
-]

@@ -43,9 +43,6 @@ COMMANDS = ("step", "next_task", "reset", "seed", *CALLS)
 DONE = "done"  # the result of commands that have none
 
 
-if TYPE_CHECKING:
-    pass
-
 FORMAT = "treadle task vector snapshot 2"
 
 
@@ -95,11 +92,29 @@ def checked(command: str) -> str:
     return command
 
 
-class SampledCommands(TaskVector):
-    """A `TaskVector` whose slots are asked for more than steps: see the module.
+class SampledTasks(TaskVector):
+    """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
+
+    Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
+    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
+    that overlap are refused.
+
+    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
+    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
+    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
+    there is more:
+
+    - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
+    - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
 
     Every method raises TaskRaised (of the original's type as well) for what a task raises, with the other slots'
     results in `.partial`; nothing dies of it.
+
+    Attributes:
+        observation_space: that all tasks have in common.
+        action_spaces: one a slot.
+        metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
+        should_log, max_processes, read_timeout: as given.
     """
 
     @one_at_a_time
@@ -110,15 +125,8 @@ class SampledCommands(TaskVector):
             function_names: one for all, or one for each.
             function_args_list: a list of positional arguments (or None) for each; None: no arguments.
         """
-        self._begin("call")
         names = self._each("call", function_names, "function names")
-        args = self._each("call", function_args_list, "argument lists")
-        return self._ask(
-            {
-                slot: (Ask.TASK_CALL, _call_arguments((name, each)), {})
-                for slot, name, each in zip(self._live, names, args)
-            }
-        )
+        return self.command("call", list(zip(names, self._each("call", function_args_list, "argument lists"))))
 
     @one_at_a_time
     def call_at(self, sampler_index: int, function_name: str, function_args: list[Any] | None = None) -> Any:
@@ -162,14 +170,11 @@ class SampledCommands(TaskVector):
         self._begin("command")
         each = [checked(name) for name in self._each("command", commands, "commands")]
         data = self._each("command", data_list, "data")
-        orders = list(zip(self._live, each, data))
-        kinds = set(each)
-        if kinds <= CALLS.keys():
-            on_task = not kinds <= {"call_sampler", "sampler_attr"}
-            return self._ask({slot: CALLS[name](given) for slot, name, given in orders}, task=on_task)
-        if len(kinds) == 1:
+        if set(each) <= CALLS.keys():
+            return self._called(each, dict(zip(self._live, data)))
+        if len(set(each)) == 1:
             return self._same(each[0], dict(zip(self._live, data)))
-        return [self._same(name, {slot: given})[0] for slot, name, given in orders]
+        return [self._same(name, {slot: given})[0] for slot, name, given in zip(self._live, each, data)]
 
     @one_at_a_time
     def command_at(self, sampler_index: int, command: str, data: Any | None = None) -> Any:
@@ -188,9 +193,13 @@ class SampledCommands(TaskVector):
         elif command == "seed":
             self._seed(data)
         else:
-            on_task = command not in ("call_sampler", "sampler_attr")
-            return self._ask({slot: CALLS[command](given) for slot, given in data.items()}, task=on_task)
+            return self._called([command] * len(data), data)
         return [DONE] * len(data)
+
+    def _called(self, commands: list[str], data: dict[int, Any]) -> list[Any]:
+        """Commands that are calls of the slots' tasks or samplers, one a slot."""
+        on_task = not {"call_sampler", "sampler_attr"}.issuperset(commands)
+        return self._ask({slot: CALLS[name](data[slot]) for slot, name in zip(data, commands)}, task=on_task)
 
     @one_at_a_time
     def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
@@ -366,6 +375,3 @@ def show(image: np.ndarray, title: str = "vectask") -> None:
         raise MissingExtra("render('human') needs OpenCV: pip install opencv-python") from error
     cv2.imshow(title, image[:, :, ::-1])
     cv2.waitKey(1)
-
-
-__all__ = ["COMMANDS", "SampledCommands"]

@@ -267,6 +267,3 @@ def ends_of(task: Any, over: bool) -> tuple[bool, bool]:
     terminated = bool(task.reached_terminal_state())
     cut = getattr(task, "is_truncated", None)
     return terminated, bool(cut()) if cut is not None else not terminated and bool(task.reached_max_steps())
-
-
-__all__ = ["CALLBACK_KEY", "METRICS_KEY", "RLStepResult", "Task", "TaskSampler", "ends_of"]

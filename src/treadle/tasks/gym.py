@@ -295,6 +295,3 @@ class TaskEnv(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self.sampler.close()
-
-
-__all__ = ["GymObservation", "GymTask", "GymTaskSampler", "TaskEnv", "sensors_of"]

@@ -167,17 +167,3 @@ class Status:
     handed: int
     busy: int
     age: int
-
-
-__all__ = [
-    "NOTE",
-    "NOTHING",
-    "Ask",
-    "Fresh",
-    "History",
-    "NextTask",
-    "Note",
-    "ResetSampler",
-    "Status",
-    "Stay",
-]

@@ -59,15 +59,3 @@ def cannot_travel(error: CannotTravel, args: dict[str, Any], start_method: str |
         if reason is not None:
             return CannotTravel(error.slot, reason, f"the argument {name!r} of its sampler")
     return error
-
-
-__all__ = [
-    "FirstTaskFailed",
-    "NoSuchSlot",
-    "NotSupported",
-    "StartDied",
-    "StartTimedOut",
-    "cannot_travel",
-    "listed",
-    "start_error",
-]

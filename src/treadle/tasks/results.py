@@ -298,6 +298,3 @@ def _parted(info: dict[Any, Any] | None) -> tuple[Note, dict[str, Any]]:
         return Note(), {}
     own = own_names(info, OWN, "task")
     return own.pop(NOTE, None) or Note(), own  # type: ignore[call-overload]  # the one key that is no string
-
-
-__all__ = ["OWN", "Results", "Slot", "SlotBooks"]

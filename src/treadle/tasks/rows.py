@@ -181,16 +181,3 @@ def row_mender(layout: Layout) -> Callable[[Any], Any]:
         return layout.unflatten(leaves)
 
     return mend
-
-
-__all__ = [
-    "Anything",
-    "Code",
-    "action_rows",
-    "action_writer",
-    "blank",
-    "fitting",
-    "observation_rows",
-    "row_mender",
-    "row_splitter",
-]

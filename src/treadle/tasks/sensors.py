@@ -107,6 +107,3 @@ def dict_space(spaces: OrderedDict[str, gym.Space[Any]]) -> gym.spaces.Dict:
         kind: type[gym.spaces.Dict] = importlib.import_module(f"{package}.spaces").Dict
         return kind(spaces)
     return gym.spaces.Dict(spaces)
-
-
-__all__ = ["EnvType", "Sensor", "SensorSuite", "SubTaskType"]

@@ -343,6 +343,3 @@ def _mean(reward: Any) -> float:
         return float(np.mean(np.asarray(reward, np.float64))) if reward is not None else 0.0
     except (TypeError, ValueError):
         return 0.0
-
-
-__all__ = ["SamplerRecipe", "TaskSlot"]

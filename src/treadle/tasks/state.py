@@ -1,7 +1,8 @@
-"""What a slot of tasks holds, and how it is kept: `states.tasks` on the sampler, the task and their environment."""
+"""The state of a slot that is more than an environment: a task, its sampler, and the environment that they share."""
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,11 @@ import gymnasium as gym
 from treadle.errors import StateError
 from treadle.states.ale import AleState
 from treadle.states.keeper import Keeper
+from treadle.states.layers import layers_of
+from treadle.states.parts import Fixed, dump, load
 from treadle.states.state import EnvState
-from treadle.states.tasks import get_slot_state, set_slot_state
+
+KIND = "task slot"
 
 
 @dataclass(frozen=True)
@@ -38,18 +42,37 @@ class TaskKeeper:
         self._env = env
 
     def get(self, objects: dict[str, Any]) -> TaskState:
-        """The state of `objects`, which have the "sampler" and the "task". Raises StateError."""
+        """The state of `objects`, which have the "sampler" and the "task".
+
+        They are pickled together, so what they share stays shared; their references to the environment become
+        references to the other one. Raises StateError when something cannot be captured.
+        """
         env = self._now(objects["sampler"], objects["task"])
-        return TaskState(type(objects["sampler"]).__qualname__, get_slot_state(objects, env, self._keeper))
+        try:
+            data = dump(objects, _fixed(env))
+        except Exception as error:
+            raise StateError(f"the state of the slot ({', '.join(objects)}) cannot be captured: {error}") from error
+        kept = pickle.dumps((None if self._keeper is None else self._keeper.get(), data), 5)
+        return TaskState(type(objects["sampler"]).__qualname__, EnvState(self._kind, kept))
 
     def set(self, state: TaskState, sampler: Any, task: Any) -> dict[str, Any]:
-        """Put the environment that these two use into its state; returns the objects that go on with it.
+        """Put the environment that these two use into its state; returns the objects that go on with it, new ones.
 
         Raises StateError for a state of another kind of sampler, or environment.
         """
         if not isinstance(state, TaskState) or state.sampler != type(sampler).__qualname__:
             raise StateError(f"this is no state of a {type(sampler).__qualname__}: {state!r}")
-        return set_slot_state(state.state, self._now(sampler, task), self._keeper)
+        env = self._now(sampler, task)
+        if state.state.kind != self._kind:
+            raise StateError(f"this is no state of a {self._kind}: {state.state!r}")
+        inner, data = pickle.loads(state.state.data)
+        if self._keeper is not None:
+            self._keeper.set(inner)
+        return load(data, _fixed(env))
+
+    @property
+    def _kind(self) -> str:
+        return KIND if self._keeper is None else f"{KIND} of {self._keeper.kind}"
 
     def _now(self, sampler: Any, task: Any) -> gym.Env | None:
         env = self._look(sampler, task)
@@ -67,3 +90,13 @@ class TaskKeeper:
             if isinstance(env, gym.Env):
                 return env
         return None
+
+
+def _fixed(env: gym.Env | None) -> Fixed:
+    """The environment's layers, and its spaces: they stay on their side."""
+    fixed = Fixed()
+    for index, layer in enumerate(layers_of(env) if env is not None else ()):
+        fixed.add((index, "action_space"), layer.action_space)
+        fixed.add((index, "observation_space"), layer.observation_space)
+        fixed.add((index,), layer)
+    return fixed

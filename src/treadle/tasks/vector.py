@@ -36,7 +36,6 @@ from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Sta
 from treadle.tasks.refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.results import Results, Slot
 from treadle.tasks.rows import Code, action_writer
-from treadle.tasks.sensors import SensorSuite
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.turns import Claim, one_at_a_time
 
@@ -99,19 +98,21 @@ class TaskVector:
     def __init__(
         self,
         make_sampler_fn: Callable[..., TaskSampler],
-        args: list[dict[str, Any]],
+        args: Sequence[dict[str, Any]] | None,
         *,
-        callbacks: SensorSuite[Any] | None,
+        callbacks: Any,
         resample: bool,
-        start: arguments.Starting | None,
         metrics_out_queue: Any,
         should_log: bool,
-        max_processes: int | None,
-        read_timeout: float | None,
+        start: arguments.Starting | None = None,
+        max_processes: int | None = None,
+        read_timeout: float | None = None,
         **options: Any,
     ) -> None:
         self._turns = Claim()
-        arguments.check_make(make_sampler_fn)
+        args, callbacks, resample = arguments.sampler_args(args), arguments.callback_suite(callbacks), bool(resample)
+        if not callable(make_sampler_fn):
+            raise UsageError(f"make_sampler_fn must be callable, got {type(make_sampler_fn).__name__}")
         self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
         self.should_log = should_log
         self.max_processes, self.read_timeout = max_processes, read_timeout
@@ -494,6 +495,3 @@ def _start(factories: list[Callable[[], TaskSlot]], **options: Any) -> Pool:
         ) from error
     except StartupFailed as error:
         raise start_error(error) from error.__cause__
-
-
-__all__ = ["TaskVector", "TaskVectorStats"]

@@ -8,37 +8,11 @@ from typing import Any, Unpack
 
 from treadle.pool.options import CommonKeywords
 from treadle.tasks import arguments
-from treadle.tasks.commands import SampledCommands
+from treadle.tasks.commands import SampledTasks
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
 from treadle.tasks.sensors import Sensor, SensorSuite
 
 COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
-
-
-class SampledTasks(SampledCommands):
-    """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
-
-    Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
-    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
-    that overlap are refused.
-
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
-    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
-    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
-    there is more:
-
-    - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
-    - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
-
-    Attributes:
-        observation_space: that all tasks have in common.
-        action_spaces: one a slot.
-        metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
-        should_log, max_processes, read_timeout: as given.
-    """
-
-    observation_space: Any
-    action_spaces: list[Any]
 
 
 class VectorSampledTasks(SampledTasks):
@@ -76,6 +50,7 @@ class VectorSampledTasks(SampledTasks):
         UsageError.
     """
 
+    @arguments.in_either_order(arguments.OLDER, arguments.NEWER)
     def __init__(
         self,
         make_sampler_fn: Callable[..., TaskSampler],
@@ -94,29 +69,12 @@ class VectorSampledTasks(SampledTasks):
         on_failure: str = "raise",
         **options: Unpack[CommonKeywords],
     ) -> None:
-        if positional:
-            given = {
-                "callback_sensors": callback_sensors,
-                "auto_resample_when_done": auto_resample_when_done,
-                "multiprocessing_start_method": multiprocessing_start_method,
-                "mp_ctx": mp_ctx,
-                "metrics_out_queue": metrics_out_queue,
-                "should_log": should_log,
-                "max_processes": max_processes,
-                "read_timeout": read_timeout,
-            }
-            older, newer = arguments.OLDER, arguments.NEWER
-            given = arguments.by_position(positional, older, newer, given)
-            callback_sensors, auto_resample_when_done = given["callback_sensors"], given["auto_resample_when_done"]
-            multiprocessing_start_method, mp_ctx = given["multiprocessing_start_method"], given["mp_ctx"]
-            metrics_out_queue, should_log = given["metrics_out_queue"], given["should_log"]
-            max_processes, read_timeout = given["max_processes"], given["read_timeout"]
         start = arguments.starting(multiprocessing_start_method, mp_ctx)
         super().__init__(
             make_sampler_fn,
-            arguments.sampler_args(sampler_fn_args),
-            callbacks=arguments.callback_suite(callback_sensors),
-            resample=bool(auto_resample_when_done),
+            sampler_fn_args,
+            callbacks=callback_sensors,
+            resample=auto_resample_when_done,
             start=start,
             metrics_out_queue=metrics_out_queue,
             should_log=should_log,
@@ -138,6 +96,7 @@ class SingleProcessVectorSampledTasks(SampledTasks):
         callback_sensor_suite: as `callback_sensors` there.
     """
 
+    @arguments.in_either_order(arguments.OLDER_SINGLE, arguments.NEWER_SINGLE)
     def __init__(
         self,
         make_sampler_fn: Callable[..., TaskSampler],
@@ -148,27 +107,13 @@ class SingleProcessVectorSampledTasks(SampledTasks):
         should_log: bool = True,
         metrics_out_queue: Any = None,
     ) -> None:
-        if positional:
-            given = {
-                "callback_sensor_suite": callback_sensor_suite,
-                "auto_resample_when_done": auto_resample_when_done,
-                "should_log": should_log,
-                "metrics_out_queue": metrics_out_queue,
-            }
-            older, newer = arguments.OLDER_SINGLE, arguments.NEWER_SINGLE
-            given = arguments.by_position(positional, older, newer, given)
-            callback_sensor_suite, should_log = given["callback_sensor_suite"], given["should_log"]
-            auto_resample_when_done, metrics_out_queue = given["auto_resample_when_done"], given["metrics_out_queue"]
         super().__init__(
             make_sampler_fn,
-            arguments.sampler_args(sampler_fn_args_list),
-            callbacks=arguments.callback_suite(callback_sensor_suite),
-            resample=bool(auto_resample_when_done),
-            start=None,
+            sampler_fn_args_list,
+            callbacks=callback_sensor_suite,
+            resample=auto_resample_when_done,
             metrics_out_queue=metrics_out_queue,
             should_log=should_log,
-            max_processes=None,
-            read_timeout=None,
             backend="serial",
         )
 
@@ -181,11 +126,3 @@ class SingleProcessVectorSampledTasks(SampledTasks):
     def next_task_at(self, index_process: int) -> list[Any]:
         """See `VectorSampledTasks.next_task_at`."""
         return super().next_task_at(index_process)
-
-
-__all__ = [
-    "COMPLETE_TASK_CALLBACK_KEY",
-    "COMPLETE_TASK_METRICS_KEY",
-    "SingleProcessVectorSampledTasks",
-    "VectorSampledTasks",
-]

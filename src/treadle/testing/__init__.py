@@ -1,7 +1,7 @@
-"""For testing what steps environments, and environments themselves: checks that users run, and zoos of what goes wrong.
+"""For testing what steps environments, and environments themselves: checks that users run, and a zoo of what fails.
 
 `check_env` plays an environment and says what cannot be trusted; `faults` has broken environments, one for each way to
-fail, `misbehaved` such as run and lie.
+fail or to lie.
 
 The names below are loaded when they are first used.
 """

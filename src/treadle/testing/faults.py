@@ -1,13 +1,15 @@
-"""A zoo of broken environments: one small class for each way in which an environment can go wrong.
+"""The zoo of broken environments: one for each way in which an environment can go wrong.
 
 For testing whatever steps environments: does it name the environment that failed, keep the others, and come to an end?
-Each behaves like `Sound` until its fault strikes: at the reset or step that `at` says (the first is number 0 and 1), in
-the first life of the environment or in all of them.
+Each behaves like `Sound` until its fault strikes: at the reset or step that `at` says (the first is number 0 and 1) of
+its life, or in every step that `every` divides. They come from nothing but Gymnasium and NumPy, so they run in any
+library's workers.
 
     pool = Pool([gym_env(Sound), gym_env(StepRaises, kwargs={"at": 3})])
 
-`ZOO` has them all by name; `DEADLY` are those that end their process, `STUCK` those that never return, `MISFITS` those
-that return what their space does not allow. Deadly and stuck ones are for processes of their own only.
+`ZOO` has them all by name, and each has the word under which `check_env` finds it (`found`); `DEADLY` are those that
+end their process, `STUCK` those that never return, `MISFITS` those that return what their space does not allow. Deadly
+and stuck ones are for processes of their own only. `Truthful` says in addition which of several it is.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
@@ -27,97 +32,88 @@ import numpy as np
 from gymnasium import spaces as gs
 
 FOR_EVER = 3600  # seconds
+SAID = "the ball left the field"
 
 Observation = Any
 Outcome = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class Sound(gym.Env):
-    """Nothing wrong with it. Observes float32[4]: its seed, episode, step and last action; an episode has 20 steps."""
+    """Nothing wrong with it. Observes float32[4]: its seed, episode since then, step and last action.
+
+    Args:
+        at: when the fault strikes; None: at the kind's own reset or step. -1: never.
+        settings: of the kind, by name: `every`, `seconds`, `megabytes`, `length` (steps of an episode).
+    """
 
     observation_space: gym.Space = gs.Box(-np.inf, np.inf, (4,), np.float32)
     action_space: gym.Space = gs.Discrete(4)
+    found = ""
+    at, every, length = 3, 0, 20
 
-    def __init__(self, at: int = 3) -> None:
-        self.at = at
-        self.seed_given = -1
-        self.episode = -1
-        self.t = 0
-        self.steps = 0  # of all episodes
+    def __init__(self, at: int | None = None, **settings: Any) -> None:
+        vars(self).update(settings if at is None else {"at": at, **settings})
+        self.seed_given, self.episode, self.t = -1, -1, 0
+        self.resets, self.steps = -1, 0  # of all its life
+        self.at_init()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """float32[4] and an empty info."""
+        """An observation and an empty info."""
+        super().reset(seed=seed)
         if seed is not None:
-            self.seed_given = seed
-        self.episode += 1
-        self.t = 0
-        if self.episode == self.at:
+            self.seed_given, self.episode = seed, -1
+        self.episode, self.resets, self.t = self.episode + 1, self.resets + 1, 0
+        if self.resets == self.at:
             self.at_reset()
         return self.observe(0), {}
 
-    def step(self, action: Any) -> Outcome:
-        """The outcome of a step; the fault strikes in the `at`-th of this environment's life."""
-        self.t += 1
-        self.steps += 1
-        sound: Outcome = self.observe(action), float(self.t), self.t >= 20, False, {}
-        return (self.at_step(sound) or sound) if self.steps == self.at else sound
+    def step(self, action: Any) -> Any:
+        """The outcome of a step; the reward is the step."""
+        self.t, self.steps = self.t + 1, self.steps + 1
+        sound: Outcome = self.observe(action), float(self.t), self.t >= self.length, False, {}
+        strikes = self.steps == self.at or (self.every and self.t % self.every == 0)
+        return (self.at_step(sound) or sound) if strikes else sound
 
     def observe(self, action: Any) -> Observation:
         return np.array([self.seed_given, self.episode, self.t, action], np.float32)
 
+    def at_init(self) -> None:
+        """The fault, for those that strike in the constructor."""
+
     def at_reset(self) -> None:
         """The fault, for those that strike in a reset."""
 
-    def at_step(self, sound: Outcome) -> Outcome | None:
+    def at_step(self, sound: Outcome) -> Any:
         """The fault, for those that strike in a step: what to return instead, None for the sound outcome."""
 
 
+ZOO: dict[str, type[Sound]] = {"Sound": Sound}
+
+
+def broken(name: str, found: str = "", **has: Any) -> None:
+    """Add a kind to the zoo: `Sound` with other methods and settings."""
+    globals()[name] = ZOO[name] = type(name, (Sound,), {"__module__": __name__, "found": found, **has})
+
+
+def doing(what: Callable[..., Any], *args: Any) -> Any:
+    """A method that does so, and leaves all else as it is."""
+
+    def strike(*_: Any) -> None:
+        what(*args)
+
+    return strike
+
+
+def raising(kind: type[BaseException], *args: Any) -> Any:
+    """A method that raises."""
+
+    def strike(*_: Any) -> None:
+        raise kind(*args)
+
+    return strike
+
+
 # -- exceptions -------------------------------------------------------------------------------------------------------
-
-
-class InitRaises(Sound):
-    """Raises ValueError in its constructor."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-        raise ValueError("no such level")
-
-
-class InitExits(Sound):
-    """Calls sys.exit in its constructor."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-        sys.exit(4)
-
-
-class ResetRaises(Sound):
-    """Raises ValueError in reset number `at`."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-
-    def at_reset(self) -> None:
-        raise ValueError("the level file is gone")
-
-    def step(self, action: Any) -> Outcome:
-        self.steps += 1
-        self.t += 1
-        return self.observe(action), float(self.t), self.t >= 20, False, {}
-
-
-class StepRaises(Sound):
-    """Raises ValueError."""
-
-    def at_step(self, sound: Outcome) -> None:
-        raise ValueError("the ball left the field")
-
-
-class CloseRaises(Sound):
-    """Raises RuntimeError when it is closed."""
-
-    def close(self) -> None:
-        raise RuntimeError("the renderer is gone")
 
 
 class Sealed(Exception):
@@ -128,25 +124,11 @@ class Sealed(Exception):
         self.lock = threading.Lock()
 
 
-class RaisesUnpicklable(Sound):
-    """Raises an exception that cannot be pickled."""
-
-    def at_step(self, sound: Outcome) -> None:
-        raise Sealed("holding a lock")
-
-
 class TwoArguments(Exception):
     """Its constructor takes two arguments and keeps neither: it pickles, and cannot be unpickled."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
-
-
-class RaisesTwoArguments(Sound):
-    """Raises an exception that can be pickled but not unpickled."""
-
-    def at_step(self, sound: Outcome) -> None:
-        raise TwoArguments(7, "engine failure")
 
 
 class Speechless(Exception):
@@ -158,181 +140,128 @@ class Speechless(Exception):
     __repr__ = __str__
 
 
-class RaisesSpeechless(Sound):
-    """Raises an exception whose __str__ raises."""
-
-    def at_step(self, sound: Outcome) -> None:
-        raise Speechless
-
-
-class RaisesSystemExit(Sound):
-    """Calls sys.exit."""
-
-    def at_step(self, sound: Outcome) -> None:
-        sys.exit(5)
-
-
-# -- what cannot travel -----------------------------------------------------------------------------------------------
+broken("InitRaises", "build", at_init=raising(ValueError, f"no such level: {SAID}"))
+broken("InitExits", "build", at_init=raising(SystemExit, 4))
+broken("ResetRaises", "raises", at=0, at_reset=raising(ValueError, f"the level file is gone: {SAID}"))
+broken("WearsOut", at_reset=raising(RuntimeError, "the simulator is worn out"))
+broken("StepRaises", "raises", at_step=raising(ValueError, SAID))
+broken("CloseRaises", "close", close=raising(RuntimeError, "the renderer is gone"))
+broken("RaisesUnpicklable", "raises", at_step=raising(Sealed, SAID))
+broken("RaisesTwoArguments", "raises", at_step=raising(TwoArguments, 7, SAID))
+broken("RaisesSpeechless", "raises", at_step=raising(Speechless))
+broken("RaisesSystemExit", "raises", at_step=raising(SystemExit, 5))
+# two levels down in its info
+broken("UnpicklableInfo", at_step=lambda _, sound: (*sound[:4], {"engine": {"handles": [0, threading.Lock()]}}))
 
 
-class UnpicklableInfo(Sound):
-    """Its info holds a lock, two levels down."""
+class ClosesOnce(Sound):
+    """Raises when it is closed a second time."""
 
-    def at_step(self, sound: Outcome) -> Outcome:
-        return *sound[:4], {"fine": 1, "engine": {"handles": [0, threading.Lock()]}}
-
-
-# -- deaths -----------------------------------------------------------------------------------------------------------
-
-
-class OsExits(Sound):
-    """Ends its process by os._exit(3)."""
-
-    def at_step(self, sound: Outcome) -> None:
-        print("about to exit", file=sys.stderr, flush=True)
-        os._exit(3)
-
-
-class InitOsExits(Sound):
-    """Ends its process in its constructor."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-        print("no licence found", file=sys.stderr, flush=True)
-        os._exit(6)
-
-
-class ResetOsExits(Sound):
-    """Ends its process in reset number `at`."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-
-    def at_reset(self) -> None:
-        os._exit(7)
-
-
-class Segfaults(Sound):
-    """Reads address 0."""
-
-    def at_step(self, sound: Outcome) -> None:
-        ctypes.string_at(0)
-
-
-class KillsItself(Sound):
-    """Sends itself SIGKILL, as the kernel does when memory is short."""
-
-    def at_step(self, sound: Outcome) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-# -- never, or late ---------------------------------------------------------------------------------------------------
-
-
-class StopsItself(Sound):
-    """Sends itself SIGSTOP: it neither runs nor ends."""
-
-    def at_step(self, sound: Outcome) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
-class Hangs(Sound):
-    """Never returns from Python code."""
-
-    def at_step(self, sound: Outcome) -> None:
-        while True:
-            time.sleep(FOR_EVER)
-
-
-class HangsInC(Sound):
-    """Never returns from C code and holds the GIL there: no other thread, no Python signal handler ever runs."""
-
-    def at_step(self, sound: Outcome) -> None:
-        while True:
-            ctypes.PyDLL(None).sleep(FOR_EVER)
-
-
-class HangsInClose(Sound):
-    """Never returns from close."""
+    found, closed = "close", False
 
     def close(self) -> None:
-        while True:
-            time.sleep(FOR_EVER)
+        if self.closed:
+            raise RuntimeError("it is closed already")
+        self.closed = True
 
 
-class HangsInInit(Sound):
-    """Never returns from its constructor."""
-
-    def __init__(self, at: int = 0) -> None:
-        super().__init__(at)
-        while True:
-            time.sleep(FOR_EVER)
+# -- deaths, never, and late ------------------------------------------------------------------------------------------
 
 
-class DeafToTerm(Sound):
-    """Ignores SIGTERM, and never returns."""
-
-    def at_step(self, sound: Outcome) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True:
-            time.sleep(FOR_EVER)
+def _exits(code: int, said: str) -> None:
+    print(said, file=sys.stderr, flush=True)
+    os._exit(code)
 
 
-class SlowOnce(Sound):
-    """One step takes `seconds`; otherwise sound."""
-
-    def __init__(self, at: int = 3, seconds: float = 0.5) -> None:
-        super().__init__(at)
-        self.seconds = seconds
-
-    def at_step(self, sound: Outcome) -> None:
-        time.sleep(self.seconds)
+def _hangs(*_: Any) -> None:
+    while True:
+        time.sleep(FOR_EVER)
 
 
-# -- misfits ----------------------------------------------------------------------------------------------------------
+def _deaf(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _hangs()
 
 
-class WrongShape(Sound):
-    """Observes float32[1], which NumPy would broadcast to four numbers."""
-
-    def at_step(self, sound: Outcome) -> Outcome:
-        return np.ones(1, np.float32), *sound[1:]
-
-
-class WrongDtype(Sound):
-    """Observes int32[4], which NumPy would cast."""
-
-    def at_step(self, sound: Outcome) -> Outcome:
-        return np.ones(4, np.int32), *sound[1:]
-
-
-class TooPrecise(Sound):
-    """Observes 1e300 in float64[4], which NumPy would cast to infinity."""
-
-    def at_step(self, sound: Outcome) -> Outcome:
-        return np.full(4, 1e300), *sound[1:]
+broken("OsExits", "dies", at_step=doing(_exits, 3, "about to exit"))
+broken("InitOsExits", "build", at_init=doing(_exits, 6, "no licence found"))
+broken("ResetOsExits", "dies", at=0, at_reset=doing(os._exit, 7))
+broken("Segfaults", "dies", at_step=doing(ctypes.string_at, 0))
+broken("KillsItself", "dies", at_step=lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # as when memory is short
+broken("StopsItself", "hangs", at_step=lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+broken("Hangs", "hangs", at_step=_hangs)
+# no other thread and no Python signal handler ever runs
+broken("HangsInC", "hangs", at_step=lambda *_: ctypes.PyDLL(None).sleep(FOR_EVER) and None)
+broken("HangsInClose", "hangs", close=_hangs)
+broken("HangsInInit", "build", at_init=_hangs)
+broken("DeafToTerm", "hangs", at_step=_deaf)
+broken("SlowOnce", seconds=0.5, at_step=lambda self, _: time.sleep(self.seconds))
 
 
-class MissingKey(Sound):
-    """Observes a dict without one of its keys."""
-
-    observation_space = gs.Dict({"a": gs.Box(0, 1, (2,), np.float32), "b": gs.Discrete(3)})
-
-    def observe(self, action: Any) -> Observation:
-        return {"a": np.zeros(2, np.float32), "b": 0}
-
-    def at_step(self, sound: Outcome) -> Outcome:
-        return {"a": np.zeros(2, np.float32)}, *sound[1:]
+# -- not what the space or Gymnasium's interface say ------------------------------------------------------------------
 
 
-# -- sound, but tricky ------------------------------------------------------------------------------------------------
+def _with(place: int, change: Callable[[Any], Any]) -> Any:
+    """A method that changes one of a step's five."""
+    return lambda _, sound: (*sound[:place], change(sound[place]), *sound[place + 1 :])
+
+
+def _by_default(self: Sound, *, seed: int | None = 7, options: dict[str, Any] | None = None) -> Any:
+    return Sound.reset(self, seed=seed, options=options)
+
+
+broken("WrongShape", "space", at_step=_with(0, lambda seen: seen[:1]))  # which NumPy would broadcast
+broken("WrongDtype", "space", at_step=_with(0, lambda seen: seen.astype(np.int32)))  # which NumPy would cast
+broken("TooPrecise", "space", at_step=_with(0, lambda seen: np.full(seen.shape, 1e300)))  # ... to infinity
+broken(
+    "MissingKey", "space", observation_space=gs.Dict({"a": gs.Box(0, 1, (2,), np.float32), "b": gs.Discrete(3)}),
+    observe=lambda *_: {"a": np.zeros(2, np.float32), "b": 0}, at_step=_with(0, lambda seen: {"a": seen["a"]}),
+)  # fmt: skip
+broken(
+    "OutOfBounds", "bounds", observation_space=gs.Box(0, 0.9, (4,), np.float32),
+    observe=lambda self, _: np.full(4, self.t / 20, np.float32),
+)  # fmt: skip
+broken("NanObserved", "nan", at_step=_with(0, lambda seen: seen * np.float32("nan")))
+broken("NanReward", "nan", at_step=_with(1, lambda _: float("nan")))
+broken("RewardIsText", "interface", at_step=_with(1, str))
+broken("TerminatedIsANumber", "interface", at_step=_with(2, lambda _: 3))
+broken("InfoIsNone", "interface", at_step=_with(4, lambda _: None))
+broken("FourValues", "interface", every=1, at_step=lambda _, sound: (*sound[:3], sound[4]))
+broken("ResetWithoutInfo", "interface", reset=lambda self, **given: Sound.reset(self, **given)[0])
+broken("ResetTakesNoSeed", "interface", reset=lambda self: Sound.reset(self))
+broken("DeterministicByDefault", "gymnasium", reset=_by_default)
+
+
+# -- not the same under the same seed ---------------------------------------------------------------------------------
+
+
+def _more(number: Callable[[Sound], float]) -> Any:
+    """A method that observes something more than `Sound` does."""
+    return lambda self, action: Sound.observe(self, action) + np.float32(number(self))
+
+
+_steps_of_all = count()  # environments of this process
+
+broken("IgnoresItsSeed", "determinism", observe=_more(lambda _: np.random.default_rng().random()))
+broken("DrawsFromNumpy", "determinism", observe=_more(lambda _: np.random.randint(1000)))
+broken("DrawsFromRandom", "determinism", observe=_more(lambda _: random.randrange(1000)))
+broken("DrawsForNothing", "randomness", every=1, at_step=doing(np.random.random))
+broken("RemembersEpisodes", "determinism", observe=_more(lambda self: self.steps % 1000))
+broken("SharesState", "determinism", observe=_more(lambda _: next(_steps_of_all) % 1000))
+broken("AsksForItsPid", "determinism", observe=_more(lambda _: os.getpid() % 1000))
+broken("HashesTexts", "determinism", observe=_more(lambda _: hash("a text") % 1000))
+broken("RewardsAtWill", "determinism", every=1, at_step=_with(1, lambda _: float(np.random.default_rng().random())))
+
+
+# -- what it does to its process, and keeps ---------------------------------------------------------------------------
 
 
 class ReusesItsBuffer(Sound):
     """Returns the same array every time, overwritten, and the same info dict."""
 
-    def __init__(self, at: int = 3) -> None:
-        super().__init__(at)
+    found = "reused"
+
+    def at_init(self) -> None:
         self.buffer = np.zeros(4, np.float32)
         self.info: dict[str, Any] = {"list": [0]}
 
@@ -340,31 +269,18 @@ class ReusesItsBuffer(Sound):
         self.buffer[:] = super().observe(action)
         return self.buffer
 
-    def step(self, action: Any) -> Outcome:
+    def step(self, action: Any) -> Any:
         outcome = super().step(action)
         self.info["list"][0] = self.steps
         return *outcome[:4], self.info
 
 
-class Chatters(Sound):
-    """Writes `megabytes` to stdout and to stderr in one step."""
-
-    def __init__(self, at: int = 3, megabytes: int = 10) -> None:
-        super().__init__(at)
-        self.megabytes = megabytes
-
-    def at_step(self, sound: Outcome) -> None:
-        line = b"." * 1023 + b"\n"
-        for fd in (1, 2):
-            for _ in range(self.megabytes * 1024):
-                os.write(fd, line)
-
-
 class HasChildren(Sound):
     """Starts two processes that run for an hour, and leaves them alone. Their pids are in the info of every reset."""
 
-    def __init__(self, at: int = 3) -> None:
-        super().__init__(at)
+    found = "children"
+
+    def at_init(self) -> None:
         command = [sys.executable, "-c", f"import time; time.sleep({FOR_EVER})"]
         self.children = [subprocess.Popen(command) for _ in range(2)]
 
@@ -373,33 +289,12 @@ class HasChildren(Sound):
         return observation, {"children": [child.pid for child in self.children]}
 
 
-class ChangesItsProcess(Sound):
-    """Changes directory, reseeds the global generators, and sets signal handlers: all within its own process."""
-
-    def at_step(self, sound: Outcome) -> None:
-        os.chdir("/")
-        random.seed(0)
-        np.random.seed(0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
-
-
-class ClosesDescriptors(Sound):
-    """Closes every file descriptor above 2, those of its worker included."""
-
-    def at_step(self, sound: Outcome) -> None:
-        os.closerange(3, 1024)
-
-
-# -- worn out ---------------------------------------------------------------------------------------------------------
-
-
 class Leaks(Sound):
     """Keeps `megabytes` more with each episode, for ever."""
 
-    def __init__(self, at: int = 3, megabytes: int = 8) -> None:
-        super().__init__(at)
-        self.megabytes = megabytes
+    found, megabytes = "memory", 8
+
+    def at_init(self) -> None:
         self.kept: list[bytes] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -407,20 +302,74 @@ class Leaks(Sound):
         return super().reset(seed=seed, options=options)
 
 
-class WearsOut(Sound):
-    """Plays `at` episodes and raises RuntimeError in the reset after them."""
+def _chatters(self: Any, _: Any) -> None:
+    for fd in (1, 2):
+        for _ in range(self.megabytes * 1024):
+            os.write(fd, b"." * 1023 + b"\n")
 
-    def at_reset(self) -> None:
-        raise RuntimeError("the simulator is worn out")
+
+def _changes(*_: Any) -> None:
+    os.chdir("/")
+    random.seed(0)
+    np.random.seed(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
-RAISING = (StepRaises, RaisesUnpicklable, RaisesTwoArguments, RaisesSpeechless, RaisesSystemExit, UnpicklableInfo)
-MISFITS = (WrongShape, WrongDtype, TooPrecise, MissingKey)
-DEADLY = (OsExits, Segfaults, KillsItself)
-STUCK = (StopsItself, Hangs, HangsInC, DeafToTerm)
+def _leaves_a_thread(*_: Any) -> None:
+    threading.Thread(target=threading.Event().wait, daemon=True, name="the renderer").start()
 
-ZOO: dict[str, type[Sound]] = {
-    kind.__name__: kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Sound)
-}
 
-__all__ = ["DEADLY", "MISFITS", "RAISING", "STUCK", "ZOO", "Sound", *sorted(ZOO.keys() - {"Sound"})]
+broken("Chatters", "prints", megabytes=10, at_step=_chatters)  # to stdout and to stderr
+broken("Prints", "prints", every=1, at_step=lambda self, _: print(f"step {self.t}"))
+broken("ChangesItsProcess", at_step=_changes)  # directory, global generators, signal handlers
+broken("ClosesDescriptors", at_step=doing(os.closerange, 3, 1024))  # those of its worker included
+broken("LeavesAThread", "threads", at_init=_leaves_a_thread)
+broken("HoldsALock", "state", at_init=lambda self: self.__setattr__("lock", threading.Lock()))
+
+ZOO |= {kind.__name__: kind for kind in (ClosesOnce, ReusesItsBuffer, HasChildren, Leaks)}
+
+
+def _some(names: str) -> tuple[type[Sound], ...]:
+    return tuple(ZOO[name] for name in names.split())
+
+
+RAISING = _some("StepRaises RaisesUnpicklable RaisesTwoArguments RaisesSpeechless RaisesSystemExit UnpicklableInfo")
+MISFITS = _some("WrongShape WrongDtype TooPrecise MissingKey")
+DEADLY = _some("OsExits Segfaults KillsItself")
+STUCK = _some("StopsItself Hangs HangsInC DeafToTerm")
+
+
+# -- which of several it is -------------------------------------------------------------------------------------------
+
+SLOT, SEED, EPISODE, T, ACTION = range(5)  # of an observation of `Truthful`
+WRONG, AT = 1, Sound.at  # the environment that goes wrong, and its step
+
+
+class Truthful(Sound):
+    """Observes float32[5]: slot, and what `Sound` does; an episode has length + slot steps; infos tell the step."""
+
+    observation_space = gs.Box(-1, 2**24, (5,), np.float32)
+    slot = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0], {"t": 0}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"t": self.t}
+
+    def observe(self, action: Any) -> Observation:
+        return np.array([self.slot, *super().observe(int(action))], np.float32)
+
+
+def truthful(n: int, fault: str = "", length: int = 4, **settings: Any) -> list[Callable[[], Sound]]:
+    """Functions that make n of them; number `WRONG` is of a kind of the zoo."""
+    kinds = [fault if slot == WRONG else "" for slot in range(n)]
+    return [partial(_truthful, kind, slot=i, length=length + i, **settings) for i, kind in enumerate(kinds)]
+
+
+def _truthful(kind: str, **settings: Any) -> Sound:
+    return type("Truthful", (ZOO[kind], Truthful) if kind else (Truthful,), {})(**settings)
+
+
+__all__ = ["DEADLY", "MISFITS", "RAISING", "STUCK", "ZOO", "Outcome", "Sound", "Truthful", "truthful", *sorted(ZOO)]

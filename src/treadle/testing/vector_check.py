@@ -1,7 +1,7 @@
 """Checking anybody's vector of environments: `check_vector_env`, and `treadle check-vector` on the command line.
 
-The vector is made of environments that know the truth (`truth.py`), and each drill (`vector_drills.py`) runs in a
-process of its own: one that never returns is killed, and what it has left behind is looked for.
+The vector is made of environments that know the truth (`faults.Truthful`), and each drill (`vector_drills.py`) runs in
+a process of its own: one that never returns is killed, and what it has left behind is looked for.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ import cloudpickle
 import numpy as np
 
 from treadle.sample.failed import user_frame
-from treadle.testing.truth import ACTION, SAID, SEED, SLOT, SLOW, WRONG, T, truthful
+from treadle.testing.faults import ACTION, SAID, SEED, SLOT, WRONG, T, truthful
 
 N = 3
 STEPS = 16
+SLOW = 1.5  # seconds of a step of the environment that is slow once
 NAMED = re.compile(rf"(slot|env|environment|index|worker|process)[^0-9\n]{{0,12}}{WRONG}\b", re.IGNORECASE)
 
 Make = Callable[[list[Callable[[], Any]]], Any]
@@ -179,7 +180,7 @@ def _masked(vector: Any, told: Told, before: np.ndarray, mask: np.ndarray) -> np
 
 def caught_timeout(make: Make, told: Told) -> None:
     """One environment is slow once; the caller's patience ends, and it goes on."""
-    vector = make(truthful(N, "slow", length=50))
+    vector = make(truthful(N, "SlowOnce", length=50, seconds=SLOW))
     if not hasattr(vector, "step_wait"):
         told("no timeout")
         return
@@ -220,10 +221,11 @@ def caught_timeout(make: Make, told: Told) -> None:
 
 def goes_wrong(make: Make, told: Told, fault: str) -> None:
     """One environment goes wrong: what does the caller see, and can it close?"""
-    vector = make(truthful(N, fault)) if fault != "init" else None
+    broken = truthful(N, FAULTS[fault])
+    vector = make(broken) if fault != "init" else None
     try:
         with told.timed("error"):
-            vector = make(truthful(N, fault)) if vector is None else vector
+            vector = make(broken) if vector is None else vector
             vector.reset(seed=10)
             for k in range(1, 6):
                 result = vector.step(actions(k))
@@ -251,7 +253,7 @@ def _chain(error: BaseException | None) -> Iterator[str]:
 
 def orphaned(make: Make, told: Told) -> None:
     """Its caller is killed while environments are stepped: whoever runs this kills it at the word."""
-    vector = make(truthful(N, "hang"))
+    vector = make(truthful(N, "Hangs"))
     vector.reset(seed=10)
     vector.step(actions(1))
     vector.step(actions(2))
@@ -260,7 +262,18 @@ def orphaned(make: Make, told: Told) -> None:
     time.sleep(3600)
 
 
-FAULTS = ("init", "reset", "raise", "unpicklable", "two arguments", "exit", "kill", "hang", "shape", "precise")
+FAULTS = {  # of the zoo
+    "init": "InitRaises",
+    "reset": "ResetRaises",
+    "raise": "StepRaises",
+    "unpicklable": "RaisesUnpicklable",
+    "two arguments": "RaisesTwoArguments",
+    "exit": "OsExits",
+    "kill": "KillsItself",
+    "hang": "Hangs",
+    "shape": "WrongShape",
+    "precise": "TooPrecise",
+}
 
 
 def main() -> None:

@@ -101,6 +101,3 @@ class Core:
         self.check_whole("groups")
         if any(about.metadata.get("together") for about in self.pool.descriptions):
             raise UsageError("rows of a vectorised environment are stepped together: there are no groups of them")
-
-
-__all__ = ["Core"]

@@ -87,6 +87,3 @@ def __getattr__(env_id: str) -> Callable[..., Any]:
     from treadle.vector.make_vec import vector_entry_point
 
     return vector_entry_point(env_id)
-
-
-__all__ = ["register_all", "unregister_all"]

@@ -176,6 +176,3 @@ def slots_of(
         )
 
     return [factory(env, slot) for slot, env in enumerate(each)]
-
-
-__all__ = ["REFUSED", "Ask", "EnvLike", "EnvSlot", "Kept", "Once", "OwnValue", "SlotState", "slots_of"]

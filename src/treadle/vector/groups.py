@@ -187,6 +187,3 @@ def check_count(groups: Any, n: int) -> int:
     if isinstance(groups, bool) or not isinstance(groups, int | np.integer) or not 1 <= groups <= n:
         raise UsageError(f"groups must be a whole number from 1 to the number of slots ({n}), got {groups!r}")
     return int(groups)
-
-
-__all__ = ["Group", "GroupLoop", "GroupSteps", "check_count"]

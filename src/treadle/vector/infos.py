@@ -346,17 +346,3 @@ def _objects(n: int, rows: Mapping[int, Any]) -> np.ndarray:
 
 def _is_number(kind: type) -> bool:
     return kind is int or kind is float or kind is bool or issubclass(kind, np.number)
-
-
-__all__ = [
-    "BatchForm",
-    "Finals",
-    "Five",
-    "InfoStyle",
-    "Infos",
-    "batcher",
-    "columns",
-    "gymnasium_infos",
-    "legacy_infos",
-    "list_infos",
-]

@@ -70,6 +70,3 @@ def _is_nest(batch: tuple[Any, ...], finals: dict[int, Any]) -> bool:
     return all(isinstance(part, np.ndarray | dict | tuple) for part in batch) and all(
         type(final) is tuple and len(final) == len(batch) for final in finals.values()
     )
-
-
-__all__ = ["finals_of", "next_obs"]

@@ -275,6 +275,3 @@ def rows_of_infos(infos: dict[str, Any], k: int) -> dict[int, dict[str, Any]]:
         for row in told:
             rows.setdefault(row, {})[key] = values[row]
     return rows
-
-
-__all__ = ["Owned", "OwnedRow", "OwnedVectors", "mode_of_all", "rows_of_infos"]

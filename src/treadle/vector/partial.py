@@ -326,6 +326,3 @@ class Partly(Enum):
     """A vector's turn while partial batches are open: nothing else may begin."""
 
     OPEN = "recv"
-
-
-__all__ = ["PartialBatches", "Partly"]

@@ -260,6 +260,3 @@ def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: 
     log.info(
         "workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers
     )
-
-
-__all__ = ["measure", "policy_threads", "tell", "times_of"]

@@ -45,6 +45,3 @@ class SpacesDiffer(UsageError, RuntimeError):
 
 class WrongType(UsageError, TypeError):
     """An argument of a wrong type."""
-
-
-__all__ = ["AlreadyPending", "ClosedVector", "NothingPending", "SpacesDiffer", "WaitTimeout", "WrongType"]

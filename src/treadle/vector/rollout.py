@@ -341,6 +341,3 @@ def tensors_of(rollout: Rollout) -> Rollout:
         **{name: torch.from_numpy(getattr(rollout, name)) for name in arrays},
         terminal_observations=ends,
     )
-
-
-__all__ = ["Rollout", "RolloutMaker"]

@@ -84,6 +84,3 @@ def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
         if worker.line is not None:
             shares[worker.index] = min(1.0, worker.line.words[BUSY_NS] * 1e-9 / elapsed)
     return shares
-
-
-__all__ = ["Counts", "VectorStats", "busy_shares"]
