@@ -16,7 +16,7 @@ from treadle import trees
 from treadle.errors import UsageError
 from treadle.pettingzoo.env import AgentsEnv
 from treadle.pettingzoo.layout import AgentsLayout
-from treadle.record.merge import load, merge
+from treadle.record.merge import load_minari_only, merge
 from treadle.record.minari import METADATA_FILE
 from treadle.record.parts import PartWriter
 from treadle.sample.episode import Episode
@@ -33,8 +33,8 @@ def export_agents(source: str | Path, out: str | Path, env: Callable[[], AgentsE
 
     Args:
         source: the run's directory, or that of the dataset.
-        out: a directory; the datasets are in `out/treadle/<name of the source>-<agent>-v0`, and replace what is there
-            under these names. `MINARI_DATASETS_PATH=out` lets `minari.load_dataset` find them.
+        out: a directory; the datasets are in `out/treadle/<environment>-<agent>-<policy>-v0`, and replace what is
+            there under these names. `MINARI_DATASETS_PATH=out` lets `minari.load_dataset` find them.
         env: what was collected; one is made, for its agents' names and spaces.
 
     Returns:
@@ -43,12 +43,7 @@ def export_agents(source: str | Path, out: str | Path, env: Callable[[], AgentsE
     Raises:
         UsageError: `source` is no Minari dataset, or not of such an environment.
     """
-    try:
-        data = load(source)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
-    if isinstance(data, dict):
-        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted (collect with format='hdf5')")
+    data = load_minari_only(source)
     made = env()
     try:
         layout = getattr(made, "layout", None)
@@ -57,12 +52,13 @@ def export_agents(source: str | Path, out: str | Path, env: Callable[[], AgentsE
     if not isinstance(layout, AgentsLayout) or data.observation_space != layout.observation_space:
         raise UsageError(f"{source} was not collected from {made}: give the AgentsEnv that it was collected from")
     about = json.loads((Path(data.storage.data_path) / METADATA_FILE).read_text())
-    name, algorithm = about["dataset_id"].rpartition("/")[2].removesuffix("-v0"), about.get("algorithm_name", "")
+    policy = about["algorithm_name"]
+    name = about["dataset_id"].rpartition("/")[2].removesuffix("-v0").removesuffix(f"-{policy}")
     found = {}
     Path(out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".agents-") as scratch:
         spaces = {agent: (layout.observation_spaces[agent], layout.action_spaces[agent]) for agent in layout.agents}
-        parts = {agent: Path(scratch, str(i)) for i, agent in enumerate(layout.agents)}
+        parts = {agent: tempfile.mkdtemp(dir=scratch) for agent in layout.agents}
         writers = {agent: PartWriter(parts[agent], 0, *spaces[agent], infos=False) for agent in layout.agents}
         lives = Counter[Any]()
         seeds = [each["seed"] for each in data.storage.get_episode_metadata(data.episode_indices)]
@@ -74,9 +70,16 @@ def export_agents(source: str | Path, out: str | Path, env: Callable[[], AgentsE
         for agent, writer in writers.items():
             writer.close()
             if lives[agent]:
-                names: Any = {"env_id": name, "policy": str(agent), "metadata": {"algorithm_name": algorithm}}
                 seen, done = spaces[agent]
-                found[agent] = merge(parts[agent], out, observation_space=seen, action_space=done, **names).path
+                told = merge(
+                    parts[agent],
+                    out,
+                    env_id=f"{name}-{agent}",
+                    policy=policy,
+                    observation_space=seen,
+                    action_space=done,
+                )
+                found[agent] = told.path
     return found
 
 
