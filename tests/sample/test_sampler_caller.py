@@ -12,6 +12,7 @@ import pytest
 
 from treadle import LocalSampler, MultiprocessingSampler, NewEnvUpdate
 from treadle.errors import ClosedPool, UsageError, WorkerError
+from treadle.sample.schedule import Schedule
 
 SAMPLERS = [LocalSampler, MultiprocessingSampler]
 
@@ -130,6 +131,15 @@ def test_each_episode_knows_who_acted_first_and_last(kind: Any) -> None:
             assert (lasts <= version).all()
             mixed += int((firsts < lasts).sum())
     assert mixed, "nothing went on from one sampling to the next"
+
+
+def test_of_episodes_that_nobody_takes_no_book_is_kept() -> None:
+    with sampler(MultiprocessingSampler, inference="caller", num_envs=8) as made:
+        made.obtain_samples(0, 1, None)
+        kept = made._here._run.versions
+        assert any(made.obtain_samples(epoch, 1, None) and len(kept) for epoch in range(1, 40))
+        made._here._run.again(Schedule(), 0)
+        assert not kept
 
 
 def test_workers_say_both_versions_too() -> None:

@@ -269,6 +269,3 @@ def _picture_stats(histogram: np.ndarray, count: int) -> dict[str, Any]:
     found |= {"min": values[(histogram > 0).argmax(1)], "max": values[255 - (histogram[:, ::-1] > 0).argmax(1)]}
     found |= {name: values[(sums < q * sums[:, -1:]).sum(1)] for name, q in QUANTILES.items()}
     return {**{name: value.reshape(3, 1, 1).tolist() for name, value in found.items()}, "count": [count]}
-
-
-__all__ = ["Exported", "export_lerobot"]
