@@ -342,22 +342,18 @@ def _require_packages(format: Format) -> None:
             )
 
 
+@dataclass
 class _Run:
     """One run, from its workers' start to its summary."""
 
-    def __init__(
-        self,
-        place: RunDirectory,
-        recipe: RolloutRecipe,
-        seed: int,
-        amounts: tuple[int | None, int | None],
-        shard: tuple[int, int],
-        format: Format,
-        env_id: str,
-        policy: str,
-    ) -> None:
-        self._place, self._recipe, self._seed, self._amounts, self._shard = place, recipe, seed, amounts, shard
-        self._format, self._env_id, self._policy = format, env_id, policy
+    _place: RunDirectory
+    _recipe: RolloutRecipe
+    _seed: int
+    _amounts: tuple[int | None, int | None]
+    _shard: tuple[int, int]
+    _format: Format
+    _env_id: str
+    _policy: str
 
     def begin(
         self,

@@ -203,6 +203,3 @@ class _RowByRow:
         rows = [trees.map(lambda leaf, row=row: leaf[row], observations) for row in range(len(first))]
         actions, infos = actions_of(self._agent, rows)
         return actions, {key: np.asarray(values) for key, values in infos.items()}
-
-
-__all__ = ["CallerSampling"]
