@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
@@ -195,6 +196,32 @@ def test_after_a_failure_sampling_goes_on(tmp_path: Any) -> None:
                 made.obtain_samples(0, 50, None)
         batch = made.obtain_samples(0, 5, None)
         assert batch.lengths.sum() >= 5
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: Any, monkeypatch: Any) -> None:
+    """Ctrl-C comes when answers have been taken and not looked at."""
+    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+        expected = columns(sampling.obtain_samples(0, 60, None))
+    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+        run, times = sampling._here._run, count()
+        heard, poll = run._heard, run.calls.poll
+
+        def interrupted(events: Any) -> Any:
+            if next(times) == 5:
+                raise KeyboardInterrupt
+            return heard(events)
+
+        def polled(timeout: float | None, hear: Any) -> bool:
+            told = poll(timeout, hear)
+            assert told or timeout is not None, "nothing will ever come"
+            return told
+
+        monkeypatch.setattr(run, "_heard", interrupted)
+        monkeypatch.setattr(run.calls, "poll", polled)
+        with pytest.raises(KeyboardInterrupt):
+            sampling.obtain_samples(0, 60, None)
+        assert columns(sampling.obtain_samples(0, 60, None)) == expected
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -124,8 +124,11 @@ class CallerCollection(Collection):
 
     def again(self, schedule: Schedule, root: int) -> None:
         """Another run in the same environments: iterate once more. What is being played is given up."""
-        while self._coming:  # steps of environments; nobody waits for more than what each is at
-            self.calls.poll(None, self._give_up)
+        # steps of environments; nobody waits for more than what each is at. Who owes what the pool knows: an interrupt
+        # may have lost what was told here, and the count with it
+        while self.calls and self.calls.poll(None, self._give_up):
+            continue
+        self._coming = 0
         self.schedule, self._root, self._failure = schedule, root, None
         self._watch = Watch(schedule.standing(), None)
         self._env_seeds, self._policy_seeds = SeedStream(root, 0), SeedStream(root, 1)
