@@ -13,7 +13,7 @@ MARKS = {"nodes": (pytest.mark.heavy, pytest.mark.ray, pytest.mark.slow), "step 
 EACH = [pytest.param(name, marks=MARKS.get(name, (pytest.mark.slow,))) for name in FACES]
 
 
-@pytest.mark.timeout(60 + 4 * SECONDS)
+@pytest.mark.timeout(120 + 4 * SECONDS)
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 @pytest.mark.parametrize("name", EACH)
 def test_books_are_balanced(name: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> None:

@@ -36,6 +36,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from treadle.errors import TaskRaised
+from treadle.nodes import worker
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.pool import failure
 from treadle.progress import print_table
@@ -164,7 +165,7 @@ class Storm:
             pids = [pid for pid in self.living() if pid not in self._doomed]
             if self.on.is_set() and pids:
                 pid, kind = self._rng.choice(pids), self._rng.choice(self._kinds)
-                if self._above and self._rng.random() < 0.2:
+                if self._above and self._rng.random() < 0.1:
                     pid, kind = _ancestor(pid, self._above), "SIGKILL"
                 with contextlib.suppress(ProcessLookupError):
                     self._strike(pid, kind)
@@ -432,6 +433,7 @@ def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
             seen = Counter[int]()
             for index, data in made(trial, number, **how):
                 seen[index] += 1
+                trial.more() or trial.storm.on.clear()
                 ledger.unlike_calm += calm.get(index) != data
             ledger.sent += len(calm)
             ledger.received += seen.total()
@@ -494,7 +496,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
     ledger = Ledger()
     with tempfile.TemporaryDirectory() as folder:
         storm = Storm(Path(folder), seed, kinds, ledger, "ray::" if name == "nodes" else "")
-        backoff, failure.BACKOFF = failure.BACKOFF, 0.0
+        waits, failure.BACKOFF, worker.LOST_SECONDS = (failure.BACKOFF, worker.LOST_SECONDS), 0.0, 0.5
         begin, looks = time.monotonic(), list[tuple[int, int, int]]()
 
         def more() -> bool:
@@ -519,7 +521,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
                 ledger.descriptors, ledger.threads = after[0] - before[0] + leaks[0], after[1] - before[1] + leaks[1]
         finally:
             storm.end()
-            failure.BACKOFF = backoff
+            failure.BACKOFF, worker.LOST_SECONDS = waits
     return ledger
 
 
