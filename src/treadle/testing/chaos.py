@@ -426,7 +426,7 @@ def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
 
     def run(trial: Trial) -> None:
         ledger, number = trial.ledger, 0
-        while trial.more() or not number:
+        while not number or trial.more():
             trial.storm.on.clear()
             calm = dict(made(trial, number, **how))
             trial.storm.on.set()
@@ -497,9 +497,11 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
     with tempfile.TemporaryDirectory() as folder:
         storm = Storm(Path(folder), seed, kinds, ledger, "ray::" if name == "nodes" else "")
         waits, failure.BACKOFF, worker.LOST_SECONDS = (failure.BACKOFF, worker.LOST_SECONDS), 0.0, 0.5
-        begin, looks = time.monotonic(), list[tuple[int, int, int]]()
+        begin, looks = 0.0, list[tuple[int, int, int]]()
 
         def more() -> bool:
+            nonlocal begin
+            begin = begin or time.monotonic()  # the first time that it is asked
             passed = time.monotonic() - begin
             while passed > (seconds / 3, seconds, float("inf"))[len(looks)]:
                 looks.append(_held())
@@ -508,7 +510,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
         try:  # what lasts as long as the caller is started first: a fork server, say, or a connection to Ray
             for _ in collect(Sound, episodes=1, worker_output="keep", **({"nodes": 1} if name == "nodes" else {})):
                 continue
-            before, begin = _held(), time.monotonic()
+            before = _held()
             face(Trial(ledger, storm, more, partial(Chaotic, folder, os.getpid())))
             storm.on.clear()
             end = time.monotonic() + 2
