@@ -42,7 +42,7 @@ from benchmarks.workloads import SEED, WORKLOADS
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- nodes:begin -->", "<!-- nodes:end -->"
 NODES, WORKERS = (0, 1, 2, 4), 4  # 0: without Ray
-RATES = {"cartpole": 60_000, "pong": 3_000, "sample": 80_000}  # of steps, about: how much is asked for
+RATES = {"cartpole": 100_000, "pong": 3_000, "sample": 100_000}  # of steps, about: how much is asked for
 PONG = 900  # steps of an episode, about
 ENVS, FRAGMENT = 8, 64
 ROWS = ("cartpole", "pong", "sample", "people", "driver")
@@ -148,15 +148,15 @@ def begun(run: Callable[[int, float], Measure], nodes: int, seconds: float) -> I
 
 
 class Fragments:
-    """An actor with a vector of CartPoles. `kind`: "sync" or "treadle"."""
+    """An actor with a vector of CartPoles. `options`: of Treadle's; None: Gymnasium's SyncVectorEnv."""
 
-    def __init__(self, kind: str, envs: int) -> None:
+    def __init__(self, options: dict[str, Any] | None, envs: int) -> None:
         import gymnasium as gym
 
-        if kind == "treadle":
+        if options is not None:
             import treadle
 
-            self.envs: Any = treadle.make_vec("CartPole-v1", envs)
+            self.envs: Any = treadle.make_vec("CartPole-v1", envs, **options)
         else:
             self.envs = gym.vector.SyncVectorEnv([partial(gym.make, "CartPole-v1") for _ in range(envs)])
         self.observation, _ = self.envs.reset(seed=SEED)
@@ -197,13 +197,13 @@ class Single:
 
 
 @contextmanager
-def fragments(kind: str, actors: int, seconds: float) -> Iterator[Callable[[], Measure]]:
+def fragments(options: dict[str, Any] | None, actors: int, seconds: float) -> Iterator[Callable[[], Measure]]:
     """Actors with equal parts of the environments, asked again as soon as they have answered."""
     import ray
 
     remote: Any = ray.remote(num_cpus=0)(Fragments)
-    there: list[Any] = [remote.remote(kind, ENVS // actors) for _ in range(actors)]
-    method = "rollout" if kind == "treadle" else "fragment"
+    there: list[Any] = [remote.remote(options, ENVS // actors) for _ in range(actors)]
+    method = "fragment" if options is None else "rollout"
 
     def ask(actor: Any) -> Any:
         return getattr(actor, method).remote(FRAGMENT)
@@ -265,9 +265,10 @@ def whole_episodes(nodes: int, seconds: float) -> Measure:
 Contestant = Callable[[float], AbstractContextManager[Callable[[], Measure]]]
 PEOPLE: dict[str, Contestant] = {
     "Treadle, `collect(nodes=1)`": partial(begun, whole_episodes, 1),
-    "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, "treadle", 1),
-    "SyncVectorEnv of 8 in an actor, fragments of 64": partial(fragments, "sync", 1),
-    "SyncVectorEnv of 4 in each of two actors, fragments of 64": partial(fragments, "sync", 2),
+    "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, {}, 1),
+    "Treadle, a vector of 4 in each of two actors": partial(fragments, {"backend": "serial"}, 2),
+    "SyncVectorEnv of 8 in an actor, fragments of 64": partial(fragments, None, 1),
+    "SyncVectorEnv of 4 in each of two actors, fragments of 64": partial(fragments, None, 2),
     "one actor an environment, in lockstep": one_each,
 }
 

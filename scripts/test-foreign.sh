@@ -56,9 +56,18 @@ suite_agilerl() {
 }
 
 # with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off
-suite_lerobot() {
-  environment lerobot lerobot==0.4.4 gym-pusht==0.1.8 'minari[hdf5]>=0.5.3' 'h5py>=3.10' 'isal>=1.7' 'xxhash>=3.4'
+with_lerobot() { # NAME REQUIREMENT
+  environment "$@" gym-pusht==0.1.8 imageio-ffmpeg 'minari[hdf5]>=0.5.3' 'h5py>=3.10' 'isal>=1.7' 'xxhash>=3.4'
   HF_HUB_OFFLINE=1 $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/lerobot_suite.py
+}
+
+suite_lerobot() { with_lerobot lerobot lerobot==0.4.4; }
+
+# wants Python 3.12
+suite_lerobot_0_6() {
+  PYTHON=$(scripts/find-python.sh 3.12) || { echo "test-foreign: no Python 3.12 here that starts" >&2; exit 1; }
+  export PYTHON
+  with_lerobot lerobot_0_6 'lerobot[dataset]==0.6.1'
 }
 
 # RLlib wants another Gymnasium than everybody else, so Treadle's core is tested on that one, too

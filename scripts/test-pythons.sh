@@ -6,29 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-candidates() { # the paths that may hold pythonX.Y, the most likely first
-  command -v "python$1" || true
-  local root
-  root=$(pyenv root 2>/dev/null || echo "$HOME/.pyenv")
-  # A version that pyenv has installed but not activated has a shim on PATH that only prints an error.
-  ls -d "$root/versions/$1"*/bin/"python$1" 2>/dev/null || true
-}
-
-find_version() { # print the first candidate that starts
-  local candidate
-  while IFS= read -r candidate; do
-    if "$candidate" -c pass >/dev/null 2>&1; then
-      echo "$candidate"
-      return
-    fi
-  done < <(candidates "$1")
-  return 1
-}
-
 failed=()
 tested=()
 for version in 3.12 3.13; do
-  if ! python=$(find_version "$version"); then
+  if ! python=$(scripts/find-python.sh "$version"); then
     echo "test-pythons: no Python $version here that starts, left out"
     continue
   fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
@@ -91,3 +92,15 @@ def test_tables_are_not_cut_where_there_is_no_terminal() -> None:
     assert "a" * 150 in stream.getvalue()
     assert "22 [not markup]" in stream.getvalue()
     assert not any(row.endswith(" ") for row in stream.getvalue().splitlines())
+
+
+def test_an_object_in_the_place_of_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept:
+        def write(self, text: str) -> None:
+            raise AssertionError(text)
+
+    monkeypatch.setattr(sys, "stderr", Kept())
+    assert not Progress(None).shows
+    closed = io.StringIO()
+    closed.close()
+    assert not Progress(None, closed).shows

@@ -102,10 +102,11 @@ class Progress:
         self, show: bool | None = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         given = stream or sys.stderr
+        terminal = _is_terminal(given)
         if given is None:  # a program without a terminal has none at all
             show = False
         elif show is None:
-            show = given.isatty() and importlib.util.find_spec("rich") is not None
+            show = terminal and importlib.util.find_spec("rich") is not None
         self.shows, self._clock = show, clock
         self._stream: Any = given
         self._bar: Any = None
@@ -114,7 +115,7 @@ class Progress:
         self._before: float | None = None
         self._latest = ""
         self._width = 0  # of what is written over
-        if show and given.isatty():
+        if show and terminal:
             self._bar = self._make_bar()
 
     @property
@@ -132,7 +133,7 @@ class Progress:
         # what is printed meanwhile goes above the bar; but what is not meant for the terminal stays where it belongs
         return Bar(
             *columns, console=Console(file=self._stream), transient=True, auto_refresh=False,
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            redirect_stdout=_is_terminal(sys.stdout),
         )  # fmt: skip
 
     def __call__(self, now: Standing) -> None:
@@ -172,6 +173,11 @@ class Progress:
             self._bar.stop()
         elif self._width:  # the cell's own output follows on a line of its own
             self._write_over("\n")
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Programs put objects of their own in the place of stderr, which have a `write` and perhaps nothing more."""
+    return not getattr(stream, "closed", False) and bool(getattr(stream, "isatty", bool)())
 
 
 def in_notebook(stream: Any) -> bool:

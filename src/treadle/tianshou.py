@@ -14,9 +14,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from treadle import trees
 from treadle.errors import BadObservation, BrokenPool, MissingExtra, TaskRaised, UsageError, WorkerError
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
+from treadle.vector.owned import rows_of_infos
 from treadle.vector.refusals import NothingPending, WaitTimeout
 
 try:
@@ -177,9 +179,11 @@ class VectorEnv(BaseVectorEnv):
             observations, rewards, terminated, truncated, infos = batch
             slots = infos.pop("env_id").tolist()
             del infos["valid"]
+            told = rows_of_infos(infos, len(slots))
             for row, slot in enumerate(slots):
+                seen = trees.map(lambda leaf, row=row: leaf[row], observations)
                 ends = bool(terminated[row]), bool(truncated[row])
-                self._arrived[slot] = _row(observations, row), float(rewards[row]), *ends, _info(infos, row)
+                self._arrived[slot] = seen, float(rewards[row]), *ends, told.get(row, {})
 
     def _drop(self) -> None:
         """What is under way ends, and nobody has it."""
@@ -227,20 +231,6 @@ class VectorEnv(BaseVectorEnv):
         self._assert_is_not_closed()
         self.is_closed = True
         self.vector.close()
-
-
-def _row(tree: Any, row: int) -> Any:
-    """A row of a batch of observations, in their nesting."""
-    if isinstance(tree, dict):
-        return {key: _row(part, row) for key, part in tree.items()}
-    return tuple(_row(part, row) for part in tree) if isinstance(tree, tuple) else tree[row]
-
-
-def _info(columns: dict[str, Any], row: int) -> dict[str, Any]:
-    """A row of Gymnasium's columns as a dict of its own."""
-    names = [name for name in columns if f"_{name}" in columns and columns[f"_{name}"][row]]
-    values = {name: columns[name] for name in names}
-    return {name: _info(part, row) if isinstance(part, dict) else part[row] for name, part in values.items()}
 
 
 def _stacked(observations: Sequence[Any]) -> np.ndarray:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from command import ZOO, one_line, summary, treadle
+
+from treadle.cli.main import COMMANDS, main
+from treadle.cli.options import help_of, option_name
 
 COLOURS = {**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
 
@@ -26,6 +30,19 @@ def test_no_codes_in_pipes(tmp_path: Path) -> None:
         assert "\x1b" not in done.stdout + done.stderr, arguments
         if warns in arguments:
             assert "WARN: something is odd" in done.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_says_of_every_option_what_it_is(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--help"])
+    assert ended.value.code == 0
+    told, (about, said) = " ".join(capsys.readouterr().out.split()), help_of(COMMANDS[words][0])
+    assert all(" ".join(part.split()) in told for part in about.split("\n\n"))
+    for each in fields(COMMANDS[words][0]):
+        if each.metadata:
+            assert said[each.name] in told
+            assert each.metadata.get("position") or option_name(each.name, each.metadata) in told
 
 
 def test_a_saved_model_without_torch_is_told_in_a_line(tmp_path: Path) -> None:

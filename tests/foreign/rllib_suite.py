@@ -23,6 +23,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.timeout(900)  # RLlib takes half a minute to begin, and more where others work, too
 def test_ppo_learns_cartpole_on_treadles_vectors(cluster: None) -> None:
     def make(context: Any) -> Any:
         """What docs/scaling.md shows."""

@@ -57,6 +57,36 @@ def test_a_line_without_an_end_is_passed_on_in_pieces(capsys: pytest.CaptureFixt
     assert sum(map(len, tail.lines())) == 120_000
 
 
+def test_an_object_in_the_place_of_stderr_needs_no_more_than_write(
+    reader: StderrReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kept:
+        text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+    monkeypatch.setattr(sys, "stderr", kept := Kept())
+    read, write = os.pipe()
+    tail = reader.add(read, "[slot 1]")
+    try:
+        for word in (b"one\n", b"two\n"):
+            os.write(write, word)
+            until(lambda word=word: tail.lines()[-1:] == (word.decode().strip(),))
+    finally:
+        os.close(write)
+    assert reader.finish(tail) == ("one", "two")
+    assert kept.text == "[slot 1] one\n[slot 1] two\n"
+
+
+def test_a_pipe_that_is_never_empty_leaves_time_for_the_others(reader: StderrReader) -> None:
+    tail = Tail(os.open("/dev/zero", os.O_RDONLY), "[slot 0]", shown=False)
+    try:
+        assert reader._drain(tail), "it comes back, and there is more"
+    finally:
+        os.close(tail.fd)
+
+
 def test_the_rest_is_read_though_somebody_holds_the_pipe(
     reader: StderrReader, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import closing
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,6 +195,35 @@ def test_a_vector_replaces_workers_in_a_reset_of_all_their_slots(mode: Autoreset
         assert mine.stats().restarts.tolist() == [0, 0, 0]
         assert mine.stats().episodes.tolist() == [3, 3, 3]
         assert mine.stats().steps.tolist() == [15, 15, 15]
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_partial_batches_replace_workers_in_a_reset_of_all_their_slots(on_failure: str) -> None:
+    options = {"max_episodes_per_worker": 2, "on_failure": on_failure}
+    with closing(VectorEnv([TellsPid] * 2, workers=2, autoreset_mode=AutoresetMode.DISABLED, **options)) as vector:
+        vector.batch_size = 1
+        vector.async_reset(seed=3)
+        pids: list[list[int]] = [[], []]
+        resets, episodes = [1, 1], [0, 0]
+        while min(episodes) < 6:
+            _, _, terminated, truncated, infos = vector.recv()
+            for row, slot in enumerate(infos["env_id"].tolist()):
+                if "pid" in infos and infos["_pid"][row]:
+                    pids[slot].append(int(infos["pid"][row]))
+                if terminated[row] or truncated[row]:
+                    episodes[slot] += 1
+                    resets[slot] += 1
+                    vector.async_reset(env_id=[slot])
+                else:
+                    vector.send(np.array([1]), [slot])
+        while vector._turns.state.value == "recv":
+            vector.recv()
+        assert vector.stats().restarts.tolist() == [0, 0]
+        assert vector.stats().episodes.tolist() == resets
+    for slot, of in enumerate(pids):
+        lives = [sum(1 for _ in same) for _, same in groupby(of)]
+        assert len(lives) == len(set(of)) in (episodes[slot] // 2, episodes[slot] // 2 + 1)
+        assert max(lives) <= 2 * 20
 
 
 def test_a_vector_replaces_workers_between_two_episodes() -> None:

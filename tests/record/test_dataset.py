@@ -42,3 +42,14 @@ def test_quick_episodes_that_wait_to_be_written_are_there_when_the_next_one_rais
     finished = caught.value.stored.finished
     assert Few.LAST - rows < finished <= Few.LAST, "all but those that the other copies had not ended"
     assert finished == caught.value.stored.summary.episodes == len(recover(tmp_path / ".parts"))
+
+
+def test_numbers_may_be_numpys(tmp_path: Path) -> None:
+    given = {"workers": 1, "format": "npz", "verify": 0}
+    numpys = {"episodes": np.int64(2), "seed": np.int32(3), "max_episode_steps": np.uint8(5)}
+    first = collect_dataset("CartPole-v1", out=tmp_path / "a", **given, **numpys)
+    again = collect_dataset("CartPole-v1", out=tmp_path / "b", **given, episodes=2, seed=3, max_episode_steps=5)
+    assert first.summary is not None
+    assert again.summary is not None
+    assert first.summary.hash == again.summary.hash
+    assert collect_dataset("CartPole-v1", out=tmp_path / "a", resume=True, **given, **numpys).unchanged

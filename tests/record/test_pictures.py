@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from conftest import require
+from treadle.cli.search_picture import search_picture
 from treadle.errors import MissingExtra, UsageError
 from treadle.plan.search import Branch, Decision
-from treadle.record.search_picture import search_picture
 from treadle.record.video import can_write_mp4, write_video
 
 FRAMES = [np.full((3, 5, 3), 40 * i, np.uint8) for i in range(4)]

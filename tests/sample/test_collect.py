@@ -167,6 +167,8 @@ def test_an_endless_environment_is_warned_about_once_a_run(
     [
         ({"episodes": 1, "steps": 1}, "either episodes or steps"),
         ({"episodes": 0}, "at least 1"),
+        ({"episodes": 2.5}, "episodes must be a whole number"),
+        ({"steps": float("nan")}, "steps must be a whole number"),
         ({"workers": 0}, "workers must be"),
         ({"envs_per_worker": 0}, "envs_per_worker"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ import pytest
 
 from treadle import LocalSampler, MultiprocessingSampler, NewEnvUpdate
 from treadle.errors import ClosedPool, UsageError, WorkerError
+from treadle.sample.schedule import Schedule
 
 SAMPLERS = [LocalSampler, MultiprocessingSampler]
 
@@ -132,6 +134,15 @@ def test_each_episode_knows_who_acted_first_and_last(kind: Any) -> None:
     assert mixed, "nothing went on from one sampling to the next"
 
 
+def test_of_episodes_that_nobody_takes_no_book_is_kept() -> None:
+    with sampler(MultiprocessingSampler, inference="caller", num_envs=8) as made:
+        made.obtain_samples(0, 1, None)
+        kept = made._here._run.versions
+        assert any(made.obtain_samples(epoch, 1, None) and len(kept) for epoch in range(1, 40))
+        made._here._run.again(Schedule(), 0)
+        assert not kept
+
+
 def test_workers_say_both_versions_too() -> None:
     with sampler(LocalSampler, allow_stale=True) as made:
         infos = made.obtain_samples(0, 20, None).episode_infos_by_episode
@@ -185,6 +196,32 @@ def test_after_a_failure_sampling_goes_on(tmp_path: Any) -> None:
                 made.obtain_samples(0, 50, None)
         batch = made.obtain_samples(0, 5, None)
         assert batch.lengths.sum() >= 5
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: Any, monkeypatch: Any) -> None:
+    """Ctrl-C comes when answers have been taken and not looked at."""
+    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+        expected = columns(sampling.obtain_samples(0, 60, None))
+    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+        run, times = sampling._here._run, count()
+        heard, poll = run._heard, run.calls.poll
+
+        def interrupted(events: Any) -> Any:
+            if next(times) == 5:
+                raise KeyboardInterrupt
+            return heard(events)
+
+        def polled(timeout: float | None, hear: Any) -> bool:
+            told = poll(timeout, hear)
+            assert told or timeout is not None, "nothing will ever come"
+            return told
+
+        monkeypatch.setattr(run, "_heard", interrupted)
+        monkeypatch.setattr(run.calls, "poll", polled)
+        with pytest.raises(KeyboardInterrupt):
+            sampling.obtain_samples(0, 60, None)
+        assert columns(sampling.obtain_samples(0, 60, None)) == expected
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -143,3 +143,16 @@ def test_what_is_left_to_hand_out() -> None:
     assert schedule.to_hand_out(10.0) <= 0
     assert Schedule(episodes=7).to_hand_out(3.0) == 7
     assert Schedule().to_hand_out(3.0) == float("inf")
+
+
+def test_a_share_before_and_after_anybody_knows_how_long_an_episode_is() -> None:
+    """What takes long to answer is given more at first and towards the end, and never more than its share."""
+    schedule = Schedule(episodes=80)
+    assert schedule.share(4) == (1, 1)
+    assert schedule.share(4, 8, 2, 16) == (10, 10)
+    assert schedule.share(4, 8, 1, 16) == (16, 16)
+    index = schedule.take()
+    assert index == 0
+    schedule.finish(index, 10)
+    assert schedule.share(4) == (4, 4)
+    assert schedule.share(4, 8, 1) == (19, 19)

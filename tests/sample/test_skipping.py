@@ -324,7 +324,7 @@ def test_how_many_may_be_left_out(
     ("given", "said"),
     [
         ({"on_error": "ignore"}, "on_error is 'stop' or 'skip'"),
-        ({"max_skipped": 3}, "max_skipped is for on_error='skip' only"),
+        ({"max_skipped": 3}, "max_skipped is for on_error='skip'"),
         ({"on_error": "skip", "max_skipped": 1.5}, "max_skipped is a number of episodes, or a share"),
         ({"on_error": "skip", "max_skipped": -1}, "max_skipped is a number"),
         ({"on_error": "skip", "max_skipped": True}, "max_skipped is a number"),

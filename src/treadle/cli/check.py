@@ -27,6 +27,3 @@ def _checked(check: Any, options: Check | CheckVector) -> int:
         report = check(**options.arguments())
         print(dumps(report.as_dict(), indent=2) if options.json else report, file=out)
     return failures.OK if report.ok else failures.FAILED
-
-
-__all__ = ["run", "run_vector"]

@@ -33,6 +33,3 @@ def export(options: Export) -> int:
     for name in told.left_out:
         failures.say(f"{name} was left out: it has no fixed shape, and LeRobot's format no place for that")
     return failures.OK
-
-
-__all__ = ["export", "merge"]

@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> int:
-    given = given or ["--help"]
+    if not given or given == ["dataset"]:
+        given = [*given, "--help"]
     app = _app(given)
     import typer
 
@@ -101,7 +102,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=_default(each),
-            annotation=Annotated[hints[each.name], _parameter(typer, each, said[each.name])],
+            annotation=Annotated[hints[each.name], _parameter(typer, each, said.get(each.name, ""))],
         )
         for each in found
     ]

@@ -12,6 +12,7 @@ import numpy as np
 from treadle.cli import failures
 from treadle.cli.options import Plan
 from treadle.cli.output import own_stdout
+from treadle.cli.search_picture import search_picture
 from treadle.errors import UsageError
 from treadle.plan.mcts import MCTS
 from treadle.plan.parallel import ParallelEnv, make
@@ -19,10 +20,10 @@ from treadle.plan.playing import Game, play
 from treadle.plan.random_shooting import RandomShooting
 from treadle.plan.search import Planner, RandomPlay
 from treadle.progress import Progress, Standing, duration, print_table, throttled
-from treadle.record.search_picture import search_picture
 from treadle.record.summary import as_json
 from treadle.record.video import can_write_mp4, write_video
 
+TOLD = ("seed", "total_reward", "steps", "decisions", "searched", "terminated", "truncated", "seconds")
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 log = logging.getLogger("treadle")
 
@@ -35,15 +36,11 @@ def run(options: Plan) -> int:
     made_of = {name: arguments[name] for name in ("env_kwargs", "wrappers", "imports")}
     with own_stdout(options.json) as out:
         pictures = options.out is not None
-        env: Any = make(
-            arguments["env"],
-            n_workers=arguments["workers"],
-            autoreset=False,
-            render_mode=_render_mode(options),
-            **made_of,
-        )
+        pixels = "rgb_array" if pictures and not options.env.startswith("ALE/") else None
+        env: Any = make(arguments["env"], arguments["workers"], autoreset=False, render_mode=pixels, **made_of)
         with env:
-            planner = _planner(env, options)
+            search = {name: arguments[name] for name in ("budget", "horizon", "dt", "discount")}
+            planner = (MCTS if options.algo == "mcts" else RandomShooting)(env, **search)
             chance = [_random(env, options, options.seed + i) for i in range(options.games)]
             games = _games(env, planner, options, pictures)
         written = _write(options.out, games[0], options) if options.out is not None else []
@@ -52,20 +49,6 @@ def run(options: Plan) -> int:
         else:
             _show(games, chance, written, options)
     return failures.OK
-
-
-def _render_mode(options: Plan) -> str | None:
-    return "rgb_array" if options.out is not None and not options.env.startswith("ALE/") else None
-
-
-def _planner(env: ParallelEnv, options: Plan) -> Planner:
-    arguments: dict[str, Any] = {
-        "budget": options.budget,
-        "horizon": options.horizon,
-        "dt": options.dt,
-        "discount": options.discount,
-    }
-    return MCTS(env, **arguments) if options.algo == "mcts" else RandomShooting(env, **arguments)
 
 
 def _random(env: ParallelEnv, options: Plan, seed: int) -> Game:
@@ -121,20 +104,8 @@ def _write(out: Path, game: Game, options: Plan) -> list[Path]:
 
 
 def _result(games: list[Game], chance: list[Game], written: list[Path], options: Plan) -> dict[str, Any]:
-    rows = [
-        {
-            "seed": game.seed,
-            "total_reward": game.total_reward,
-            "steps": game.steps,
-            "decisions": game.decisions,
-            "searched": game.searched,
-            "terminated": game.terminated,
-            "truncated": game.truncated,
-            "seconds": game.seconds,
-            "random": other.total_reward,
-        }
-        for game, other in zip(games, chance, strict=True)
-    ]
+    pairs = zip(games, chance, strict=True)
+    rows = [{**{name: getattr(game, name) for name in TOLD}, "random": other.total_reward} for game, other in pairs]
     return {
         "algo": options.algo,
         "mean": float(np.mean([game.total_reward for game in games])),

@@ -12,6 +12,7 @@ HOME = {
     "AgentRows": "faces",
     "AgentsLayout": "layout",
     "ParallelEnv": "single",
+    "export_agents": "datasets",
 }
 
 __all__ = list(HOME)

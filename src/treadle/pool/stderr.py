@@ -15,6 +15,7 @@ import threading
 from collections import deque
 
 KEPT = 50  # lines a worker
+AT_ONCE = 16  # reads of one pipe, more than one pipe holds
 THREAD_NAME = "treadle-stderr"
 _CODE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")  # colours, cursors, titles
 
@@ -88,8 +89,9 @@ class StderrReader:
                         self._drop(key.data)
 
     def _drain(self, tail: Tail) -> bool:
-        """Read all there is; False at the end of the pipe."""
-        while True:
+        """Read what there is, and not for ever where somebody keeps writing: the others' pipes fill up meanwhile. False
+        at the end of the pipe."""
+        for _ in range(AT_ONCE):
             try:
                 data = os.read(tail.fd, 65536)
             except BlockingIOError:
@@ -97,6 +99,7 @@ class StderrReader:
             if not data:
                 return False
             tail.feed(data)
+        return True
 
     def _drop(self, tail: Tail) -> None:
         self._selector.unregister(tail.fd)
@@ -134,9 +137,9 @@ class Tail:
         self._kept.extend(text for text in bare if text.strip())
         if texts and self._shown and sys.stderr is not None:
             try:
-                if not sys.stderr.isatty():
+                if not getattr(sys.stderr, "isatty", bool)():
                     texts = bare
                 sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in texts))
                 sys.stderr.flush()
-            except (OSError, ValueError):
-                return  # the caller's stderr is closed: nobody is left to tell
+            except Exception:  # noqa: BLE001 - it is closed, or an object of anybody's: workers must not wait for it
+                return

@@ -97,6 +97,3 @@ def built(build: Callable[[], Any]) -> Any:
         raise
     thread.end()
     return env
-
-
-__all__ = ["Aside", "Awaited", "built", "of_coroutines"]

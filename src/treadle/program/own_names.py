@@ -25,6 +25,3 @@ def kept_as(name: str, whose: str, taken: Mapping[str, Any]) -> str:
     while name in taken:
         name = f"{whose}_{name}"
     return name
-
-
-__all__ = ["kept_as", "own_names"]

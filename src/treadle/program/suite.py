@@ -79,6 +79,3 @@ class SuiteEnv(gym.Env):
                     )
         self._built[task] = env
         return env
-
-
-__all__ = ["TASK", "Suite", "SuiteEnv"]

@@ -108,6 +108,3 @@ def draw_normal(means: np.ndarray, deviations: np.ndarray, rngs: list[np.random.
     """Like `means` [k, ...]: each row drawn with its own generator."""
     noise = np.stack([rng.standard_normal(means.shape[1:]) for rng in rngs]).astype(means.dtype)
     return means + deviations * noise
-
-
-__all__ = ["DrawingTorchPolicy", "TorchPolicy", "draw_categorical", "draw_normal", "library", "torch_policy"]

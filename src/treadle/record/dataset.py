@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -177,8 +178,8 @@ def collect_dataset(
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
-    if verify < 0:
-        raise UsageError(f"verify must not be negative, got {verify}")
+    if not isinstance(verify, Integral) or verify < 0:
+        raise UsageError(f"verify must be a whole number of at least 0, got {verify!r}")
     if retry_skipped and not resume:
         raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
@@ -187,6 +188,9 @@ def collect_dataset(
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
+    # NumPy's numbers are no JSON
+    episodes, steps, max_episode_steps = (n if n is None else int(n) for n in (episodes, steps, max_episode_steps))
+    seed, envs_per_worker = int(seed), int(envs_per_worker)
     env = env_of(env)
     _require_packages(format)
     arguments = {
@@ -338,22 +342,18 @@ def _require_packages(format: Format) -> None:
             )
 
 
+@dataclass
 class _Run:
     """One run, from its workers' start to its summary."""
 
-    def __init__(
-        self,
-        place: RunDirectory,
-        recipe: RolloutRecipe,
-        seed: int,
-        amounts: tuple[int | None, int | None],
-        shard: tuple[int, int],
-        format: Format,
-        env_id: str,
-        policy: str,
-    ) -> None:
-        self._place, self._recipe, self._seed, self._amounts, self._shard = place, recipe, seed, amounts, shard
-        self._format, self._env_id, self._policy = format, env_id, policy
+    _place: RunDirectory
+    _recipe: RolloutRecipe
+    _seed: int
+    _amounts: tuple[int | None, int | None]
+    _shard: tuple[int, int]
+    _format: Format
+    _env_id: str
+    _policy: str
 
     def begin(
         self,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 SUFFIX = ".episodes"
 FORMAT_SIZE = 16
-_FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(FORMAT_SIZE, b"\0") for name in ("hdf5", "npz", "kept")}
+FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(FORMAT_SIZE, b"\0") for name in ("hdf5", "npz", "kept")}
 _FRAME = struct.Struct("<4sIIIIQ")
 _NOTE = struct.Struct("<QQQdQBB16s")
 _MAGIC = b"TRep"
@@ -101,7 +101,7 @@ class Journal:
             break
         self._end = 0
         try:
-            self.write([_FILE_HEAD[format]])
+            self.write([FILE_HEAD[format]])
         except OSError:
             self.close()
             raise
@@ -137,11 +137,6 @@ class Journal:
             self._fd = -1
 
 
-def file_head(format: str) -> bytes:
-    """The first bytes of a journal."""
-    return _FILE_HEAD[format]
-
-
 def packed(
     note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
 ) -> list[Any]:
@@ -174,29 +169,15 @@ def read(path: Path, format: str | None = None) -> Iterator[Record]:
     Raises:
         ValueError: when the journal was written for another format, or is none.
     """
-    yield from _scan(path, format)
-
-
-def trim(path: Path) -> list[EpisodeNote]:
-    """Cut off what a kill left half-written, which nobody may be writing to any more; the notes of what is there."""
-    found = list(_scan(path, None))
-    if not found:
-        os.unlink(path)
-    elif os.path.getsize(path) > found[-1].end:
-        os.truncate(path, found[-1].end)
-    return [record.note for record in found]
-
-
-def _scan(path: Path, format: str | None) -> Iterator[Record]:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < FORMAT_SIZE:
             return
         buffer = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     head = bytes(buffer[:FORMAT_SIZE])
-    if head not in _FILE_HEAD.values():
+    if head not in FILE_HEAD.values():
         raise ValueError(f"{path} is not a file of episodes")
-    if format is not None and head != _FILE_HEAD[format]:
+    if format is not None and head != FILE_HEAD[format]:
         raise ValueError(f"{path} was written for another format than {format}")
     at = FORMAT_SIZE
     while at + _FRAME.size <= size:
@@ -212,3 +193,13 @@ def _scan(path: Path, format: str | None) -> Iterator[Record]:
         note = EpisodeNote(index, seed, steps, total, bool(terminated), bool(truncated), nbytes, digest.hex(), left_out)
         yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2], sizes[3]), at, end)
         at = end
+
+
+def trim(path: Path) -> list[EpisodeNote]:
+    """Cut off what a kill left half-written, which nobody may be writing to any more; the notes of what is there."""
+    found = list(read(path))
+    if not found:
+        os.unlink(path)
+    elif os.path.getsize(path) > found[-1].end:
+        os.truncate(path, found[-1].end)
+    return [record.note for record in found]

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import MissingExtra, UsageError
-from treadle.record.merge import load
+from treadle.record.merge import load_minari_only
 from treadle.record.video import mp4_writer
 from treadle.spaces import Layout
 
@@ -78,12 +78,7 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
         UsageError: `out` is there, `source` is no dataset, an .npz file, or has no episodes.
         MissingExtra: no pyarrow, or no imageio-ffmpeg where there are pictures.
     """
-    try:
-        data, out = load(source), Path(out)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
-    if isinstance(data, dict):
-        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted (collect with --format hdf5)")
+    data, out = load_minari_only(source), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already: give a directory that is not")
     if fps < 1:
@@ -274,6 +269,3 @@ def _picture_stats(histogram: np.ndarray, count: int) -> dict[str, Any]:
     found |= {"min": values[(histogram > 0).argmax(1)], "max": values[255 - (histogram[:, ::-1] > 0).argmax(1)]}
     found |= {name: values[(sums < q * sums[:, -1:]).sum(1)] for name, q in QUANTILES.items()}
     return {**{name: value.reshape(3, 1, 1).tolist() for name, value in found.items()}, "count": [count]}
-
-
-__all__ = ["Exported", "export_lerobot"]

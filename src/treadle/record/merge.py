@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 import numpy as np
 
+from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, journals, read
@@ -207,3 +208,14 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
     if len(found) > 1:
         raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
     return load_npz(found[0]) if found[0].suffix == ".npz" else minari_files.load_minari(found[0] / "data")
+
+
+def load_minari_only(source: str | Path) -> MinariDataset:
+    """As `load`. Raises UsageError where there is no dataset, or one in an .npz file."""
+    try:
+        data = load(source)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
+    if isinstance(data, dict):
+        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted (collect with --format hdf5)")
+    return data

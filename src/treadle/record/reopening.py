@@ -13,7 +13,8 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ import numpy as np
 from treadle.record import hdf5_format
 from treadle.record.columns import Column, digester
 from treadle.record.hdf5 import ID_OFFSET, SEED_OFFSET, moved
-from treadle.record.journal import FORMAT_SIZE, Journal, Record, file_head, packed, read
-from treadle.record.npz import NpzEncoder, rows_of
+from treadle.record.journal import FILE_HEAD, FORMAT_SIZE, Journal, Record, packed, read
+from treadle.record.npz import PER_EPISODE, NpzEncoder, rows_of
 from treadle.record.parts import Format
 
 KEPT = ".episodes"
@@ -36,7 +37,7 @@ def keep(path: Path, format: Format, records: Sequence[Record]) -> None:
     try:
         temporary.unlink(missing_ok=True)
         with open(temporary, "xb", buffering=1 << 20) as file:
-            file.write(file_head("kept"))
+            file.write(FILE_HEAD["kept"])
             for record in records:
                 moves, head, data = record.sections
                 # of an .npz file the head says which arrays the episode has
@@ -91,19 +92,32 @@ def _hdf5(records: Sequence[Record], path: Path) -> Iterator[tuple[bytes, bytes,
 
 
 def _npz(records: Sequence[Record], path: Path) -> Iterator[tuple[bytes, bytes, list[Any]] | None]:
-    arrays, digest, encoder = _mapped(path), digester(), NpzEncoder()
-    starts: dict[str, int] = dict.fromkeys(arrays, 0)
-    for record in records:
-        table = json.loads(bytes(record.sections[1][_SIZES.size :]))
-        columns = []
-        rows = {name: rows_of(name, record.note.length) for name in arrays}
-        for name, dtype, shape, _, _ in table:
-            stored = arrays[name][starts[name] : starts[name] + rows[name]]
-            columns.append(Column(tuple(name.split("/")), _as_it_was(stored, np.dtype(dtype), tuple(shape))))
-        for name, count in rows.items():
-            starts[name] += count
-        same = digest(columns).hex() == record.note.digest
-        yield encoder.encode(columns, record.note.seed, record.note.index) if same else None
+    digest, encoder = digester(), NpzEncoder()
+    with zipfile.ZipFile(path) as archive, ExitStack() as stack:
+        names = [name for name in (each.removesuffix(".npy") for each in archive.namelist()) if name not in PER_EPISODE]
+        arrays = {name: _Rows(stack.enter_context(archive.open(f"{name}.npy"))) for name in names}
+        for record in records:
+            table = json.loads(bytes(record.sections[1][_SIZES.size :]))
+            stored = {name: rows.next(rows_of(name, record.note.length)) for name, rows in arrays.items()}
+            columns = [
+                Column(tuple(name.split("/")), _as_it_was(stored[name], np.dtype(dtype), tuple(shape)))
+                for name, dtype, shape, _, _ in table
+            ]
+            same = digest(columns).hex() == record.note.digest
+            yield encoder.encode(columns, record.note.seed, record.note.index) if same else None
+
+
+class _Rows:
+    """The rows of an array in an `.npz` file, one after the other."""
+
+    def __init__(self, file: Any) -> None:
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, self._dtype = header[np.lib.format.read_magic(file)](file)
+        self._file, self._shape = file, shape[1:]
+
+    def next(self, count: int) -> np.ndarray:
+        nbytes = count * self._dtype.itemsize * int(np.prod(self._shape))
+        return np.frombuffer(self._file.read(nbytes), self._dtype).reshape(count, *self._shape)
 
 
 def _as_it_was(stored: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -112,25 +126,3 @@ def _as_it_was(stored: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> n
     if stored.dtype.kind == "S" and dtype.kind != "S":
         return np.array([json.loads(text) for text in stored.tolist()], dtype).reshape(shape)
     return np.ascontiguousarray(stored).astype(dtype).reshape(shape)
-
-
-def _mapped(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an uncompressed `.npz` file, read where they are used."""
-    readers: dict[tuple[int, int], Callable[[Any], Any]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    found = {}
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            with archive.open(member) as file:
-                shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
-                head = file.tell()
-            with open(path, "rb") as raw:
-                raw.seek(member.header_offset + 26)
-                names = sum(struct.unpack("<HH", raw.read(4)))
-            at = member.header_offset + 30 + names + head
-            nbytes = int(np.prod(shape)) * dtype.itemsize
-            array = np.memmap(path, dtype, "r", at, shape) if nbytes else np.zeros(shape, dtype)
-            found[member.filename.removesuffix(".npy")] = array
-    return found

@@ -149,6 +149,3 @@ def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
     if missing := [f"{i}/{count}" for i in range(count) if i not in found]:
         raise UsageError(f"not all shards of the run are here: {', '.join(missing)} missing")
     return whole
-
-
-__all__ = ["merge_shards", "shard_of"]

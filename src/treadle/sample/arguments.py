@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 from treadle import seeding
@@ -47,10 +48,8 @@ def check_amounts(
     if episodes is not None and steps is not None:
         raise UsageError("give either episodes or steps, not both")
     amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
-    for name, amount in amounts.items():
-        if amount is not None and amount < 1:
-            raise UsageError(f"{name} must be at least 1, got {amount}")
-    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
-        raise UsageError(f"workers must be 'auto' or at least 1, got {workers!r}")
-    if envs_per_worker < 1:
-        raise UsageError(f"envs_per_worker must be at least 1, got {envs_per_worker}")
+    for name, amount in {**amounts, "envs_per_worker": envs_per_worker}.items():
+        if amount is not None and not (isinstance(amount, Integral) and amount >= 1):
+            raise UsageError(f"{name} must be a whole number of at least 1, got {amount!r}")
+    if workers != "auto" and not (isinstance(workers, Integral) and workers >= 1):
+        raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")

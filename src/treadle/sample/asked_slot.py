@@ -145,6 +145,3 @@ class AskedSlot(RolloutSlot):
     def _turn(self) -> Any:
         """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
         return contextlib.nullcontext() if self._own is None else self._own.turn()
-
-
-__all__ = ["RESULTS", "AskedSlot", "Begin"]

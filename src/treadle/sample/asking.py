@@ -337,6 +337,3 @@ def _outline(value: Any) -> str:
     if shape is not None:
         return f"{getattr(value, 'dtype', '')}{list(shape)}"
     return f"a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
-
-
-__all__ = ["Asking", "CallerPolicy"]

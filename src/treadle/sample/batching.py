@@ -354,6 +354,3 @@ def simulated(pace: Pace, slots: int, choice: Choice, most: int | None = None, s
 def _durations(sample: Sequence[float], count: int) -> list[float]:
     """So many of them, drawn with a fixed seed: choices are compared on the same times."""
     return np.random.Generator(np.random.PCG64(0)).choice(np.asarray(sample, np.float64), count).tolist()  # type: ignore[no-any-return]
-
-
-__all__ = ["BatchFormer", "Choice", "Counts", "Pace", "best", "candidates", "fitted", "simulated"]

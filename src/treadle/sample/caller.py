@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -26,11 +27,13 @@ from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
 from treadle.program.policies import _cast, built_policy, policy_name
+from treadle.progress import Progress
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.collect import Collection
+from treadle.sample.episode import Episode
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
@@ -121,8 +124,11 @@ class CallerCollection(Collection):
 
     def again(self, schedule: Schedule, root: int) -> None:
         """Another run in the same environments: iterate once more. What is being played is given up."""
-        while self._coming:  # steps of environments; nobody waits for more than what each is at
-            self.calls.poll(None, self._give_up)
+        # steps of environments; nobody waits for more than what each is at. Who owes what the pool knows: an interrupt
+        # may have lost what was told here, and the count with it
+        while self.calls and self.calls.poll(None, self._give_up):
+            continue
+        self._coming = 0
         self.schedule, self._root, self._failure = schedule, root, None
         self._watch = Watch(schedule.standing(), None)
         self._env_seeds, self._policy_seeds = SeedStream(root, 0), SeedStream(root, 1)
@@ -363,4 +369,46 @@ def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = No
     return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 
-__all__ = ["CallerCollection", "collection"]
+def in_order(
+    recipe: RolloutRecipe,
+    schedule: Schedule,
+    ordered: bool,
+    max_buffered: int,
+    progress: bool | None,
+    options: dict[str, Any],
+) -> Iterator[Episode]:
+    """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
+    `max_buffered` bytes."""
+    if schedule.complete:
+        return
+    waiting: dict[int, Episode] = {}
+    held = largest = 0
+
+    def room(outstanding: int) -> bool:
+        return held + largest * outstanding <= max_buffered
+
+    shown = Progress(progress)
+    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
+        following = 0
+        try:
+            for index, _, episode in run:
+                if not ordered:
+                    if schedule.end is None or index < schedule.end:
+                        yield episode
+                    continue
+                waiting[index] = episode
+                largest = max(largest, episode.nbytes)
+                held += episode.nbytes
+                while following in schedule.skipped or following in waiting:
+                    if schedule.end is not None and following >= schedule.end:
+                        break
+                    next_one = waiting.pop(following, None)
+                    following += 1
+                    if next_one is not None:
+                        held -= next_one.nbytes
+                        yield next_one
+            for index in sorted(waiting):  # the last that was missing is one that is left out
+                if schedule.end is None or index < schedule.end:
+                    yield waiting[index]
+        finally:
+            run.warn()

@@ -35,7 +35,6 @@ from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.placed import spread
-from treadle.sample.recorded import record
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,
@@ -50,8 +49,6 @@ from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
 from treadle.sample.slot import Globals
 from treadle.sample.watch import Tally, Watch
-
-__all__ = ["Collection", "CollectionFailed", "Tally", "collect"]
 
 log = logging.getLogger("treadle")
 
@@ -77,7 +74,7 @@ class Collection:
         tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
         skip: called with each episode that the run goes on without.
-        keep: called with the repro of each episode that has failed; see `recorded.py`.
+        keep: called with the repro of each episode that has failed; see `failed.py`.
         pool_options: for the pool, with on_failure "restart" if nothing else is said. A worker is replaced as often as
             that gets the run on; with max_restarts, as often as that in ten minutes. Under "drop" it is not replaced,
             and the others go on.
@@ -165,7 +162,7 @@ class Collection:
 
     def _record(self, error: CollectionFailed) -> None:
         if self.pool.options.recorder:
-            record(self._asked_for, self._root, error, self._keep)
+            failed.record(self._asked_for, self._root, error, self._keep)
 
     def _made(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()
@@ -559,6 +556,6 @@ def collect(
         "skipping": Skipping.of(on_error, max_skipped, max_deaths),
         **pool_options,
     }
-    from treadle.sample.ordered import in_order  # which is made of what stands here
+    from treadle.sample.caller import in_order  # which is made of what stands here
 
     return in_order(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)

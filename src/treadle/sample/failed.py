@@ -1,15 +1,26 @@
-"""How a run was ended: the error, and its cause in the words of one line."""
+"""How a run was ended: the error, its cause in the words of one line, and what its episode can be played again from.
+
+Nothing has to be recorded for that while all goes well. When an environment raises, its worker tells the actions of
+that episode, which it has anyway; when a worker dies the policy is asked again.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 from treadle.pool.failure import of_memory
+from treadle.repro import Repro, failure_of, note, recipe_of
+from treadle.sample.named import env_name
+from treadle.sample.rollout_slot import RolloutRecipe, options_of
+
+log = logging.getLogger("treadle")
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
@@ -154,3 +165,43 @@ def user_frame(traceback: str, *, innermost_first: bool = False) -> str:
         if not file.startswith((_HERE, "<")) and "site-packages" not in file and f"{os.sep}lib{os.sep}py" not in file:
             return f"{os.path.basename(file)}:{match['line']}"
     return ""
+
+
+def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:
+    """How to play episode `index` of a run again, and what it failed of (`error`)."""
+    asking = recipe.asking
+    name = env_name(recipe.env.env)
+    about: dict[str, Any] = {
+        "face": "episode",
+        "title": f"episode {index} of {name}",
+        "seed": seeding.episode_env_seed(root, index),
+        "policy_seed": seeding.episode_policy_seed(root, index),
+        "index": index,
+        "root": root,
+        "max_steps": recipe.max_steps,
+    }
+    if asking is not None:  # the policy is asked in the caller
+        about |= {"asking": {"pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}}
+    repro = Repro(about)
+    recipe_of(repro, recipe.env)
+    repro.put("policy", recipe.policy if asking is None else asking.policy)
+    repro.put("options", options_of(recipe.reset_options, index))
+    if error is not None:
+        cause: Any = error.__cause__
+        if isinstance(cause, CollectionFailed):  # the last of too many
+            cause = cause.__cause__
+        repro.about["failed"] = {**failure_of(cause, error.reason), "episode": index}
+        repro.arrays.update(cause.trail or {})
+    return repro
+
+
+def record(recipe: RolloutRecipe, root: int, error: CollectionFailed, keep: Callable[[Repro], Any]) -> None:
+    """Keep what ended a run, or what it skipped, can be replayed from; nothing where no single episode failed."""
+    index = error.where.episode
+    if index is not None and error.where.phase not in ("init", "write"):
+        repro = repro_of(recipe, root, index, error)
+        try:
+            keep(repro)
+        except OSError as problem:  # a full disk is no reason to hide what has failed
+            log.warning("what episode %d can be replayed from was not written: %s", index, problem)
+        note(error, repro)

@@ -47,9 +47,7 @@ def asking_of(
     if inference not in INFERENCE:
         raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {inference!r}")
     check_positive(num_envs=num_envs)
-    own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
-    for name in OPTIONS:
-        options.pop(name, None)
+    own = {name: given for name in OPTIONS if (given := options.pop(name, None)) is not None}
     nobody = policy is None or (isinstance(policy, str) and policy == "random")
     why = None
     if inference == "auto" and not nobody:
@@ -155,6 +153,3 @@ def _sets_batched(node: ast.stmt, target: str) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     value = getattr(node, "value", None)
     return isinstance(value, ast.Constant) and value.value is True and target in map(ast.unparse, targets)
-
-
-__all__ = ["ENVS_PER_WORKER", "INFERENCE", "OPTIONS", "asked_in_caller", "asking_of"]

@@ -178,6 +178,3 @@ class NodeRollouts(Program):
     def close(self) -> None:
         if self._run is not None:
             self._run.close()
-
-
-__all__ = ["ROWS", "Failed", "FedSchedule", "NodeRollouts"]

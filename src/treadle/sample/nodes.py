@@ -21,6 +21,7 @@ from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.slot import Globals
 
 TIMES = 8  # how much larger a node's orders are, for each of its environments, than those of a worker at hand
+SHARES_LEFT = 2  # that what is left is worth to each of several: its answers take longer to come than a worker's
 FIRST = 64  # episodes that are made at a time before anybody knows how large one is
 LOOK_SECONDS = 1.0  # while a node is awaited
 LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
@@ -74,12 +75,14 @@ class NodesCollection(Collection):
 
     def _deal(self, held: int = 0) -> None:
         self._in_all = self._rows_in_all()
+        self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
+        self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
         super()._deal(held)
 
     def _wants(self, worker: Worker) -> int:
         rows, mine = self._rows(worker), len(self._dealt[worker.index])
-        size, ahead = self.schedule.share(self._in_all, TIMES)
+        size, ahead = self.schedule.share(self._in_all, TIMES, SHARES_LEFT if self._several else 1, self._first)
         return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
 
     def _taken(self, most: int, held: int) -> list[int]:
@@ -134,6 +137,3 @@ class _Made:
 
     def __call__(self) -> NodeRollouts:
         return NodeRollouts(*self._made_of)
-
-
-__all__ = ["NodesCollection"]

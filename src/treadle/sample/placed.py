@@ -15,9 +15,7 @@ def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
     cannot be meant."""
     if options.get("placement") is not None:
         raise UsageError("placement is made of nodes=, cpus_per_node= and ray_address=: give these instead")
-    own = {name: options.pop(name) for name in OPTIONS if options.get(name) is not None}
-    for name in OPTIONS:
-        options.pop(name, None)
+    own = {name: given for name in OPTIONS if (given := options.pop(name, None)) is not None}
     if nodes is None:
         if own:
             raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
@@ -30,6 +28,3 @@ def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
             "takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
         )
     options["placement"] = Placement(nodes, own.get("cpus_per_node"), own.get("ray_address"))
-
-
-__all__ = ["OPTIONS", "spread"]

@@ -36,6 +36,3 @@ def the_most(make: Callable[[int], T]) -> T | None:
         except (OSError, OverflowError):
             continue  # a limit on address space, or on the size of files: ask for less
     return None
-
-
-__all__ = ["reserved", "the_most"]

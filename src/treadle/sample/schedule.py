@@ -90,19 +90,20 @@ class Schedule:
             return math.inf
         return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
 
-    def share(self, workers: int, times: int = 1) -> tuple[int, int]:
+    def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
         """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
         plays).
 
         What takes few steps goes in larger orders. Towards the end they get smaller, and at last a worker gets nothing
         before it has nothing: what waits behind a long episode could be played by another. `times`: how much larger
-        orders may be than those of a worker that is near.
+        orders may be than those of a worker that is near. `shares`: that what is left is worth to each. `first`: of
+        both numbers, before anybody knows how long an episode is.
         """
         known = len(self.lengths)
+        mean = max(1.0, self._total / known) if known else 1.0
+        left = self.to_hand_out(mean) / (workers * shares)
         if not known:
-            return 1, 1
-        mean = max(1.0, self._total / known)
-        left = self.to_hand_out(mean) / (workers * SHARES_LEFT)
+            return (max(1, int(min(first, left))),) * 2
         size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
         return max(1, int(size)), max(0, int(min(AHEAD * times, left)))
 

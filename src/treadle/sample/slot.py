@@ -59,6 +59,3 @@ class EpisodeSlot(Program):
         if root != self._root:
             self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
         return self._env_seeds(index), self._policy_seeds(index)
-
-
-__all__ = ["EpisodeSlot", "Globals"]

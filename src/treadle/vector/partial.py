@@ -103,6 +103,7 @@ class PartialBatches:
         if self.recovery is not None:
             living = self.recovery.reachable(list(slots))
             orders = {slot: order for slot, order in orders.items() if slot in living}
+            self._lockstep._replace(orders.keys())
             self.recovery.note_asked(orders)
         self._post(Op.RESET, orders)
 

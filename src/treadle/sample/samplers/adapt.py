@@ -210,6 +210,3 @@ def seed_environment(env: Any, seed: int) -> None:
                 attribute.seed(seed & 0xFFFFFFFF)
             elif isinstance(attribute, random.Random):
                 attribute.seed(seed)
-
-
-__all__ = ["GymEnv", "as_environment", "bare", "fit_of", "fitted", "seed_environment", "spec_of", "type_of"]

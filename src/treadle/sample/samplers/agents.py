@@ -36,7 +36,7 @@ class FunctionAgent:
             fresh = len(self._rngs) != len(rows)
             old = [None] * len(rows) if fresh else self._rngs
             self._rngs = [
-                _generator() if fresh or again else rng  # type: ignore[misc]
+                np.random.Generator(np.random.PCG64(random.getrandbits(63))) if fresh or again else rng  # type: ignore[misc]
                 for again, rng in zip(rows, old, strict=True)
             ]
 
@@ -59,10 +59,6 @@ class FunctionAgent:
 
     def set_param_values(self, values: Any) -> None:
         self.policy.set_param_values(values)
-
-
-def _generator() -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(random.getrandbits(63)))
 
 
 def _rows(observations: Any) -> int:

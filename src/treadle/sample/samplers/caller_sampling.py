@@ -52,6 +52,11 @@ class Stamped(CallerCollection):
         self._acted: dict[int, tuple[int, int]] = {}
         super().__init__(*args, **options)
 
+    def again(self, schedule: Schedule, root: int) -> None:
+        """As the base's: what was finished and nobody took is forgotten."""
+        super().again(schedule, root)
+        self.versions.clear()
+
     def watched(self, watch: Watch) -> None:
         """Tell this one of the next run."""
         self._watch = watch
@@ -198,6 +203,3 @@ class _RowByRow:
         rows = [trees.map(lambda leaf, row=row: leaf[row], observations) for row in range(len(first))]
         actions, infos = actions_of(self._agent, rows)
         return actions, {key: np.asarray(values) for key, values in infos.items()}
-
-
-__all__ = ["CallerSampling"]

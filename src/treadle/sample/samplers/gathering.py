@@ -24,11 +24,10 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
 from treadle.sample.failed import reason_of
-from treadle.sample.samplers import workers_lost
 from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
 from treadle.sample.samplers.stop_rules import AtLeast, StopRule
 from treadle.sample.samplers.trajectories import Trajectories
-from treadle.sample.samplers.workers_lost import why
+from treadle.sample.samplers.workers_lost import lost_of, why
 from treadle.sample.watch import Watch
 
 log = logging.getLogger("treadle")
@@ -368,5 +367,4 @@ class Gathering:
             raise self._cannot()
 
     def _cannot(self) -> WorkerError:
-        lost, count = self._group.lost, self._group.count
-        return workers_lost.nobody_left(lost) if len(lost) == count else workers_lost.too_few_left(lost)
+        return lost_of(self._group.lost, self._group.count)

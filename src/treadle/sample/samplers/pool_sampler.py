@@ -86,16 +86,10 @@ class PoolSampler(Sampler):
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
         if schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-        self._options = {
-            "schedule": schedule,
-            "allow_stale": allow_stale,
-            "on_failure": self.default_on_failure if on_failure is None else on_failure,
-            "max_restarts": max_restarts,
-            "progress": progress,
-            "inference": inference,
-            "num_envs": num_envs,
-            **pool_options,
-        }
+        pool_options |= {"max_restarts": max_restarts}
+        pool_options["on_failure"] = self.default_on_failure if on_failure is None else on_failure
+        own = {"schedule": schedule, "allow_stale": allow_stale, "progress": progress}
+        self._options = {**own, "inference": inference, "num_envs": num_envs, **pool_options}
         self._factory = worker_factory
         self._agents = worker_factory.prepare_worker_messages(agents)
         self._envs = worker_factory.prepare_worker_messages(envs)
@@ -111,9 +105,8 @@ class PoolSampler(Sampler):
         self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
         self.total_env_steps = 0
         asking, _ = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers, 1, pool_options)
-        kept = {"backend": self.backend, "on_failure": self._options["on_failure"], "max_restarts": max_restarts}
-        kept |= pool_options
-        self._here = None if asking is None else self._asked_here(asking, allow_stale, kept)
+        pool_options["backend"] = self.backend
+        self._here = None if asking is None else self._asked_here(asking, allow_stale, pool_options)
         if self._here is not None:
             return
         registrations = None if self.backend == "serial" else own_registrations()
@@ -122,7 +115,7 @@ class PoolSampler(Sampler):
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
-        self._group = SamplerPool(recipes, **kept)
+        self._group = SamplerPool(recipes, **pool_options)
 
     def _asked_here(self, asking: Asking, allow_stale: bool, options: dict[str, Any]) -> CallerSampling:
         """How the agent is asked in the caller. Raises UsageError where workers do something of their own."""

@@ -35,6 +35,3 @@ class RaySampler(PoolSampler):
     def __init__(self, *args: Any, ray_address: str | None = None, **options: Any) -> None:
         options.setdefault("placement", Placement(ALL, address=ray_address, shared=True))
         super().__init__(*args, **options)
-
-
-__all__ = ["RaySampler"]

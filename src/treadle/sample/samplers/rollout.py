@@ -41,8 +41,20 @@ def rollout(
     Raises:
         BadObservation: an observation does not fit the environment's space.
     """
+    env, agent = as_environment(env), as_agent(agent)
+    show = getattr(env, "visualize", getattr(env, "render", None)) if animated else None
     try:
-        return _played(env, agent, max_episode_length, animated, pause_per_frame, deterministic)
+        episode = InProgressEpisode(env)
+        reset_agent(agent)
+        if show is not None:
+            show()
+        while len(episode) < max_episode_length and not episode.ended:
+            action, info = action_of(agent, episode.last_obs)
+            episode.step(info["mean"] if deterministic and "mean" in info else action, info)
+            if show is not None:
+                if not hasattr(env, "visualize"):
+                    show()
+                time.sleep(0.05 if pause_per_frame is None else pause_per_frame)
     except Mismatch as error:
         step = attributes_of(error).get("treadle_step")
         where = Where(phase="step" if step else "reset", step=step or None, episode=0)
@@ -52,29 +64,6 @@ def rollout(
             where=where,
             **fields,
         ) from error
-
-
-def _played(
-    env: Any,
-    agent: Any,
-    max_episode_length: int | float,
-    animated: bool,
-    pause_per_frame: float | None,
-    deterministic: bool,
-) -> dict[str, Any]:
-    env, agent = as_environment(env), as_agent(agent)
-    episode = InProgressEpisode(env)
-    reset_agent(agent)
-    show = getattr(env, "visualize", getattr(env, "render", None)) if animated else None
-    if show is not None:
-        show()
-    while len(episode) < max_episode_length and not episode.ended:
-        action, info = action_of(agent, episode.last_obs)
-        episode.step(info["mean"] if deterministic and "mean" in info else action, info)
-        if show is not None:
-            if not hasattr(env, "visualize"):
-                show()
-            time.sleep(0.05 if pause_per_frame is None else pause_per_frame)
     batch = episode.to_batch()
     (path,) = batch.to_list()
     return {**path, "dones": batch.terminals}

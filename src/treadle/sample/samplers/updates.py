@@ -151,14 +151,3 @@ def as_update(thing: Any) -> Any:
 def _with_method(env: Any, name: str) -> Any:
     """The environment itself where it has the method (its wrappers may forward it), else what is inside it."""
     return env if hasattr(env, name) else env.unwrapped
-
-
-__all__ = [
-    "EnvUpdate",
-    "ExistingEnvUpdate",
-    "NewEnvUpdate",
-    "SetTaskUpdate",
-    "apply_env_update",
-    "as_update",
-    "is_environment",
-]

@@ -121,16 +121,7 @@ class VecWorker(ManyEnvs):
         n_envs: how many environments.
     """
 
-    def __init__(
-        self,
-        *,
-        seed: int | None,
-        max_episode_length: int | float,
-        worker_number: int,
-        n_envs: int = ManyEnvs.DEFAULT_N_ENVS,
-    ) -> None:
-        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number, n_envs=n_envs)
-        self._needs_agent_reset = True
+    _needs_agent_reset = True
 
     def update_agent(self, agent_update: Any) -> None:
         """As `DefaultWorker.update_agent`; all episodes begin anew, as no episode is to have two policies."""

@@ -17,18 +17,6 @@ class WorkersLost(WorkerError, EOFError):
     failures: dict[int, WorkerError]
 
 
-def nobody_left(failures: dict[int, WorkerError]) -> WorkersLost:
-    """All workers are gone."""
-    return _made("all workers are gone", failures)
-
-
-def too_few_left(failures: dict[int, WorkerError]) -> WorkersLost:
-    """One is gone whose episodes were asked for."""
-    return _made(
-        "an exact number of episodes of every worker cannot be had (on_failure='restart' replaces workers)", failures
-    )
-
-
 def why(error: WorkerError) -> str:
     """What happened, in a line."""
     if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
@@ -37,7 +25,10 @@ def why(error: WorkerError) -> str:
     return reason_of(error) + (f" (in step {step} of an episode)" if step is not None else "")
 
 
-def _made(what: str, failures: dict[int, WorkerError]) -> WorkersLost:
+def lost_of(failures: dict[int, WorkerError], count: int) -> WorkersLost:
+    """Of so many workers all are gone, or one is whose episodes were asked for."""
+    what = "an exact number of episodes of every worker cannot be had (on_failure='restart' replaces workers)"
+    what = "all workers are gone" if len(failures) == count else what
     reasons = "; ".join(f"worker {worker}: {why(error)}" for worker, error in sorted(failures.items()))
     first = failures[min(failures)]
     error = WorkersLost(
