@@ -272,7 +272,7 @@ class Slots:
 
 
 def _sum(before: list[int], row: Any, reward: float) -> tuple[int, int]:
-    return before[1] + 1, zlib.crc32(np.ascontiguousarray(row), zlib.crc32(repr(float(reward)).encode(), before[2]))
+    return before[1] + 1, zlib.crc32(np.asarray(row).tobytes(), zlib.crc32(repr(float(reward)).encode(), before[2]))
 
 
 def vector(batches: Callable[[Trial, VectorEnv], Iterator[Batch]], mode: AutoresetMode) -> Callable[[Trial], None]:
@@ -433,7 +433,8 @@ def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
             seen = Counter[int]()
             for index, data in made(trial, number, **how):
                 seen[index] += 1
-                trial.more() or trial.storm.on.clear()
+                if not trial.more():
+                    trial.storm.on.clear()
                 ledger.unlike_calm += calm.get(index) != data
             ledger.sent += len(calm)
             ledger.received += seen.total()
@@ -508,7 +509,8 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
             return passed < seconds
 
         try:  # what lasts as long as the caller is started first: a fork server, say, or a connection to Ray
-            for _ in collect(Sound, episodes=1, worker_output="keep", **({"nodes": 1} if name == "nodes" else {})):
+            there: dict[str, Any] = {"nodes": 1} if name == "nodes" else {}
+            for _ in collect(Sound, episodes=1, worker_output="keep", **there):
                 continue
             before = _held()
             face(Trial(ledger, storm, more, partial(Chaotic, folder, os.getpid())))

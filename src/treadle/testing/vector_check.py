@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,12 @@ class Drill:
 
 
 def check_vector_env(
-    make: str | Make, *, drills: Iterable[str] | None = None, limit: float = LIMIT, python: str = sys.executable
+    make: str | Make,
+    *,
+    drills: Iterable[str] | None = None,
+    limit: float = LIMIT,
+    python: str = sys.executable,
+    told: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Try a vector of environments out, ours or anybody's, and say what is not as it should be.
 
@@ -101,6 +106,7 @@ def check_vector_env(
         drills: which; None: all.
         limit: seconds of each phase of a drill (until the error, and until it is closed); then it is killed.
         python: the interpreter that runs the drills.
+        told: called with a few words for each drill before it begins.
 
     Returns:
         The report; `details` has a `Drill` by name.
@@ -121,6 +127,7 @@ def check_vector_env(
         except Exception as error:
             raise UsageError(f"make cannot be pickled: {error}") from error
         for name in chosen:
+            told(TITLES[name])
             drill = report.details[name] = _run(file, Path(folder, f"{name}.told"), name, limit, python)
             kind, why = drill.told.get("unmade", ("", ""))
             if kind == UsageError.__name__ and isinstance(make, str):
