@@ -182,6 +182,12 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypa
     assert done.value.code == 0
     assert json.loads(capfd.readouterr().out)["episodes"] == 5
     with pytest.raises(SystemExit) as done:
+        main(["dataset", "merge", "p0", "p1", "--out", "all"])
+    assert done.value.code == 2
+    told = capfd.readouterr().err
+    assert "force=True (--force) starts again" in told
+    assert "resume" not in told  # `dataset merge` has no such option
+    with pytest.raises(SystemExit) as done:
         main(["collect", "CartPole-v1", "--steps", "5", "--shard", "0/2", "--out", "p2"])
     assert done.value.code == 2
     assert "Give --episodes" in capfd.readouterr().err

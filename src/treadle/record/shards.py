@@ -74,7 +74,7 @@ def merge_shards(
         arguments, output, format = first["arguments"], first["output"], first["arguments"]["format"]
         summaries = [place.summary() for place in places.values()]
         target = stack.enter_context(RunDirectory(out))
-        target.check(arguments, target.path / output, force=force, resume=False)
+        target.check(arguments, target.path / output, force=force, resume=None)
         target.begin(arguments, target.path / output, first["objects"])
         spaces: list[Any] = [None, None, None]
         for place in places.values():
