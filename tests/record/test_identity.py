@@ -13,8 +13,7 @@ import pytest
 
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.record.identity import digest_of, identities
-from treadle.record.run_directory import compared
+from treadle.record.identity import compared, digest_of, identities
 
 
 class Weighs:

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from treadle.errors import UsageError
 from treadle.testing import CheckFailed, Report, check_env
@@ -58,6 +59,20 @@ def test_a_death_is_placed() -> None:
 def test_what_raises_is_placed() -> None:
     (finding,) = check_env(RaisesLate, **QUICK).findings
     assert re.search(r"ZeroDivisionError: .*, in .*test_env_check.py:\d+$", finding.what)
+
+
+class OldStep(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+def test_what_the_interface_forbids_is_told_without_our_own_lines() -> None:
+    (finding,) = check_env(OldStep, **QUICK).findings
+    assert (finding.level, finding.about) == ("fault", "interface")
+    assert finding.what.startswith(
+        "its first steps: step must return (observation, reward, terminated, truncated, info)"
+    )
+    assert "contract.py" not in finding.what
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "MiniGrid-Empty-5x5-v0", "HalfCheetah-v5"])

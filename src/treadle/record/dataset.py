@@ -39,13 +39,12 @@ from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, about_episodes, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
-from treadle.sample.arguments import check_amounts, check_options, check_seed
+from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
 from treadle.sample.caller import CALLER, collection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
-from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping

@@ -11,6 +11,7 @@ import hashlib
 import io
 import platform
 import re
+from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -56,6 +57,15 @@ def identities(**things: Any) -> dict[str, str | None]:
             except TypeError:
                 found[key] = ""
     return found
+
+
+def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Of objects known by `identities`: the names of those that differ, and of those that cannot be told."""
+    given = [name for name in now if name != "by" and (now[name] is not None or before.get(name) is not None)]
+    if before.get("by") != now.get("by"):
+        return [], given
+    unknown = [name for name in given if "" in (before.get(name), now[name])]
+    return [name for name in given if name not in unknown and before.get(name) != now[name]], unknown
 
 
 def _dialect() -> str:

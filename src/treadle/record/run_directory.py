@@ -31,11 +31,13 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import UsageError
+from treadle.record.identity import compared
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import Format, recover
 from treadle.record.reopening import KEPT, reopen
@@ -123,10 +125,8 @@ class RunDirectory:
     def summary(self) -> Summary:
         """The summary that is there. Raises UsageError when it is damaged."""
         path = self.path / SUMMARY
-        try:
+        with intact(path):
             return read_summary(path)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _damaged(path, error) from error
 
     @property
     def begun_there(self) -> bool:
@@ -137,13 +137,11 @@ class RunDirectory:
         """What `begin` wrote: the run's "arguments", "files", "objects" and "output". Raises UsageError when it is
         damaged."""
         path = self.path / ARGUMENTS
-        try:
+        with intact(path):
             content = _read_json(path)
             found = {name: dict(content[name]) for name in ("arguments", "files")}
             below(self.path, content["output"])
             return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
-        except (ValueError, TypeError, KeyError) as error:
-            raise _damaged(path, error) from error
 
     def _below(self, path: Path) -> None:
         """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
@@ -160,12 +158,13 @@ class RunDirectory:
         output: Path,
         *,
         force: bool,
-        resume: bool,
+        resume: bool | None,
         objects: Mapping[str, str | None] | None = None,
     ) -> Checked:
         """May a run with these arguments begin here, and make `output`?
 
         Args:
+            resume: None: it is not a run that could be.
             objects: of the arguments given as objects, as `identity.identities` gives them.
 
         Raises:
@@ -209,8 +208,8 @@ class RunDirectory:
                 )
             on = "asks for more" if self.complete else "continues it"
             raise UsageError(
-                f"{found} is there already: resume=True (--resume) {on}, force=True (--force) starts again; or choose "
-                "another directory (out=, --out)"
+                f"{found} is there already: {f'resume=True (--resume) {on}, ' if resume is not None else ''}force=True "
+                "(--force) starts again; or choose another directory (out=, --out)"
             )
         return Checked()
 
@@ -256,20 +255,16 @@ class RunDirectory:
         self._await_writers()
         for path in journals(self.parts):
             self._below(path)
-        try:
+        with intact(self.parts):
             return recover(self.parts)
-        except ValueError as error:
-            raise _damaged(self.parts, error) from error
 
     def skipped(self) -> list[Skipped]:
         """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
         path = self.parts / SKIPPED
         if not path.exists():
             return []
-        try:
+        with intact(path):
             return skipped_of(_read_json(path))
-        except (ValueError, TypeError, KeyError) as error:
-            raise _damaged(path, error) from error
 
     def note_skipped(self, skipped: Iterable[Skipped]) -> None:
         """Write down which episodes the run has left out so far."""
@@ -323,16 +318,12 @@ class RunDirectory:
         aside = self.path / REPLACED
         listed = aside / "paths.json"
         if listed.exists():
-            try:
+            with intact(listed, f"nothing was moved; remove {aside} by hand, or choose another directory"):
                 names = _read_json(listed)
                 if not isinstance(names, list):
                     raise TypeError(f"a list is expected, got {type(names).__name__}")
                 now = [below(self.path, name) for name in names]
                 was = [below(self.path, f"{REPLACED}/was/{name}") for name in names]
-            except (ValueError, TypeError) as error:
-                raise _damaged(
-                    listed, error, f"nothing was moved; remove {aside} by hand, or choose another directory"
-                ) from error
             for source, target in zip(was, now, strict=True):
                 if source.exists():
                     remove(target)
@@ -415,10 +406,16 @@ def below(root: Path, name: Any) -> Path:
     return path
 
 
-def _damaged(
-    path: Path, error: Exception, advice: str = "force=True (--force) starts again, or choose another directory"
-) -> UsageError:
-    return UsageError(f"{path} is damaged ({type(error).__name__}: {' '.join(str(error).split())}): {advice}")
+@contextmanager
+def intact(
+    path: Path, advice: str = "force=True (--force) starts again, or choose another directory"
+) -> Iterator[None]:
+    """In the block a file is read: what that raises is told as damage of the file's, as UsageError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(f"{path} is damaged ({text}): {advice}") from error
 
 
 def _read_json(path: Path) -> Any:
@@ -427,15 +424,6 @@ def _read_json(path: Path) -> Any:
 
 def _write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Of objects known by `identity.identities`: the names of those that differ, and of those that cannot be told."""
-    given = [name for name in now if name != "by" and (now[name] is not None or before.get(name) is not None)]
-    if before.get("by") != now.get("by"):
-        return [], given
-    unknown = [name for name in given if "" in (before.get(name), now[name])]
-    return [name for name in given if name not in unknown and before.get(name) != now[name]], unknown
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

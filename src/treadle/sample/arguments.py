@@ -8,7 +8,10 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.nodes.placing import Placement
 from treadle.pool.options import PoolOptions
+
+NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
 
 
 def check_seed(seed: int) -> None:
@@ -22,8 +25,8 @@ def check_seed(seed: int) -> None:
 def check_positive(**counts: Any) -> None:
     """Raise UsageError for what is neither None nor a whole number of at least 1, by its name."""
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-            raise UsageError(f"{name} must be a positive integer or None, got {count!r}")
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+            raise UsageError(f"{name} must be a whole number of at least 1, or None, got {count!r}")
 
 
 def check_patience(patience: Any) -> None:
@@ -48,8 +51,26 @@ def check_amounts(
     if episodes is not None and steps is not None:
         raise UsageError("give either episodes or steps, not both")
     amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
-    for name, amount in {**amounts, "envs_per_worker": envs_per_worker}.items():
-        if amount is not None and not (isinstance(amount, Integral) and amount >= 1):
-            raise UsageError(f"{name} must be a whole number of at least 1, got {amount!r}")
+    check_positive(**amounts, envs_per_worker=envs_per_worker)
     if workers != "auto" and not (isinstance(workers, Integral) and workers >= 1):
         raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
+
+
+def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
+    """Of a run that is spread over nodes make `placement`, an option, of what belongs to it. Raises UsageError for what
+    cannot be meant."""
+    if options.get("placement") is not None:
+        raise UsageError("placement is made of nodes=, cpus_per_node= and ray_address=: give these instead")
+    own = {name: given for name in NODE_OPTIONS if (given := options.pop(name, None)) is not None}
+    if nodes is None:
+        if own:
+            raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
+        if inference == "node":
+            raise UsageError("inference='node' asks a policy once for each node: it goes with nodes=")
+        return
+    if inference == "caller":
+        raise UsageError(
+            "inference='caller' with nodes would send every observation of every step to one process and back, which "
+            "takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
+        )
+    options["placement"] = Placement(nodes, own.get("cpus_per_node"), own.get("ray_address"))

@@ -29,12 +29,11 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
-from treadle.sample.arguments import check_amounts, check_options, check_seed
+from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import (
     BATCH,
     SKIPPED,

@@ -27,12 +27,11 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
-from treadle.sample.arguments import check_amounts, check_options, check_positive, check_seed
+from treadle.sample.arguments import check_amounts, check_options, check_positive, check_seed, spread
 from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.placed import spread
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, options_of
 from treadle.sample.schedule import Schedule
 

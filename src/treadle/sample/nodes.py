@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -60,7 +61,7 @@ class NodesCollection(Collection):
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         options.pop("worker_output", None)  # it is their own pools' matter
-        program = _Made(self._recipe, self._root, self._node_workers, self._mine)
+        program = partial(NodeRollouts, self._recipe, self._root, self._node_workers, self._mine)
         return Pool([program] * self.workers, rows=False, **options)
 
     def _rows(self, worker: Worker) -> int:
@@ -127,13 +128,3 @@ class NodesCollection(Collection):
         """What kills a worker kills one of the node's own pool, which judges it; a node's death is nobody's fault."""
         self._died_in[worker.index] = [], []
         return False
-
-
-class _Made:
-    """Makes the program of a node: the same object for all, so that it travels once."""
-
-    def __init__(self, *made_of: Any) -> None:
-        self._made_of = made_of
-
-    def __call__(self) -> NodeRollouts:
-        return NodeRollouts(*self._made_of)

@@ -207,9 +207,11 @@ class Check:
         try:
             walk: Walk = self._ask(pool, doing, name, *args)
         except TaskRaised as error:
-            about = "interface" if error.error_type.endswith(("BadStep", "UsageError")) else "raises"
-            what = f"{doing}: {error.error_type}: {error.error_message}"
-            self.report.fault(about, f"{what}, in {_innermost(error.remote_traceback, first=False)}")
+            if error.error_type.endswith(("BadStep", "UsageError")):  # our words, raised by our lines
+                self.report.fault("interface", f"{doing}: {error.error_message}")
+            else:
+                what = f"{doing}: {error.error_type}: {error.error_message}"
+                self.report.fault("raises", f"{what}, in {_innermost(error.remote_traceback, first=False)}")
             raise Stopped from error
         for kind, text in walk.oddities.items():
             self.report.add(LEVELS.get(kind, FAULT), kind, text)
