@@ -200,7 +200,7 @@ def fork_servers() -> tuple[set[int], set[int]]:
         return set(), set()
     from treadle.pool import forkserver
 
-    forkserver.ensure()
+    forkserver.server()
     found = forkserver.servers()
     waiting = [each for each in found[1:] if not each.workers]
     assert len(waiting) <= forkserver.KEPT, f"{len(waiting)} fork servers wait for workers"

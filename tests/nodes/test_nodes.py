@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,9 @@ import numpy as np
 import pytest
 
 import treadle
+import treadle.nodes.worker
 from treadle.errors import UsageError
+from treadle.nodes import ray_cluster as ray_cluster_module
 
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
 
@@ -220,6 +223,43 @@ def test_a_loop_that_is_left_leaves_nothing() -> None:
     for episode in treadle.collect("CartPole-v1", nodes=2):
         if episode.index == 5:
             break
+
+
+def test_an_address_is_that_of_the_cluster_that_the_program_is_connected_to(ray_cluster: Any) -> None:
+    host, _, port = ray_cluster.address.rpartition(":")
+    for same in ("auto", ray_cluster.address):
+        assert len(list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=same))) == 2
+    for other in (f"{host}:{int(port) + 1}", "local", "10.255.255.1:6379", "no such host:6379"):
+        with pytest.raises(
+            UsageError, match=f"connected to Ray at {ray_cluster.address}, and ray_address is '{other}'"
+        ):
+            list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=other))
+
+
+def test_what_answers_and_is_not_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would try for minutes, and end the process."""
+    monkeypatch.setattr(ray_cluster_module, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(OSError, match="timed out"):
+        ray_cluster_module._check_answers(f"127.0.0.1:{mute.getsockname()[1]}")
+
+
+def test_a_node_whose_cpus_are_with_others_is_told(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import ray
+
+    class Other:
+        def here(self) -> None:
+            """It has begun."""
+
+    monkeypatch.setattr(treadle.nodes.worker, "SLOW_SECONDS", 0.0)
+    others = [ray.remote(num_cpus=1)(Other).remote() for _ in ray_cluster.list_all_nodes()]
+    ray.get([other.here.remote() for other in others])
+    ends = threading.Timer(1.0, lambda: [ray.kill(other) for other in others])
+    ends.start()
+    assert len(list(treadle.collect("CartPole-v1", episodes=2, nodes=1, cpus_per_node=1))) == 2
+    ends.join()
+    assert "others may have its CPUs" in caplog.text
 
 
 def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,8 @@ def test_options_are_frozen_and_checked_once() -> None:
     options = PoolOptions(step_timeout=3)
     with pytest.raises(FrozenInstanceError):
         options.step_timeout = 4  # type: ignore[misc]
-    for name, value in {"backend": "none", "on_failure": "hope", "worker_output": "loud", "start_timeout": 0}.items():
+    wrong = {"backend": "none", "on_failure": "hope", "worker_output": "loud", "start_timeout": 0, "max_restarts": -1}
+    for name, value in wrong.items():
         with pytest.raises(UsageError, match=name):
             PoolOptions(**{name: value})  # type: ignore[arg-type]
     assert split({"backend": "serial", "gravity": 9.8}) == ({"backend": "serial"}, {"gravity": 9.8})

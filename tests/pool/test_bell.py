@@ -15,7 +15,7 @@ from kit import (
 
 from treadle.pool import bell as bells
 from treadle.pool.arena import Arena
-from treadle.pool.bell import CELL, SHARED, PipeBell, Waiting, arena_bell, init_cell, local_bell, who_tries
+from treadle.pool.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
 from treadle.pool.pool import Pool
 from treadle.pool.rhythm import LONGEST
 from treadle.testing.faults import SlowOnce
@@ -24,7 +24,7 @@ from treadle.testing.faults import SlowOnce
 @pytest.fixture(params=["arena", "pipe", "local"])
 def a_bell(request: pytest.FixtureRequest) -> Any:
     if request.param == "local":
-        yield local_bell()
+        yield LocalBell()
         return
     if request.param == "pipe":
         pipe = PipeBell.new()

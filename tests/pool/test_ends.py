@@ -133,7 +133,7 @@ def test_the_fork_server_is_killed_and_workers_live_on() -> None:
         from treadle.pool import forkserver
         pool = Pool([gym_env(Sound)] * 2, workers=2)
         pool.reset()
-        os.kill(forkserver.ensure(), signal.SIGKILL)
+        os.kill(forkserver.server().pid, signal.SIGKILL)
         pool.step([0] * 2)
         with Pool([gym_env(Sound)] * 2, workers=2) as other:
             other.reset()

@@ -13,7 +13,7 @@ from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.pool import fences
 from treadle.pool import line as lines
 from treadle.pool.arena import Arena
-from treadle.pool.bell import local_bell
+from treadle.pool.bell import LocalBell
 from treadle.pool.channel import Channel
 from treadle.pool.line import Line, LineFields
 from treadle.pool.messages import Extras
@@ -92,7 +92,7 @@ class Sides:
         arena.grow(plan)
         a, b = socket.socketpair()
         self.channels = Channel(a), Channel(b)
-        bells = local_bell(), local_bell()
+        bells = LocalBell(), LocalBell()
         self.caller, self.worker = (Line(arena, fields, *bells, channel, (0, 1)) for channel in self.channels)
         self._now = self.caller
         monkeypatch.setattr(lines, "fence", lambda: [weak.fence() for weak in self._weak(self._now)])

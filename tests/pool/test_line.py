@@ -8,7 +8,7 @@ import pytest
 from kit import until, within
 
 from treadle.pool.arena import Arena
-from treadle.pool.bell import local_bell
+from treadle.pool.bell import LocalBell
 from treadle.pool.channel import SPILL, Channel
 from treadle.pool.info_rows import InfoPacker, InfoRows
 from treadle.pool.line import BOX, CREDIT, STARVED, Chosen, Line, LineFields, Undecodable, Unsendable
@@ -25,7 +25,7 @@ class Ends:
         self.arena.grow(plan)
         a, b = socket.socketpair()
         self.channels = Channel(a), Channel(b)
-        self.bells = local_bell(), local_bell()
+        self.bells = LocalBell(), LocalBell()
         names = tuple(range(slots))
         self.caller = Line(self.arena, fields, *self.bells, self.channels[0], names)
         self.worker = Line(self.arena, fields, *self.bells, self.channels[1])

@@ -30,6 +30,8 @@ from treadle import (
     WorkerFactory,
     WorkersLost,
 )
+from treadle.pool.calls import Lost
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.life import State
 from treadle.sample.contract import BadStep
 from treadle.sample.samplers import pool_sampler
@@ -318,6 +320,27 @@ def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> Non
         infos = sampler.obtain_exact_episodes(1, None).agent_infos
         assert len(set(infos["pid"].tolist()) - {pid}) == 2
         assert set(infos["gain"].tolist()) == {5.0}
+
+
+def test_a_worker_whose_death_an_interrupt_has_kept_from_us_is_told_everything() -> None:
+    with make(MultiprocessingSampler, Particular(), Walk(), on_failure="restart") as sampler:
+        (pid, *_) = set(sampler.obtain_exact_episodes(1, {"gain": 5.0}).agent_infos["pid"].tolist())
+        os.kill(pid, signal.SIGKILL)
+        pool = sampler._group.pool
+        while not any(worker.restarts for worker in pool.workers) or pool.calls.changing:
+            pool.calls.poll(0.1, lambda event: None)  # Ctrl-C comes before anybody looks at what is told
+        infos = sampler.obtain_exact_episodes(1, None).agent_infos
+        assert len(set(infos["pid"].tolist()) - {pid}) == 2
+        assert set(infos["gain"].tolist()) == {5.0}
+
+
+def test_the_episodes_of_a_dead_worker_do_not_wear_out_its_successor() -> None:
+    with make(MultiprocessingSampler, Coin(), Walk(), on_failure="restart") as sampler:
+        sampler.obtain_exact_episodes(2, None)
+        group = sampler._group
+        assert group.played == [2, 2]
+        assert group.died(Lost([], group.workers[0], WorkerDied("gone"), RestartPolicy.RESTART))
+        assert group.played == [0, 2]
 
 
 def test_an_update_that_raised_is_not_told_to_workers_that_come_later() -> None:

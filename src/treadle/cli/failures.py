@@ -39,7 +39,8 @@ class _Lines(logging.Handler):
     """The library's log, one line a record, to whatever stderr is at that moment (a progress bar replaces it)."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(" ".join(record.getMessage().splitlines()[:1]))
+        kind = "warning: " if record.levelno == logging.WARNING else ""
+        say(kind + " ".join(record.getMessage().splitlines()[:1]))
 
 
 def guarded(command: Callable[[], int], *, debug: bool) -> int:

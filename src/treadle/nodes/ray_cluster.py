@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import queue
 import socket
 import threading
@@ -26,19 +28,17 @@ class Cluster:
 
     _lock = threading.Lock()
     _users = 0  # of a connection that is ours
-    _address: str | None = None  # of that one
     _connection: _Connection | None = None
 
     def __init__(self, address: str | None) -> None:
         ray = self._ray = _ray()
         with Cluster._lock:
             self._ours = Cluster._users > 0 or not ray.is_initialized()
-            if Cluster._users > 0 and address not in (None, Cluster._address):
-                raise UsageError(f"this program is connected to Ray at {Cluster._address or 'a cluster of its own'}")
+            if ray.is_initialized():
+                _check_same(address, ray.get_runtime_context().gcs_address)
             if self._ours:
                 if Cluster._users == 0:
                     Cluster._connection = _Connection(ray, address)
-                    Cluster._address = address
                 Cluster._users += 1
 
     def close(self) -> None:
@@ -175,7 +175,22 @@ def _check_answers(address: str | None) -> None:
     if host.startswith("ray"):
         raise OSError(f"{address} is a proxy of Ray Client's: run the program on a node, with the address of its head")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as there:
+            if not os.environ.get("RAY_USE_TLS") and not there.recv(1):  # gRPC's servers speak first
+                raise OSError("what is there is not Ray")
+
+
+def _check_same(address: str | None, there: str) -> None:
+    """Raises UsageError for the address of another cluster than the one that the program is connected to."""
+    if address not in (None, "auto", there):
+        host, _, port = str(address).rpartition(":")
+        with contextlib.suppress(OSError):
+            if f"{socket.gethostbyname(host)}:{port}" == there:
+                return
+        raise UsageError(
+            f"this program is connected to Ray at {there}, and ray_address is {address!r}: leave it out, or disconnect "
+            "first (ray.shutdown())"
+        )
 
 
 def _ray() -> Any:

@@ -38,6 +38,7 @@ log = logging.getLogger("treadle")
 BACKEND = "ray"
 CREDITS = 2  # calls that are under way while there is more to come: the node works on while an answer travels
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
+SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
 
 
@@ -243,6 +244,7 @@ class NodeWorker(Worker):
         """Have an actor, if a node has room for one."""
         machine = self.common.take_seat(self.index)
         if machine is not None:
+            self._slow_from = monotonic() + SLOW_SECONDS
             self._actor = Actor(self, machine)
 
     def _leave(self) -> None:
@@ -260,6 +262,9 @@ class NodeWorker(Worker):
         if found is None and not self._actor.began and not self._over:
             self._leave()
             return None
+        if found is None and monotonic() > self._slow_from:
+            self._slow_from = float("inf")
+            log.warning("node %s has not begun yet: others may have its CPUs (`ray status` tells)", self.address)
         if found is not None and not found.failed:
             common.hello = common.hello or found
         return found

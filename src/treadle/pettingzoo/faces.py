@@ -109,7 +109,7 @@ class AgentsFace:
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Ask for a step of the environments `env_id` (None: all), with actions in this form."""
         if env_id is not None:
-            env_id = np.asarray(env_id)[:: self.width]
+            env_id = np.atleast_1d(env_id)[:: self.width]
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
 
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:

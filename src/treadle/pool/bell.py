@@ -116,11 +116,6 @@ class LocalBell:
         self._put(None)
 
 
-def local_bell() -> Bell:
-    """A bell between threads."""
-    return LocalBell()
-
-
 def cores() -> int:
     """Processors this process may use: its affinity, and the cgroup's quota where there is one (at least 1)."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -354,12 +354,11 @@ def _align(nbytes: int) -> int:
 def _sendmsg(sock: socket.socket, data: memoryview, files: list[io.FileIO]) -> int:
     if not files:
         return sock.send(data)
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno() for file in files]))]
-    return sock.sendmsg([data], ancillary)
+    return socket.send_fds(sock, [data], [file.fileno() for file in files])
 
 
 def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[bytes, list[int]]:
-    room = socket.CMSG_SPACE(most * array.array("i").itemsize)
+    room = socket.CMSG_SPACE(most * array.array("i").itemsize)  # socket.recv_fds leaves its flags out
     data, ancillary, flags, _ = sock.recvmsg(nbytes, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     fds = array.array("i")
     for level, kind, payload in ancillary:

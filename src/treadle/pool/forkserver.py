@@ -31,7 +31,7 @@ import sys
 import threading
 from multiprocessing.process import current_process
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from treadle.errors import StartupFailed, Where
 from treadle.pool import lifeline
@@ -50,11 +50,6 @@ _base: ForkServer | None = None
 _preloaded: dict[World, ForkServer] = {}  # the one that was used last is the last
 _outdated: list[ForkServer] = []  # files have changed since, and they still have workers
 _unfit: set[str] = set()  # modules that cannot be forked with
-
-
-def ensure() -> int:
-    """Start the base server if it is not running; returns its pid."""
-    return server().pid
 
 
 def server(modules: tuple[str, ...] = ()) -> ForkServer:
@@ -212,16 +207,6 @@ def _tidy() -> None:
         each.stop()
 
 
-class Process(Protocol):
-    """What is known of a server's process; `subprocess.Popen` is one."""
-
-    pid: int
-
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float) -> int: ...
-    def kill(self) -> None: ...
-
-
 class Grandchild:
     """A server that the base server has forked."""
 
@@ -247,6 +232,9 @@ class Grandchild:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+Process = subprocess.Popen[bytes] | Grandchild
 
 
 class ForkServer:

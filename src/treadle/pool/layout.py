@@ -123,7 +123,7 @@ class MemoryLayout:
             self.pool_bell_field = plan.add("u1", (CELL,))
             self.lines = {each.index: LineFields.plan(plan, len(each.slots), self.fenced) for each in workers}
             arena.grow(plan)
-            self.pool_bell: Bell = bell.local_bell() if not shared else self._bell(self.pool_bell_field)
+            self.pool_bell: Bell = bell.LocalBell() if not shared else self._bell(self.pool_bell_field)
             self.rows = RowMemory(arena, descriptions, copy=copy, blocks=blocks) if rows else None
         except BaseException:
             self.clear()

@@ -122,7 +122,7 @@ class ThreadWorker(Worker):
         return self._building
 
     def join(self, memory: MemoryLayout) -> None:
-        fields, bells = memory.lines[self.index], (bell.local_bell(), memory.pool_bell)
+        fields, bells = memory.lines[self.index], (bell.LocalBell(), memory.pool_bell)
         line = Line(memory.arena, fields, *bells, self.channel, self.slots)
         line.clear()
         theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)

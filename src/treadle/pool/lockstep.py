@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from treadle.repro import Repro
 
 STEP = int(Op.STEP)
+Operation = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of what a program does besides steps
 
 
 class Lockstep:
@@ -52,7 +53,7 @@ class Lockstep:
             all slots ends that.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, writer: Callable[[Sequence[np.ndarray | None]], BatchWriter] | None = None) -> None:
         memory = pool.memory.rows
         if memory is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
@@ -67,7 +68,8 @@ class Lockstep:
             memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
         )
         self.recovery = Recovery(pool, memory, self._batches) if goes_on else None
-        self._write_actions = self._action_writer(memory.arrays(memory.fields.actions))
+        arrays = memory.arrays(memory.fields.actions)
+        self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
@@ -99,8 +101,10 @@ class Lockstep:
         """Slots that were dropped, and told so."""
         return frozenset() if self.recovery is None else self.recovery.gone
 
-    def _action_writer(self, arrays: list[np.ndarray | None]) -> BatchWriter:
-        return self.actions.batch_writer(arrays, self.pool.n)
+    @property
+    def stale(self) -> set[int]:
+        """Slots that moved on in a request that failed, without anybody seeing it: only a reset brings them back."""
+        return self._stale
 
     def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
@@ -277,7 +281,14 @@ class Lockstep:
 
     def call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Run a program's named operation in all slots, or some; one result a slot, in the order asked."""
-        return self._land(self._call(name, args, kwargs, slots))
+        return self._land(self._call(slots, (name, args, kwargs)))
+
+    def call_each(self, orders: dict[int, Operation]) -> list[Any]:
+        """Run an operation of its own in each of these slots; one result a slot, in the order given.
+
+        Raises what `call` raises; `partial` has the others' results by slot.
+        """
+        return self._land(self._call(list(orders), orders))
 
     def post_step(self, actions: Any) -> None:
         """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
@@ -301,7 +312,7 @@ class Lockstep:
 
     def post_call(self, name: str, *args: Any, slots: Sequence[int] | None = None, **kwargs: Any) -> None:
         """Begin a call; `wait` returns its results."""
-        self._call(name, args, kwargs, slots, posted=True)
+        self._call(slots, (name, args, kwargs), posted=True)
 
     @property
     def pending(self) -> Op | None:
@@ -347,12 +358,12 @@ class Lockstep:
         return joint
 
     def _call(
-        self, name: str, args: Any, kwargs: Any, slots: Sequence[int] | None, *, posted: bool = False
+        self, slots: Sequence[int] | None, what: Operation | dict[int, Operation], *, posted: bool = False
     ) -> JointRequest:
         self._settle()
         chosen = list(self.slots) if slots is None else [int(s) for s in slots]
         joint = self._new_joint(Op.CALL, -1, chosen)
-        asked = dict.fromkeys(self._reachable(chosen), (name, args, kwargs))
+        asked = {slot: what[slot] if isinstance(what, dict) else what for slot in self._reachable(chosen)}
         self._launch(joint, orders_of(self.pool.in_slot_order(), asked), posted)
         return joint
 

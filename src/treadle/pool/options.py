@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from treadle.errors import UsageError
@@ -122,6 +122,8 @@ class PoolOptions:
                 check_environ(self.worker_environ)
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
+        if self.max_restarts is not None and not (isinstance(self.max_restarts, Integral) and self.max_restarts >= 0):
+            raise UsageError(f"max_restarts must be a whole number of at least 0 or None, got {self.max_restarts!r}")
         most = self.max_episodes_per_worker
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise UsageError(f"max_episodes_per_worker must be a positive integer or None, got {most!r}")

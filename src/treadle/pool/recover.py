@@ -56,7 +56,8 @@ class Recovery:
     due: slot -> what stands out, for the few that have something.
     gone: slots that were dropped, and told so.
     missed: int64[n], rows of steps that were neither transitions nor resets.
-    fresh_options: see `SlotwiseLockstep`.
+    fresh_options: what a program in a dead one's place is given as options when its first episode begins, from (slot,
+            the options that a reset asked for, or None); None: what was asked for.
     """
 
     def __init__(self, pool: Pool, memory: RowMemory, batches: Batches) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(slots=True, repr=False)
 class EnvState:
     """The complete state of one environment at one moment. A value: it never changes, compares by content, pickles.
 
@@ -13,10 +15,8 @@ class EnvState:
         data: the state itself, opaque bytes.
     """
 
-    __slots__ = ("data", "kind")
-
-    def __init__(self, kind: str, data: bytes) -> None:
-        self.kind, self.data = kind, data
+    kind: str
+    data: bytes
 
     @property
     def nbytes(self) -> int:
@@ -29,9 +29,6 @@ class EnvState:
 
     def __deepcopy__(self, memo: Any) -> EnvState:
         return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EnvState) and self.kind == other.kind and self.data == other.data
 
     def __hash__(self) -> int:
         return hash(self.data)

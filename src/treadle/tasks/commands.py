@@ -27,10 +27,10 @@ from treadle.vector.orders import states_by_slot
 from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
-    from treadle.pool.slotwise import Order
+    from treadle.pool.lockstep import Operation
 
 # commands that change nothing in the books: what each asks of a slot, from its data
-CALLS: dict[str, Callable[[Any], Order]] = {
+CALLS: dict[str, Callable[[Any], Operation]] = {
     "render": lambda data: (Ask.RENDER, *_render_arguments(data)),
     "observation_space": lambda data: (Ask.TASK_ATTR, ("observation_space",), {}),
     "action_space": lambda data: (Ask.TASK_ATTR, ("action_space",), {}),

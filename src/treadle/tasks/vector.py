@@ -26,8 +26,8 @@ import numpy as np
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.carried import CannotTravel
+from treadle.pool.lockstep import Lockstep, Operation
 from treadle.pool.pool import Pool
-from treadle.pool.slotwise import Order, SlotwiseLockstep
 from treadle.repro import Repro
 from treadle.seeding import restart_seed
 from treadle.tasks import arguments
@@ -137,7 +137,9 @@ class TaskVector:
                     raise NotSupported(_unequal(slot, space, spaces[0]))
             self.observation_space = spaces[0]
             self.action_spaces = [about.metadata["action_space"] for about in self._pool.descriptions]
-            self._lockstep = SlotwiseLockstep(self._pool, action_writer, self._fresh)
+            self._lockstep = Lockstep(self._pool, action_writer)
+            if self._lockstep.recovery is not None:
+                self._lockstep.recovery.fresh_options = self._fresh
             if self._pool.options.recorder:
 
                 def describe(slot: int) -> Repro:
@@ -443,7 +445,7 @@ class TaskVector:
             self._unsure = True
             raise
 
-    def _ask(self, orders: dict[int, Order], *, task: bool = True) -> list[Any]:
+    def _ask(self, orders: dict[int, Operation], *, task: bool = True) -> list[Any]:
         """Ask slots for something of their own. `task`: of their present tasks, which they must have."""
         for slot in orders if task else ():
             if self._results.states[slot] is Slot.EMPTY:

@@ -117,6 +117,7 @@ class SamplerPool:
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
         self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
+        self._told = [0] * self.count  # which of each worker's processes has had an order last
         self.calls.wear.played = lambda worker: self.played[worker.index]
 
     @property
@@ -138,11 +139,13 @@ class SamplerPool:
         """Give a worker an order, and with it the updates that it has not heard of."""
         worker, updates = self.workers[at], self.updates[at]
         agent, env = updates.due_agent, updates.due_env
-        if at in self.strangers:
+        again = len(worker.restarts) + worker.retired
+        # an interrupt may have lost the word of its death
+        if at in self.strangers or again != self._told[at]:
             self.strangers.discard(at)
             agent, env = updates.agent, updates.env
         self.updates[at] = Updates(updates.agent, updates.env)
-        again = len(worker.restarts) + worker.retired
+        self._told[at] = again
         # one that dies again takes nothing finished with it
         order = replace(
             order,
@@ -167,6 +170,7 @@ class SamplerPool:
         if event.verdict is RestartPolicy.RESTART:
             log.warning("worker %d is replaced: %s", worker, reason_of(event.error))
             self.strangers.add(worker)
+            self.played[worker] = 0
             return True
         if event.verdict is RestartPolicy.RAISE and self.pool.policy is not RestartPolicy.RAISE:
             self.calls.drop(event.worker)  # the others may go on in the next sampling
