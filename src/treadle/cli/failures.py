@@ -39,8 +39,7 @@ class _Lines(logging.Handler):
     """The library's log, one line a record, to whatever stderr is at that moment (a progress bar replaces it)."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        kind = "warning: " if record.levelno == logging.WARNING else ""
-        say(kind + " ".join(record.getMessage().splitlines()[:1]))
+        say(" ".join(record.getMessage().splitlines()[:1]))
 
 
 def guarded(command: Callable[[], int], *, debug: bool) -> int:
