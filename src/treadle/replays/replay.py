@@ -121,6 +121,3 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
             text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
             raise UsageError(f"{text}: {error}") from error
         raise
-
-
-__all__ = ["replay"]

@@ -551,8 +551,6 @@ def main() -> None:
     sys.exit(0 if all(ledger.balanced for ledger in ledgers.values()) else 1)
 
 
-__all__ = ["FACES", "Chaotic", "Ledger", "brave"]
-
 if __name__ == "__main__":
     from treadle.testing.chaos import main as run  # under its own name, for workers
 

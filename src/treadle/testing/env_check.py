@@ -366,6 +366,3 @@ def _innermost(stack: str, first: bool = True) -> str:
         return place
     lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
     return (lines[0] if first else lines[-1]) if lines else "an unknown place"
-
-
-__all__ = ["check_env"]

@@ -29,6 +29,3 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
     except OSError:
         return not Path("/proc/self").exists()
-
-
-__all__ = ["children_of", "parent_of", "runs"]

@@ -276,6 +276,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         return ""
-
-
-__all__ = ["DRILLS", "TITLES", "Drill", "check_vector_env"]

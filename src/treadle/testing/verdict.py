@@ -109,6 +109,3 @@ class CheckFailed(TreadleError, AssertionError):
 def _shown(text: str) -> str:
     """A text over several lines, further ones set in."""
     return textwrap.fill(" ".join(text.split()), WIDTH, subsequent_indent=" " * 10)
-
-
-__all__ = ["FAULT", "WARNING", "CheckFailed", "Finding", "Report"]
