@@ -64,11 +64,11 @@ if [ -n "${SB3:-}" ]; then
 import pathlib
 import shutil
 
+shutil.rmtree(pathlib.Path(__file__).parent / "stable_baselines3", ignore_errors=True)  # the installed one is meant
+
 from stable_baselines3.common import env_util, vec_env
 
 import treadle.sb3
-
-shutil.rmtree(pathlib.Path(__file__).parent / "stable_baselines3", ignore_errors=True)  # the installed one is meant
 
 
 class InPlaceOfDummy(treadle.sb3.VecEnv):

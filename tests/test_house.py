@@ -355,6 +355,12 @@ def test_planning_is_there_after_import_treadle() -> None:
     assert (done.stdout, done.stderr) == ("make\n", "")
 
 
+def test_faces_are_there_after_import_treadle_and_not_in_star() -> None:
+    script = "from treadle import *; import treadle; print(treadle.lerobot.__name__, 'lerobot' in globals())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("treadle.lerobot False\n", "")
+
+
 def test_public_names_are_in_their_rooms_too() -> None:
     homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
     for room in ("plan", "sample", "tasks", "vector"):

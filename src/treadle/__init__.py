@@ -64,9 +64,12 @@ _HOME = {
     "plan": "",  # the one room that programs ask by its own name
 }
 
+# foreign faces, which are modules: not in `*`, since each needs the package that it is a face to
+_FACES = dict.fromkeys(("sb3", "pettingzoo", "tianshou", "dm_env", "lerobot"), "")
+
 __all__ = ["__version__", *_HOME]
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, _HOME | _FACES)
 
 if TYPE_CHECKING:
     from treadle.errors import (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,52 @@ class Wide(CartPoleEnv):
     told = one_line(treadle("eval", "mine.py:Wide", "--episodes", 2, cwd=tmp_path).stderr)
     assert "expected float32[4], got float64[4]" in told
     assert "gymnasium.wrappers.DtypeObservation can cast" in told
+
+
+def test_an_observation_of_another_shape_is_not_told_to_be_cast(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from gymnasium.envs.classic_control import CartPoleEnv
+class Short(CartPoleEnv):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation[:2], *rest
+"""
+    )
+    told = one_line(treadle("eval", "mine.py:Short", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "expected float32[4], got float32[2]" in told
+    assert "cast" not in told
+
+
+def test_a_policy_that_predicts_otherwise_is_told_how_it_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Model:\n    def predict(self, batch):\n        return [0] * len(batch)\n")
+    told = one_line(treadle("eval", "CartPole-v1", "--policy", "mine.py:Model", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "predict(observations, deterministic=False)" in told
+    assert "Model's takes no `deterministic`" in told
+
+
+def test_a_module_of_torchs_is_told_what_makes_a_policy_of_it(tmp_path: Path) -> None:
+    raises = "raise TypeError(\"linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray\")"
+    (tmp_path / "mine.py").write_text(f"def net(observations):\n    {raises}\n")  # as torch words it
+    told = one_line(treadle("eval", "CartPole-v1", "--policy", "mine.py:net", "--episodes", 2, cwd=tmp_path).stderr)
+    assert "treadle.torch_policy(module)" in told
+
+
+def test_ctrl_c_while_the_command_is_imported_is_told_in_a_line() -> None:
+    script = """
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "treadle.cli.options":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import treadle.cli.main
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "treadle: interrupted\n")
+
+
+def test_commands_are_listed_with_whole_sentences() -> None:
+    listed = " ".join(treadle("--help").stdout.split())
+    assert "..." not in listed.partition("Commands:")[2]
+    assert "check Play an environment before a run is begun with it, and say what cannot be trusted." in listed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +18,34 @@ import pytest
 import treadle
 from conftest import require
 
-GL = "osmesa" if ctypes.util.find_library("OSMesa") else "egl"
+try:  # a wheel that brings the library along, and what it needs; loaded from there, as no linker looks into wheels
+    BUNDLED = sorted(Path(str(distribution("lavavu-osmesa").locate_file("lavavu_osmesa.libs"))).glob("*.so*"))
+except PackageNotFoundError:
+    BUNDLED = []
+GL = "osmesa" if BUNDLED or ctypes.util.find_library("OSMesa") else "egl"
 OWN = {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": GL}
 SEED, EPISODES, STEPS = 3, 4, 5
 
 
+def load_bundled() -> None:
+    """What PyOpenGL asks for is what is in the wheel. Libraries that want others are tried again after those."""
+    left = list(BUNDLED)
+    while left:
+        for path in left:
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+                left.remove(path)
+                break
+        else:
+            raise OSError(f"cannot be loaded: {left}")
+    (own,), plain = [str(path) for path in BUNDLED if "OSMesa" in path.name], ctypes.cdll._dlltype
+    ctypes.cdll._dlltype = lambda name, *args: plain(own if name == "libOSMesa.so" else name, *args)
+
+
 def rendered() -> Any:
     """Hopper, which shows what it renders."""
+    if BUNDLED:
+        load_bundled()
     import gymnasium as gym
 
     env = gym.make("Hopper-v5", render_mode="rgb_array", width=64, height=48)

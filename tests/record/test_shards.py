@@ -126,6 +126,28 @@ def test_a_damaged_shard_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_shards_from_somebody_else_are_not_trusted(tmp_path: Path) -> None:
+    shards = [tmp_path / "0", tmp_path / "1"]
+    for i, shard in enumerate(shards):
+        collect_dataset(
+            "CartPole-v1", out=shard, shard=f"{i}/2", episodes=4, workers=1, verify=0, format="npz"
+        )  # fmt: skip
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "secret").write_text("mine")
+    (shards[0] / "failures").symlink_to(tmp_path / "own")
+    (shards[1] / "failures").mkdir()
+    (shards[1] / "failures" / "episode-1.repro").symlink_to(tmp_path / "own" / "secret")
+    (shards[1] / "failures" / "episode-3.repro").write_text("told")
+    merge_shards(shards, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out" / "failures").iterdir()] == ["episode-3.repro"]
+    begun = json.loads((shards[1] / "run.json").read_text())
+    for shard, said in {1: "1 is no shard", "1/many": "'1/many' is no shard"}.items():
+        begun["arguments"]["shard"] = shard
+        (shards[1] / "run.json").write_text(json.dumps(begun))
+        with pytest.raises(UsageError, match=said):
+            merge_shards(shards, tmp_path / "again")
+
+
 def test_what_is_no_shard_is_refused() -> None:
     assert shard_of("3/4", 10) == (3, 4)
     for text in ("4/4", "1", "a/b", "-1/4", "0/0", ""):
@@ -159,6 +181,12 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypa
         main(["dataset", "merge", "p0", "p1", "--out", "all", "--json"])
     assert done.value.code == 0
     assert json.loads(capfd.readouterr().out)["episodes"] == 5
+    with pytest.raises(SystemExit) as done:
+        main(["dataset", "merge", "p0", "p1", "--out", "all"])
+    assert done.value.code == 2
+    told = capfd.readouterr().err
+    assert "force=True (--force) starts again" in told
+    assert "resume" not in told  # `dataset merge` has no such option
     with pytest.raises(SystemExit) as done:
         main(["collect", "CartPole-v1", "--steps", "5", "--shard", "0/2", "--out", "p2"])
     assert done.value.code == 2

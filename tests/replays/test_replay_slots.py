@@ -94,6 +94,20 @@ def test_a_death_in_lockstep_after_partial_batches_has_its_last_step(reset: bool
     assert (result.as_recorded, result.episode, result.steps) == (True, BAD_EPISODE, BAD_STEP), str(result)
 
 
+def test_the_first_step_in_lockstep_after_partial_batches_may_be_the_last() -> None:
+    ones = np.ones(N, np.int64)
+    with closing(treadle.VectorEnv(Late, N, kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
+        envs.async_reset(seed=5)
+        envs.recv(min=N)
+        for _ in range(BAD_EPISODE * (LENGTH + 1) + BAD_STEP - 1):
+            envs.send(ones)
+            envs.recv(min=N)
+        with pytest.raises(treadle.WorkerDied) as failed:
+            envs.step(ones)
+    result = treadle.replay(failed.value)
+    assert (result.as_recorded, result.episode, result.steps) == (True, BAD_EPISODE, BAD_STEP), str(result)
+
+
 def test_an_environment_that_its_seed_does_not_decide_is_found_out() -> None:
     result = treadle.replay(driven(fault="divide"), env=lambda **kwargs: Other(**kwargs))
     assert not result.as_recorded

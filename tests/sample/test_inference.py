@@ -233,6 +233,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
         ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": "caller", "pad_to": 0}, "pad_to"),
+        ({"inference": "caller", "batch_dim": -1}, "batch_dim counts axes from 0"),
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
         ({"inference": "caller", "patience": -1}, "patience"),
         ({"inference": "caller", "batch_size": 9, "pad_to": 8}, "more than pad_to=8"),

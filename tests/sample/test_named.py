@@ -43,7 +43,7 @@ def test_calling_the_name_calls_the_thing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def make(n, k=1):\n    return n * k\nnumber = 3\n")
     assert Named("mine.py:make")(3, k=2) == 6
-    with pytest.raises(UsageError, match=r"mine.py:number is a int, which cannot be called"):
+    with pytest.raises(UsageError, match=r"mine.py:number is of type int, which cannot be called"):
         Named("mine.py:number")()
     with pytest.raises(UsageError, match="has no 'nothing'"):
         Named("mine.py:nothing")()

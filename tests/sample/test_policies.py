@@ -154,6 +154,22 @@ def test_a_wrong_dtype_is_told_with_what_mends_it() -> None:
         actor.act([np.zeros(3, np.float32)])
 
 
+class Tensor:
+    """As torch's are, as far as anybody here looks."""
+
+    def numpy(self) -> np.ndarray:
+        return np.zeros(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("answer", "mends"), [(1, "a policy gets a batch of observations"), (Tensor(), r"its .numpy\(\) is an array")]
+)
+def test_one_action_and_a_tensor_are_told_what_is_wanted(answer: Any, mends: str) -> None:
+    actor = build_actor(lambda observations: answer, SEEN, ACTS)
+    with pytest.raises(BadAction, match=mends):
+        actor.act([np.zeros(3, np.float32)])
+
+
 class ResetsRows:
     """One object for all rows: its reset is told which."""
 

@@ -13,9 +13,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from treadle.errors import UsageError
-from treadle.testing import CheckFailed, check_env
+from treadle.testing import CheckFailed, Report, check_env
 from treadle.testing.faults import ZOO
 
 FAST = {"Sound", "IgnoresItsSeed", "MissingKey", "HasChildren", "Leaks", "OsExits", "Chatters", "NoOptions", "Plain"}
@@ -58,6 +59,20 @@ def test_a_death_is_placed() -> None:
 def test_what_raises_is_placed() -> None:
     (finding,) = check_env(RaisesLate, **QUICK).findings
     assert re.search(r"ZeroDivisionError: .*, in .*test_env_check.py:\d+$", finding.what)
+
+
+class OldStep(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+def test_what_the_interface_forbids_is_told_without_our_own_lines() -> None:
+    (finding,) = check_env(OldStep, **QUICK).findings
+    assert (finding.level, finding.about) == ("fault", "interface")
+    assert finding.what.startswith(
+        "its first steps: step must return (observation, reward, terminated, truncated, info)"
+    )
+    assert "contract.py" not in finding.what
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "MiniGrid-Empty-5x5-v0", "HalfCheetah-v5"])
@@ -202,3 +217,23 @@ def test_a_report_can_be_raised() -> None:
     with pytest.raises(CheckFailed, match="1 fault") as caught:
         report.raise_for_faults()
     assert caught.value.report is report
+
+
+def test_advice_is_given_once_and_each_part_is_told_before_it_begins() -> None:
+    report, told = Report("x", {"space": "cast it"}), list[str]()
+    for what in ("one", "two"):
+        report.fault("space", what)
+    assert str(report).count("-> cast it") == 1
+    check_env(ZOO["StepRaises"], **QUICK, told=told.append)
+    assert told == ["its first steps"]
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from treadle.cli import check
+
+    check._tell("closing it")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    check._tell("closing it")
+    check._tell("")
+    assert capsys.readouterr().err == "\r\x1b[Kclosing it ...\r\x1b[K"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from json import dumps
 from typing import Any
 
@@ -24,6 +25,13 @@ def run_vector(options: CheckVector) -> int:
 
 def _checked(check: Any, options: Check | CheckVector) -> int:
     with own_stdout(options.json) as out:
-        report = check(**options.arguments())
+        report = check(**options.arguments(), told=_tell)
+        _tell("")
         print(dumps(report.as_dict(), indent=2) if options.json else report, file=out)
     return failures.OK if report.ok else failures.FAILED
+
+
+def _tell(doing: str) -> None:
+    """On a terminal, what is being done now; the verdict takes its place."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{doing and f'{doing} ...'}", end="", file=sys.stderr, flush=True)

@@ -12,7 +12,11 @@ from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from typing import Annotated, Any, get_type_hints
 
-from treadle.cli import failures, options
+try:  # the half second of imports in which nobody else could tell of a Ctrl-C
+    from treadle.cli import failures, options
+except KeyboardInterrupt:
+    sys.stderr.write("treadle: interrupted\n")
+    raise SystemExit(130) from None
 
 # what is typed -> its options, and the module and the function that run it
 COMMANDS = {
@@ -78,7 +82,8 @@ def _app(given: list[str]) -> Callable[..., Any]:
     for words, (kind, module, function) in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         command = _command(typer, kind, module, function, given)
-        (dataset if group else app).command(name=name)(command)
+        first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
+        (dataset if group else app).command(name=name, short_help=first)(command)
     app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
     return app
 

@@ -476,7 +476,7 @@ class Check(EnvCommand):
         env: Which environment.
         steps: Random steps.
         seconds: Fewer steps where they take longer.
-        timeout: What takes so much longer hangs.
+        timeout: A step or reset that takes longer hangs, which is a fault.
     """
 
     env: str = typed(MISSING, "ENV", position=True)
@@ -529,7 +529,7 @@ class Merge(Command):
         quiet: Only warnings and errors.
     """
 
-    shards: list[Path] = typed(MISSING, "DIR ...", position=True)
+    shards: list[Path] = typed(MISSING, "DIR", position=True)
     out: Path = typed(MISSING, "DIR")
     force: bool = typed(False)
     quiet: bool = typed(False, means=None)

@@ -362,7 +362,7 @@ class BatchEnv:
         if taken is not None:
             taken.writers = span
         try:
-            answers = self._scatter(works, given)
+            answers = self._scatter(works, given, partial(keep, self.describe, items, rollout=rollout))
         finally:
             span.end()
         took, room, dones = 0.0, 0.0, []
@@ -371,7 +371,7 @@ class BatchEnv:
             if done.failed is not None:
                 item, raised = done.failed
                 future.workers.raise_failed(
-                    future.slot, item, raised, n, partial(keep, self.describe, items, item, rollout)
+                    future.slot, item, raised, n, partial(keep, self.describe, items, range(item, item + 1), rollout)
                 )
             if buffer is not None:
                 _take_out(buffer, done)
@@ -402,7 +402,7 @@ class BatchEnv:
                 work.region = Region(buffer.segment, buffer.segments, start, end)
         return buffer
 
-    def _scatter(self, works: list[Work], given: bool) -> list[Future]:
+    def _scatter(self, works: list[Work], given: bool, keep: Callable[..., None]) -> list[Future]:
         """Have the chunks done; returns each one's answer, in order.
 
         `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
@@ -441,6 +441,9 @@ class BatchEnv:
                 todo.appendleft(index)
             elif error is None:
                 error = future.error
+                if type(error) in (WorkerDied, WorkerTimeout):  # at the first that the worker owed
+                    work = works[min(index, *(i for i, (_, lane) in out.items() if lane == at), index)]
+                    keep(some=range(work.first, work.first + len(work.actions)), error=error)
         if error is not None:
             try:
                 raise error

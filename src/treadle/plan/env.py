@@ -6,6 +6,7 @@ given states, repeated actions, batches and automatic resets.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -43,6 +44,13 @@ class PlanEnv:
     STATE_IS_ARRAY: ClassVar[bool] = True
     OBS_IS_ARRAY: ClassVar[bool] = True
     SINGLETON: ClassVar[bool] = False  # may there be only one of it in a process?
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Notes what it is built with, for `clone`."""
+        self = super().__new__(cls)
+        self._given = args, kwargs
+        return self
 
     def __init__(
         self,
@@ -253,14 +261,18 @@ class PlanEnv:
         return type(self)(**{**self._arguments(), **kwargs})
 
     def _arguments(self) -> dict[str, Any]:
-        """The arguments that it was built with."""
-        return {
-            "name": self.name,
-            "frameskip": self.frameskip,
-            "autoreset": self.autoreset,
-            "delay_setup": self.delay_setup,
-            "return_image": self._return_image,
-        }
+        """The arguments that it was built with, those that are attributes as they are now."""
+        args, kwargs = self._given
+        bound = inspect.signature(type(self).__init__).bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        known, found = vars(self), dict[str, Any]()
+        for name, value in bound.arguments.items():
+            if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                found |= value
+            else:  # what was given as a name may be more than that: a class, a spec
+                found[name] = value if name == "name" else known.get(name, known.get(f"_{name}", value))
+        return found
 
     def __enter__(self) -> Self:
         return self

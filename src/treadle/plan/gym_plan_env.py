@@ -89,20 +89,6 @@ class GymPlanEnv(PlanEnv):
         text = name if isinstance(name, str) else name.id if isinstance(name, EnvSpec) else _called(name)
         super().__init__(text, frameskip, autoreset, delay_setup, return_image)
 
-    def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {
-            "name": self._env,
-            "wrappers": self._wrappers,
-            "remove_time_limit": self._remove_time_limit,
-            "render_mode": self._render_mode,
-            "obs_type": self._obs_type,
-            "array_state": self.STATE_IS_ARRAY,
-            "randomness": self._randomness,
-            "global_rngs": self._global_rngs,
-            "env_kwargs": self._env_kwargs,
-            "imports": self._imports,
-        }
-
     # -- building ----------------------------------------------------------------------------------------------------
 
     def setup(self) -> None:

@@ -93,17 +93,6 @@ class VectorizedEnv(PlanEnv):
         text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
         super().__init__(text, frameskip, autoreset, delay_setup)
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "env_class": self._env_class,
-            "name": self._named,
-            "frameskip": self.frameskip,
-            "autoreset": self.autoreset,
-            "delay_setup": self.delay_setup,
-            "n_workers": self.n_workers,
-            **self._env_kwargs,
-        }
-
     # -- what a subclass says ----------------------------------------------------------------------------------------
 
     def make_transitions(
@@ -356,9 +345,6 @@ class ParallelEnv(VectorizedEnv):
         elif ray_address is not None:
             raise UsageError("ray_address= goes with nodes=")
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
-
-    def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {"blocking": self._blocking} | self._pool_options | self._store
 
     def _recipe(self) -> dict[str, Any]:
         """What builds one of its copies."""

@@ -96,6 +96,12 @@ def grace(limit: float) -> float:
 # -- errors from reports ---------------------------------------------------------------------------------------------
 
 
+def caster(expected: str, got: str) -> str:
+    """What would mend an observation whose dtype alone is wrong; else ""."""
+    same_shape = "[" in got and expected.partition("[")[2] == got.partition("[")[2]
+    return "a wrapper such as gymnasium.wrappers.DtypeObservation can cast" if same_shape else ""
+
+
 def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -> WorkerError:
     """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt. Where it was
     raised in this process, its frames are that one's `__traceback__`, down to the user's own."""
@@ -109,9 +115,10 @@ def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -
         "trail": raised.trail,
     }
     if raised.path is not None:
+        casts = caster(raised.expected, raised.got)
         message = (
             f"{where}: {raised.message}. The environment's observation does not fit its own observation_space; "
-            "mend the one or the other (a wrapper such as gymnasium.wrappers.DtypeObservation can cast)"
+            f"mend the one or the other{casts and f' ({casts})'}"
         )
         error: WorkerError = BadObservation(
             message, path=raised.path, expected=raised.expected, got=raised.got, **fields

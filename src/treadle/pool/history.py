@@ -135,6 +135,10 @@ class History:
             by_row: Mailed = {leaf: [by.get(slot) for slot in range(self._n)] for leaf, by in mailed.items()}
             self._chunks[-1].mailed[self._at] = by_row
 
+    def all_made(self) -> None:
+        """All steps that were noted before they were made have been: the next one may be lockstep's."""
+        self._ahead = -1
+
     def reset(self, orders: Sequence[Order], *, during_step: bool) -> None:
         """Slots are about to be reset: their seeds and options. `during_step`: instead of making the step that is under
         way for all."""

@@ -219,6 +219,9 @@ def _parameters(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
 
 
+OF_BATCHES = "; a policy gets a batch of observations, [rows, ...], and returns an action a row (get_action: one)"
+
+
 class Asker(NamedTuple):
     """How a policy is asked with a batch.
 
@@ -236,6 +239,11 @@ class Asker(NamedTuple):
 def asker_of(policy: Any) -> Asker | None:
     """How a policy is asked with batches, whoever asks it; None: it cannot be."""
     if callable(getattr(policy, "predict", None)):
+        if (names := _parameters(policy.predict)) and "deterministic" not in names:
+            raise UsageError(
+                "predict is asked as Stable-Baselines3's is: predict(observations, deterministic=False), which returns "
+                f"(actions, states); {type(policy).__name__}'s takes no `deterministic`"
+            )
         return Asker(lambda batch, rng: policy.predict(batch, deterministic=False)[0])
     if callable(getattr(policy, "get_actions", None)):
         return Asker(lambda batch, rng: policy.get_actions(batch), pairs=True)
@@ -366,7 +374,7 @@ class PolicyActor(Actor):
             mailed = self._write(actions)
         except Mismatch as error:
             raise BadAction(
-                f"the policy's actions do not fit the action space: {error} (policy {self._name}{_cast(error)})",
+                f"the policy's actions do not fit the action space: {error} (policy {self._name}{_mends(error)})",
                 where=Where(phase="policy"),
                 path=error.path,
                 expected=error.expected,
@@ -414,8 +422,11 @@ class SeparateActors(Actor):
             actor.close()
 
 
-def _cast(error: Mismatch) -> str:
-    """What would mend actions whose dtype alone is wrong, such as "; actions.astype(np.int64) casts"; else ""."""
+def _mends(error: Mismatch) -> str:
+    """What would mend one action for a batch, and actions whose dtype alone is wrong, such as
+    "; actions.astype(np.int64) casts"; else ""."""
+    if error.got.startswith(("int ", "bool ", "float ")) and "or a list of" in error.expected:
+        return OF_BATCHES
     expected, _, shape = error.expected.partition("[")
     got, _, got_shape = error.got.partition("[")
     if shape != got_shape or expected == got or not hasattr(np, expected):

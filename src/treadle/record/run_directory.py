@@ -158,12 +158,13 @@ class RunDirectory:
         output: Path,
         *,
         force: bool,
-        resume: bool,
+        resume: bool | None,
         objects: Mapping[str, str | None] | None = None,
     ) -> Checked:
         """May a run with these arguments begin here, and make `output`?
 
         Args:
+            resume: None: it is not a run that could be.
             objects: of the arguments given as objects, as `identity.identities` gives them.
 
         Raises:
@@ -207,8 +208,8 @@ class RunDirectory:
                 )
             on = "asks for more" if self.complete else "continues it"
             raise UsageError(
-                f"{found} is there already: resume=True (--resume) {on}, force=True (--force) starts again; or choose "
-                "another directory (out=, --out)"
+                f"{found} is there already: {f'resume=True (--resume) {on}, ' if resume is not None else ''}force=True "
+                "(--force) starts again; or choose another directory (out=, --out)"
             )
         return Checked()
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,6 +21,8 @@ from treadle.record.parts import recover
 from treadle.record.reopening import KEPT, reopen
 from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory
 from treadle.record.summary import Summary, about_episodes, write_summary
+
+MOST_NAMED = 20  # shards that are missing
 
 
 def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
@@ -71,7 +74,7 @@ def merge_shards(
         arguments, output, format = first["arguments"], first["output"], first["arguments"]["format"]
         summaries = [place.summary() for place in places.values()]
         target = stack.enter_context(RunDirectory(out))
-        target.check(arguments, target.path / output, force=force, resume=False)
+        target.check(arguments, target.path / output, force=force, resume=None)
         target.begin(arguments, target.path / output, first["objects"])
         spaces: list[Any] = [None, None, None]
         for place in places.values():
@@ -83,8 +86,9 @@ def merge_shards(
             except (ValueError, FileNotFoundError) as error:
                 target.abandon()
                 raise UsageError(f"the dataset in {place.path} is damaged: {error}") from error
-            if (place.path / FAILURES).is_dir():
-                shutil.copytree(place.path / FAILURES, target.path / FAILURES, dirs_exist_ok=True)
+            failures = place.path / FAILURES
+            if failures.is_dir() and not failures.is_symlink():
+                shutil.copytree(failures, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)
         notes = recover(target.parts)
         report = merge(
             target.parts, target.path, notes, env_id=summaries[0].env_id,
@@ -120,6 +124,11 @@ def _existing(path: Path) -> RunDirectory:
     return RunDirectory(path)
 
 
+def _links(folder: str, names: list[str]) -> list[str]:
+    """What is not copied: a link in a directory from somebody else may lead anywhere."""
+    return [name for name in names if (Path(folder) / name).is_symlink()]
+
+
 def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
     """What the whole run was begun with. Raises UsageError."""
     if not places:
@@ -134,7 +143,10 @@ def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
             raise UsageError(f"{path} is not of a run that was begun with --shard")
         if not place.complete:
             raise UsageError(f"shard {shard} in {path} is not finished: its command finishes it with --resume")
-        i, n = map(int, shard.split("/"))
+        try:
+            i, n = map(int, shard.split("/"))
+        except (AttributeError, ValueError):
+            raise UsageError(f"{path} is damaged: {shard!r} is no shard") from None
         if not whole:
             whole, count = begun, n
             first = path
@@ -146,6 +158,6 @@ def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
         if i in found:
             raise UsageError(f"shard {shard} is there twice: {found[i]} and {path}")
         found[i] = path
-    if missing := [f"{i}/{count}" for i in range(count) if i not in found]:
+    if missing := list(islice((f"{i}/{count}" for i in range(count) if i not in found), MOST_NAMED)):
         raise UsageError(f"not all shards of the run are here: {', '.join(missing)} missing")
     return whole

@@ -94,41 +94,23 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
         return
     at = summary.seeds.index(about["seed"])
     dataset: Any = load(path)
-    if isinstance(dataset, dict):
-        _of_npz(repro, dataset, at, summary.lengths, observation_space, action_space)
-        return
-    episode = next(iter(dataset.iterate_episodes([at])))
-    for name, tree, space in (
-        ("observation", episode.observations, observation_space),
-        ("action", episode.actions, action_space),
-    ):
-        layout = Layout.of(space)
-        for i, (leaf, rows) in enumerate(zip(layout.leaves, layout.flatten(tree), strict=True)):
-            if leaf.fixed:
-                repro.arrays[f"{name}.{i}"] = np.asarray(rows)
-    repro.arrays["rewards"] = np.asarray(episode.rewards)
-    repro.arrays["ends"] = np.asarray(episode.terminations) + 2 * np.asarray(episode.truncations).astype(np.uint8)
+    first, steps = sum(summary.lengths[:at]), summary.lengths[at]
+    flat = isinstance(dataset, dict)  # rows of all episodes, one after the other
+    episode = dataset if flat else vars(next(iter(dataset.iterate_episodes([at]))))
 
+    def rows(values: Any, more: int = 0) -> np.ndarray:
+        """Of this episode, which has `more` rows than steps."""
+        begin = first + more * at if flat else 0
+        return np.asarray(values)[begin : begin + steps + more]
 
-def _of_npz(
-    repro: Repro, arrays: dict[str, np.ndarray], at: int, lengths: list[int], observation_space: Any, action_space: Any
-) -> None:
-    first, steps = sum(lengths[:at]), lengths[at]
-
-    def rows(name: str, more: int) -> np.ndarray:
-        begin = first + more * at
-        return arrays[name][begin : begin + steps + more]
-
-    for name, key, space, more in (
-        ("observation", "observations", observation_space, 1),
-        ("action", "actions", action_space, 0),
-    ):
-        for i, leaf in enumerate(Layout.of(space).leaves):
-            path = "/".join([key, *(f"_index_{each}" if isinstance(each, int) else str(each) for each in leaf.path)])
-            if leaf.fixed and path in arrays:
-                repro.arrays[f"{name}.{i}"] = rows(path, more)
-    repro.arrays["rewards"] = rows("rewards", 0)
-    repro.arrays["ends"] = rows("terminations", 0) + 2 * rows("truncations", 0).astype(np.uint8)
-
-
-__all__ = ["add_stored", "open_repro"]
+    for name, space, more in (("observation", observation_space, 1), ("action", action_space, 0)):
+        layout, key = Layout.of(space), f"{name}s"
+        leaves = [None] * len(layout.leaves) if flat else layout.flatten(episode[key])
+        for i, (leaf, values) in enumerate(zip(layout.leaves, leaves, strict=True)):
+            if flat:
+                parts = (f"_index_{each}" if isinstance(each, int) else str(each) for each in leaf.path)
+                values = episode.get("/".join([key, *parts]))
+            if leaf.fixed and values is not None:
+                repro.arrays[f"{name}.{i}"] = rows(values, more)
+    repro.arrays["rewards"] = rows(episode["rewards"])
+    repro.arrays["ends"] = rows(episode["terminations"]) + 2 * rows(episode["truncations"]).astype(np.uint8)

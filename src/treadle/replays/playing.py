@@ -10,6 +10,7 @@ from __future__ import annotations
 import pdb
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from treadle import seeding
 from treadle.errors import UsageError
@@ -50,12 +52,15 @@ def limited(seconds: float | None) -> Iterator[Callable[[], None]]:
     def ring(*_: Any) -> None:
         raise StillRunning(f"no step came to its end for {seconds:g} s")
 
+    began, timer = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0.0)
     before = signal.signal(signal.SIGALRM, ring)
     try:
         yield lambda: signal.setitimer(signal.ITIMER_REAL, seconds) and None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+        if timer[0]:  # one of the caller's own goes on
+            signal.setitimer(signal.ITIMER_REAL, max(1e-6, timer[0] - time.monotonic() + began), timer[1])
 
 
 def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> EnvRecipe:
@@ -169,6 +174,12 @@ class Player:
         return self.result
 
 
+def rest() -> None:
+    """Stop the clock of a limit that is set here; a timer of the user's own goes on."""
+    if getattr(signal.getsignal(signal.SIGALRM), "__qualname__", "").startswith("limited."):
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
 def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
     """Play something; what it raises is the result's, and a debugger stands where it was raised."""
     try:
@@ -176,7 +187,7 @@ def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
     except Left:
         result.stopped = result.left = True
     except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
-        signal.setitimer(signal.ITIMER_REAL, 0.0)  # a person may take as long as they like
+        rest()  # a person may take as long as they like
         result.error, result.stack = error, stack_of(error)
         if isinstance(error, StillRunning):
             result.died = str(error)
@@ -310,34 +321,51 @@ def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> A
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
 
 
-def play_item(repro: Repro, env: Any, trust: bool, pdb: bool, tick: Callable[[int, int], None]) -> Replay:
-    """An item of a batch that planning stepped: its action, or its actions one after the other, from its state.
+class ItemEnv:
+    """What planning steps, as an environment: a step begins in `state` where one is given, which it then forgets."""
 
-    `env`: what builds the environment, in the place of the recorded one. `tick`: called before each step.
-    """
-    named = repro.get("env_class", trust) if env is None else env
-    build = Named(named) if isinstance(named, str) else named
-    name = repro.get("name", trust)
-    name = name if "value" in repro.about["name"] else env_of(name)
-    arguments = {"name": name, "delay_setup": True, **(repro.get("kwargs", trust) or {})}
-    state, dt = repro.get("state", trust), repro.about["dt"]["value"]
-    action = repro.arrays["item"] if "item" in repro.arrays else repro.get("action", trust)
-    several = repro.about["several"]["value"]
-    made, result = build(**arguments), Replay(repro)
-    made.setup()
+    observation_space = spaces.Discrete(1)  # nothing of it is compared
 
-    def play() -> None:
-        for at, each in enumerate(action if several else [action]):
-            result.steps = at + 1
-            tick(0, at + 1)
-            found = made.step(action=each, state=state if at == 0 else None, dt=dt)
-            result.observation, result.total_reward = found[-5], result.total_reward + float(found[-4])
+    def __init__(self, repro: Repro, env: Any, trust: bool, pictures: bool) -> None:
+        named = repro.get("env_class", trust) if env is None else env
+        build = Named(named) if isinstance(named, str) else named
+        name = repro.get("name", trust)
+        name = name if "value" in repro.about["name"] else env_of(name)
+        drawn = {"render_mode": "rgb_array"} if pictures else {}
+        made = build(**{"name": name, "delay_setup": True, **(repro.get("kwargs", trust) or {}), **drawn})
+        made.setup()
+        self._made, self.state, self.dt = made, None, 1
+        self.close, self.metadata = partial(close_env, made), getattr(made, "metadata", None)
 
-    try:
-        attempt(play, result, pdb)
-    finally:
-        close_env(made)
-    return result
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost environment that it has."""
+        return getattr(self._made, "unwrapped", self._made)
+
+    def step(self, action: Any) -> Any:
+        state, self.state = self.state, None
+        return self._made.step(action=action, state=state, dt=self.dt)[-5:]
+
+    def render(self) -> Any:
+        """A picture of where it is."""
+        return self._made.get_image()
+
+
+def script_of_item(repro: Repro, env: ItemEnv, trust: bool) -> Callable[[Player], None]:
+    """Items of a batch that planning stepped, one after the other: the one that raised, or those of which one ended its
+    worker. Each is stepped by its action, or by its actions, from its state."""
+    actions = repro.arrays["item"] if "item" in repro.arrays else repro.get("actions", trust)
+    states, several = repro.get("state", trust), repro.about["several"]["value"]
+
+    def script(player: Player) -> None:
+        result = player.result
+        for number, (state, action, dt) in enumerate(zip(states, actions, repro.about["dts"]["value"], strict=True)):
+            result.episode, result.steps, env.state, env.dt = number, 0, state, dt
+            for each in action if several else [action]:
+                if player.enough or player.step(each)[1]:
+                    break
+
+    return script
 
 
 def write_pictures(path: Path, frames: list[np.ndarray], env: Any) -> None:

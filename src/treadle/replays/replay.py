@@ -13,11 +13,12 @@ from treadle.program.gym_env import close_env
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
 from treadle.replays.playing import (
+    ItemEnv,
     Player,
     limited,
-    play_item,
     recipe_from,
     script_of_episode,
+    script_of_item,
     script_of_slot,
     task_env,
     write_pictures,
@@ -84,15 +85,23 @@ def replay(
             tick(episode, step)
             ring()
 
-        if repro.about["face"] == "item":
-            return play_item(repro, env, trust, pdb, begin)
+        face = repro.about["face"]
+        if face == "item" and policy is not None:
+            raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
         tasks = "make" in repro.about
-        built = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
+        built: Any
+        if face == "item":
+            built = ItemEnv(repro, env, trust, render is not None)
+        else:
+            built = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
         try:
-            add_stored(repro, built.observation_space, built.action_space)
+            if face == "episode":
+                add_stored(repro, built.observation_space, built.action_space)
             frames: list[Any] | None = None if render is None else []
             player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames)
-            if repro.about["face"] == "slot":
+            if face == "item":
+                script = script_of_item(repro, built, trust)
+            elif face == "slot":
                 script = script_of_slot(repro, built, trust)
             else:
                 script = script_of_episode(repro, built, policy, trust)
@@ -112,6 +121,3 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
             text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
             raise UsageError(f"{text}: {error}") from error
         raise
-
-
-__all__ = ["replay"]

@@ -63,6 +63,8 @@ class Asking:
         check_positive(num_envs=self.num_envs, batch_size=self.batch_size)
         check_positive(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
         check_patience(self.patience)
+        if not isinstance(self.batch_dim, int) or self.batch_dim < 0:
+            raise UsageError(f"batch_dim counts axes from 0, the first, got {self.batch_dim!r}")
         if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
             raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
         self.check_batch(self.num_envs)

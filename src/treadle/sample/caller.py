@@ -26,7 +26,7 @@ from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
-from treadle.program.policies import _cast, built_policy, policy_name
+from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.progress import Progress
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
@@ -229,7 +229,7 @@ class CallerCollection(Collection):
         index = self._playing[slots[row]]
         batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
-            hint = f"{error}{_cast(error)}"
+            hint = f"{error}{_mends(error)}"
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")

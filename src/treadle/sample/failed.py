@@ -15,7 +15,8 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
-from treadle.pool.failure import of_memory
+from treadle.pool.failure import caster, of_memory
+from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of
 from treadle.sample.named import env_name
 from treadle.sample.rollout_slot import RolloutRecipe, options_of
@@ -57,7 +58,9 @@ def _of_batches(error: WorkerError) -> str:
     first = error.where.phase == "policy" and error.where.step == 1
     if not (first and getattr(error, "error_type", "") in _OF_SHAPE and user_frame(error.remote_traceback)):
         return ""
-    return "; a policy gets a batch of observations, [rows, ...], and returns an action a row (get_action: one)"
+    if "must be Tensor, not numpy" in getattr(error, "error_message", ""):
+        return "; observations are NumPy arrays: treadle.torch_policy(module) makes a policy of a module of torch's"
+    return OF_BATCHES
 
 
 def died(
@@ -147,8 +150,8 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
         text = lines[-1] if lines else str(error)
     else:
         if isinstance(error, BadObservation):
-            casts = "a wrapper such as gymnasium.wrappers.DtypeObservation can cast"
-            return f"{said}: the environment's observation does not fit its own observation_space; {casts}"
+            casts = (found := caster(error.expected, error.got)) and f"; {found}"
+            return f"{said}: the environment's observation does not fit its own observation_space{casts}"
         ours = isinstance(error.__cause__, TreadleError) and not isinstance(error.__cause__, WorkerError)
         if ours and said:  # our own words need no type before them; those of a pool within it do
             return said

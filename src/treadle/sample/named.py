@@ -27,7 +27,7 @@ class Named:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         found = load_object(self.reference)
         if not callable(found):
-            raise UsageError(f"{self.reference} is a {type(found).__name__}, which cannot be called")
+            raise UsageError(f"{self.reference} is of type {type(found).__name__}, which cannot be called")
         if args:  # a wrapper's
             return found(*args, **kwargs)
         return construct(found, kwargs)

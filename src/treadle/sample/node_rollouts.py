@@ -159,7 +159,7 @@ class NodeRollouts(Program):
     def stream(self, order: RolloutOrder, control: StreamControl) -> Generator[Results, None, Results | None]:
         run, since, until = self._running(), 0.0, monotonic() + TURN_SECONDS
         schedule: Any = run.schedule
-        ready = run.feed(order.indices)
+        ready, told = run.feed(order.indices), 0.0
         while not control.stopped():
             since = since if ready else monotonic()
             ready += run.turn(max(0.0, since + BATCH_SECONDS - monotonic()) if ready else TURN_SECONDS)
@@ -167,7 +167,10 @@ class NodeRollouts(Program):
                 return ready or None
             if ready and monotonic() - since >= BATCH_SECONDS:
                 yield ready
-                ready = Results()
+                ready, told = Results(), monotonic()
+            elif told and monotonic() - told >= TURN_SECONDS:
+                yield Results()  # nothing comes after it so soon: whoever gathers what is worth a message looks again
+                told = 0.0
         return None
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -122,7 +122,8 @@ def is_integer(value: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """What a value is, in a few words: ``float64[7, 7, 3]``, ``int 5``, ``dict with keys ['a']``."""
+    """What a value is, in a few words: ``float64[7, 7, 3]``, ``int 5``, ``dict with keys ['a']``; and of a tensor how
+    it becomes an array."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, np.generic):
@@ -134,7 +135,10 @@ def describe(value: Any) -> str:
     if isinstance(value, bool | int | float | str | bytes):
         text = repr(value)
         return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
-    return "None" if value is None else f"an object of type {type(value).__module__}.{type(value).__qualname__}"
+    if value is None:
+        return "None"
+    mends = " (its .numpy() is an array)" if callable(getattr(value, "numpy", None)) else ""
+    return f"an object of type {type(value).__module__}.{type(value).__qualname__}{mends}"
 
 
 # How a space nests, as a tree whose leaves are indices into Layout.leaves.

@@ -93,6 +93,7 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
     imports: Sequence[str] = (),
+    told: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Play an environment in worker processes, and say what is not as it should be.
 
@@ -108,6 +109,7 @@ def check_env(
         seconds: that the random steps may take; other parts take a share of it.
         timeout: seconds, beside those of `seconds`, after which what does not return is killed and told as a hang.
         env_kwargs, wrappers, imports: as of `treadle.collect`.
+        told: called with a few words for each part before it begins.
 
     Returns:
         The report: `ok` when there is no fault; `print` it.
@@ -117,7 +119,7 @@ def check_env(
     """
     recipe = EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports))
     report = Report(env_name(recipe.env), ADVICE)
-    check = Check(report, recipe, steps, seed, seconds, timeout)
+    check = Check(report, recipe, steps, seed, seconds, timeout, told)
     with contextlib.suppress(Stopped):
         check.run()
     return report
@@ -125,10 +127,10 @@ def check_env(
 
 class Check:
     def __init__(
-        self, report: Report, recipe: EnvRecipe, steps: int, seed: int, seconds: float, timeout: float
+        self, report: Report, recipe: EnvRecipe, steps: int, seed: int, seconds: float, timeout: float, told: Any
     ) -> None:
         self.report, self._recipe, self._steps, self._seed = report, recipe, steps, seed
-        self._seconds, self._timeout = seconds, timeout
+        self._seconds, self._timeout, self._told = seconds, timeout, told
 
     def run(self) -> None:
         with self._worker("forkserver") as pool:
@@ -176,6 +178,7 @@ class Check:
 
     def _ask(self, pool: Pool, doing: str, name: str, *args: Any) -> Any:
         """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Stopped."""
+        self._told(doing)
         heard: list[Event] = []
         (worker,) = pool.workers
         pool.calls.submit(worker, Op.CALL, {0: (name, args, {})}, (0,), name)
@@ -204,9 +207,11 @@ class Check:
         try:
             walk: Walk = self._ask(pool, doing, name, *args)
         except TaskRaised as error:
-            about = "interface" if error.error_type.endswith(("BadStep", "UsageError")) else "raises"
-            what = f"{doing}: {error.error_type}: {error.error_message}"
-            self.report.fault(about, f"{what}, in {_innermost(error.remote_traceback, first=False)}")
+            if error.error_type.endswith(("BadStep", "UsageError")):  # our words, raised by our lines
+                self.report.fault("interface", f"{doing}: {error.error_message}")
+            else:
+                what = f"{doing}: {error.error_type}: {error.error_message}"
+                self.report.fault("raises", f"{what}, in {_innermost(error.remote_traceback, first=False)}")
             raise Stopped from error
         for kind, text in walk.oddities.items():
             self.report.add(LEVELS.get(kind, FAULT), kind, text)
@@ -361,6 +366,3 @@ def _innermost(stack: str, first: bool = True) -> str:
         return place
     lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
     return (lines[0] if first else lines[-1]) if lines else "an unknown place"
-
-
-__all__ = ["check_env"]

@@ -300,6 +300,3 @@ def print_of(value: Any, start: int = 0) -> int:
 def _globals() -> dict[str, Any]:
     """The states of the global generators."""
     return {"random": random.getstate(), "np.random": print_of(list(np.random.get_state())[1:])}
-
-
-__all__ = ["CLOCKS", "PARTS", "EnvProbe", "Left", "Walk"]

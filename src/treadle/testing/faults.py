@@ -370,6 +370,3 @@ def truthful(n: int, fault: str = "", length: int = 4, **settings: Any) -> list[
 
 def _truthful(kind: str, **settings: Any) -> Sound:
     return type("Truthful", (ZOO[kind], Truthful) if kind else (Truthful,), {})(**settings)
-
-
-__all__ = ["DEADLY", "MISFITS", "RAISING", "STUCK", "ZOO", "Outcome", "Sound", "Truthful", "truthful", *sorted(ZOO)]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 def children_of(pid: int) -> list[int]:
     """Processes whose parent it is, ended ones included; [] where there is no /proc."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        if int(words[1]) == pid:
-            found.append(int(folder.name))
-    return found
+    return [child for each in Path("/proc").glob("[0-9]*") if parent_of(child := int(each.name)) == pid]
+
+
+def parent_of(pid: int) -> int:
+    """Its parent; 0: it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def runs(pid: int) -> bool:
@@ -29,6 +29,3 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
     except OSError:
         return not Path("/proc/self").exists()
-
-
-__all__ = ["children_of", "runs"]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,12 @@ class Drill:
 
 
 def check_vector_env(
-    make: str | Make, *, drills: Iterable[str] | None = None, limit: float = LIMIT, python: str = sys.executable
+    make: str | Make,
+    *,
+    drills: Iterable[str] | None = None,
+    limit: float = LIMIT,
+    python: str = sys.executable,
+    told: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Try a vector of environments out, ours or anybody's, and say what is not as it should be.
 
@@ -100,6 +106,7 @@ def check_vector_env(
         drills: which; None: all.
         limit: seconds of each phase of a drill (until the error, and until it is closed); then it is killed.
         python: the interpreter that runs the drills.
+        told: called with a few words for each drill before it begins.
 
     Returns:
         The report; `details` has a `Drill` by name.
@@ -120,6 +127,7 @@ def check_vector_env(
         except Exception as error:
             raise UsageError(f"make cannot be pickled: {error}") from error
         for name in chosen:
+            told(TITLES[name])
             drill = report.details[name] = _run(file, Path(folder, f"{name}.told"), name, limit, python)
             kind, why = drill.told.get("unmade", ("", ""))
             if kind == UsageError.__name__ and isinstance(make, str):
@@ -136,8 +144,7 @@ DRILLS = ("contract", "caught timeout", *FAULTS, "orphaned")
 
 
 def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
-    mark = uuid.uuid4().hex
-    shm = _shm()
+    mark, shm, looks = uuid.uuid4().hex, set[str](), 0
     command = [python, "-m", "treadle.testing.vector_drills", str(file), name, str(out)]
     environ = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with Path(f"{out}.log").open("wb") as log:
@@ -146,6 +153,9 @@ def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
     end, phases = time.monotonic() + START, 0
     while child.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
+        looks += 1
+        if looks % 10 == 1:
+            shm |= _shm(_marked(mark))
         said = _read(out)
         if (begun := said.count('"ready"') + said.count('"begins"')) != phases:
             end, phases = time.monotonic() + limit, begun
@@ -166,10 +176,10 @@ def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
         drill.told["ended"] = child.returncode
         drill.told["log"] = Path(f"{out}.log").read_text(errors="replace")[-400:]
     until = time.monotonic() + SETTLE
-    while ((left := _marked(mark)) or _shm() - shm) and time.monotonic() < until:
+    while ((left := _marked(mark)) or _kept(shm)) and time.monotonic() < until:
         time.sleep(0.05)
     if name == "orphaned" or not hung:  # else it was killed in the midst of it
-        drill.left, drill.shm = len(left), len(_shm() - shm)
+        drill.left, drill.shm = len(left), len(_kept(shm))
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -244,18 +254,21 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def _shm() -> set[str]:
-    """Names in /dev/shm that no process maps: others are in use, perhaps by somebody else."""
-    if not os.path.isdir("/dev/shm"):
-        return set()
-    found = set(os.listdir("/dev/shm"))
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+def _shm(pids: Iterable[int | str]) -> set[str]:
+    """Names in /dev/shm that these processes map."""
+    found: set[str] = set()
+    for pid in pids:
         try:
-            text = maps.read_text(errors="replace")
+            found |= set(re.findall(r"/dev/shm/(\S+)$", Path(f"/proc/{pid}/maps").read_text(errors="replace"), re.M))
         except OSError:
-            continue
-        found -= {name for name in found if f"/dev/shm/{name}" in text}
+            continue  # it has ended, or is somebody else's
     return found
+
+
+def _kept(names: set[str]) -> set[str]:
+    """Which of them are still there, although no process maps them."""
+    there = {name for name in names if os.path.exists(f"/dev/shm/{name}")}
+    return there - _shm(each.name for each in Path("/proc").glob("[0-9]*")) if there else there
 
 
 def _read(path: Path) -> str:
@@ -263,6 +276,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         return ""
-
-
-__all__ = ["DRILLS", "TITLES", "Drill", "check_vector_env"]

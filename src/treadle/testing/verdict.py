@@ -89,9 +89,11 @@ class Report:
         faults, others = len(self.faults), len(self.findings) - len(self.faults)
         counted = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((faults, FAULT), (others, WARNING)) if n]
         lines = [f"{self.subject}: {', '.join(counted) or 'nothing to find fault with'}"]
+        given: set[str] = set()  # advice, once each
         for each in self.findings:
             lines.append(f"  {each.level.upper():8}{each.about}: {_shown(each.what)}")
-            lines += [f"          -> {_shown(each.advice)}"] if each.advice else []
+            lines += [f"          -> {_shown(each.advice)}"] if {each.advice} - given - {""} else []
+            given.add(each.advice)
         lines += [f"  ok      {_shown(', '.join(self.passed))}"] if self.passed else []
         widest = max(map(len, self.facts), default=0)
         lines += [f"  {name:{widest}}  {value}" for name, value in self.facts.items()]
@@ -107,6 +109,3 @@ class CheckFailed(TreadleError, AssertionError):
 def _shown(text: str) -> str:
     """A text over several lines, further ones set in."""
     return textwrap.fill(" ".join(text.split()), WIDTH, subsequent_indent=" " * 10)
-
-
-__all__ = ["FAULT", "WARNING", "CheckFailed", "Finding", "Report"]

@@ -161,7 +161,10 @@ class PartialBatches:
                 )
         if self._errors:
             raise self._errors.popleft()
-        return self._hand_out(list(islice(self._ready, most)))
+        found = self._hand_out(list(islice(self._ready, most)))
+        if self._calls.history is not None and not self.open:
+            self._calls.history.all_made()
+        return found
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
