@@ -79,6 +79,7 @@ suite_rllib() {
   $python -m pytest -q -p no:cacheprovider -k 'not spaces_and_metadata and not calls_and_attributes' \
     tests/vector/test_equal_to_sync.py tests/vector/test_vector_env.py tests/vector/test_make_vec.py \
     tests/vector/test_entry_points.py tests/sample/test_schedule.py tests/sample/test_evaluate.py
+  $python -m benchmarks.env_runners
 }
 
 # ----------------------------------------------------------------------------------------------------------------------
