@@ -91,3 +91,12 @@ class Tired:
         if self.tired and self.t == BAD_STEP and self.rng.bit_generator.seed_seq.entropy == TIRED_SEED:
             raise RuntimeError("tired")
         return int(self.rng.integers(2)), {}
+
+
+class Brittle(Corridor):
+    """Fails in step 30 of the first episode that begins beyond 0.8, whichever that is."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        found = super().reset(seed=seed, options=options)
+        self.bad_seed = self.seed if self.x > 0.8 else -1
+        return found

@@ -56,6 +56,8 @@ class Broadcast:
             return self._value
         if self._view is not None:
             return unpack(self._view)
+        if self.file is not None:  # where it was packed
+            return unpack(mapped(self.file.fileno(), private=True))
         assert self._body is not None
         return pickle.loads(self._body)
 

@@ -84,6 +84,8 @@ def actions_of(repro: Repro, space: Any) -> list[Any] | None:
     for leaf, array in zip(layout.leaves, arrays, strict=True):
         if array is not None and array.shape[1:] != leaf.shape:
             raise UsageError(f"the recorded actions do not fit {space}: give the environment that was played with env")
+    if len(arrays) == 1 and arrays[0].dtype != layout.leaves[0].dtype:  # an agent's own, say, of another precision
+        return list(arrays[0])
     return layout.batch_reader(arrays, 0, count)({i: [None] * count for i in layout.loose} or None)
 
 
@@ -127,10 +129,10 @@ class Player:
         self.result.stopped = self._until is not None and self.at >= self._until
         return self.result.stopped
 
-    def reset(self, *, counts: bool = False, **given: Any) -> Any:
-        """The observation of a reset. `counts`: it is made in the place of a step."""
-        if self._begun:
-            self.result.episode += 1
+    def reset(self, *, counts: bool = False, number: int | None = None, **given: Any) -> Any:
+        """The observation of a reset. `counts`: it is made in the place of a step. `number`: the episode's; None: it is
+        the one after that before, or 0."""
+        self.result.episode = self.result.episode + self._begun if number is None else number
         self._begun, self.result.steps = True, 0
         self._tick(self.result.episode, 0)
         observation, _ = self.env.reset(**given)
@@ -228,13 +230,25 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
     actor: Actor | None = None
     if recorded is None or about.get("failed", {}).get("phase") == "policy":
         chosen = repro.get("policy", trust) if policy in (None, True) else policy
-        actor = build_actor(chosen, env.observation_space, env.action_space)
+        acts = hasattr(chosen, "act_alone")
+        actor = chosen if acts else build_actor(chosen, env.observation_space, env.action_space)
+    # several: of samplers' workers that died, of which one ended it; without seeds it goes on as the one before left it
+    plays = about.get("plays") or [(about["seed"], about["policy_seed"], None)]
 
     def script(player: Player) -> None:
-        seeding.seed_globals(about["policy_seed"])
-        observation = player.reset(seed=about["seed"], **({} if options is None else {"options": options}))
+        for play in plays:
+            episode(player, *play)
+
+    def episode(player: Player, seed: int | None, policy_seed: int | None, number: int | None) -> None:
+        if player.enough:
+            return
+        if policy_seed is not None:
+            seeding.seed_globals(policy_seed)
+        if about.get("generator"):
+            env.unwrapped.np_random.bit_generator.state = about["generator"]
+        observation = player.reset(number=number, seed=seed, **({} if options is None else {"options": options}))
         if actor is not None:
-            actor.start(0, about["policy_seed"])
+            actor.start(0, policy_seed or 0)
         ended, result = False, player.result
         while not ended and result.steps < most and not player.enough:
             action = None

@@ -265,17 +265,18 @@ class Recorder:
         where it was `acting`, its rewards, and check sums of its first and its last observation. None: it is too long,
         or its actions are not in a layout."""
         first, steps = self._base, self.length
-        done, seen = self._actions, self._observations
-        if done is None or done.loose:
-            return None
-        stop = first + steps + acting
-        found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done.rows(first, stop))}
-        if sum(leaf.nbytes for leaf in found.values()) > MOST_BYTES:
+        done, seen = self._done(first, first + steps + acting), self._observations
+        found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done or ())}
+        if done is None or sum(leaf.nbytes for leaf in found.values()) > MOST_BYTES:
             return None
         with contextlib.suppress(TypeError, ValueError, OverflowError):  # perhaps what it failed of
             found["rewards"] = np.array(list(map(float, self._rewards[first : first + steps])))
         sums = [fingerprint(seen.rows(row, row + 1)) for row in (first, first + steps)]
         return {**found, "checks": np.array([[0, steps], sums], np.int64)}
+
+    def _done(self, first: int, stop: int) -> list[np.ndarray] | None:
+        """The actions of some rows, leaf by leaf."""
+        return None if self._actions is None or self._actions.loose else self._actions.rows(first, stop)
 
     @staticmethod
     def _write(column: TreeColumn, row: int, value: Any) -> None:

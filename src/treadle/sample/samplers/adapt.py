@@ -76,6 +76,11 @@ class GymEnv:
         """Give the next reset this seed."""
         self._seed = seed
 
+    def begins(self) -> tuple[int | None, Any]:
+        """What decides the next episode: its seed, or, without one, the state of the environment's generator."""
+        generator = None if self._seed is not None else getattr(self.env.unwrapped, "_np_random", None)
+        return self._seed, None if generator is None else generator.bit_generator.state
+
     def reset(self) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; (observation, info). Raises `spaces.Mismatch` for what does not fit its space."""
         self._steps = None

@@ -6,14 +6,12 @@ that ask by themselves; in order of arrival they count as they come.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from treadle import trees
@@ -25,12 +23,11 @@ from treadle.sample.asking import Asking
 from treadle.sample.caller import CallerCollection
 from treadle.sample.episode import Episode
 from treadle.sample.rollout_slot import RolloutRecipe
-from treadle.sample.samplers.adapt import GymEnv
 from treadle.sample.samplers.agents import actions_of, is_parameters, set_parameters
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.gathering import LAST_VERSION, VERSION
 from treadle.sample.samplers.steps import EnvSpec
-from treadle.sample.samplers.updates import apply_env_update
+from treadle.sample.samplers.updates import environment
 from treadle.sample.schedule import Schedule
 from treadle.sample.watch import Watch
 
@@ -169,20 +166,6 @@ class CallerSampling:
 
     def close(self) -> None:
         self._run.close()
-
-
-def environment(given: list[Any]) -> gym.Env:
-    """One of the sampler's environments, as it is after all updates: a copy of its own."""
-    env: Any = None
-    for update in given:
-        env, _ = apply_env_update(env, copy.deepcopy(update))
-    if isinstance(env, GymEnv) and env.plain:
-        env = env.env
-    if not isinstance(env, gym.Env):
-        raise UsageError(
-            f"an agent in the caller (inference='caller') plays a gymnasium.Env; a {type(env).__name__} is none"
-        )
-    return env
 
 
 def askable(agent: Any) -> Any:

@@ -24,6 +24,7 @@ from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.program.own_names import own_names
 from treadle.sample.failed import reason_of
+from treadle.sample.samplers.recorded import keep
 from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
 from treadle.sample.samplers.stop_rules import AtLeast, StopRule
 from treadle.sample.samplers.trajectories import Trajectories
@@ -63,6 +64,7 @@ class Asked:
         order: None once it is known that it will not be made.
         told: has the caller been told that its sampling failed?
         spec: of its environment: travels with its first batch.
+        made: rollouts of it that have come.
     """
 
     worker: int
@@ -70,6 +72,7 @@ class Asked:
     order: Order | None
     told: bool = False
     spec: Any = None
+    made: int = 0
 
 
 class SamplerPool:
@@ -117,6 +120,7 @@ class SamplerPool:
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
         self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
+        self._recipes = recipes
         self._told = [0] * self.count  # which of each worker's processes has had an order last
         self.calls.wear.played = lambda worker: self.played[worker.index]
 
@@ -160,6 +164,11 @@ class SamplerPool:
         payload = Payload({at: order}, broadcasts) if broadcasts else {at: order}
         self.calls.submit(worker, Op.STREAM, payload, (at,), asked)
         return asked
+
+    def keep(self, asked: Asked, error: WorkerError) -> None:
+        """Keep what a worker failed of while it did what it was asked, so that it can be replayed."""
+        at = asked.worker
+        keep(self._recipes[at], self.updates[at], asked, self.played[at], error)
 
     def died(self, event: Lost) -> bool:
         """A worker's process is gone. True: it is replaced, and tells when it is ready.
@@ -317,9 +326,12 @@ class Gathering:
         if extras is not None:
             for result in extras.infos.values():
                 if isinstance(result, Mishap):
+                    error = failure.task_error(result.raised, asked.worker, event.worker.shown, event.worker.pid)
                     log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
+                    self._group.keep(asked, error)
                 elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
                     self._group.played[asked.worker] += len(result.lengths)
+                    asked.made += len(result.rollouts)
                     taken = rule.take(asked.worker, self._versions.completed(asked, result))
                     if taken is not None and self._watch.wanted:
                         returns = float(taken.columns["rewards"].sum())
@@ -347,11 +359,14 @@ class Gathering:
             if worker.restarts or worker.retired:
                 self._group.strangers.add(at)  # it may not have heard the rest
             raise error
+        self._group.keep(asked, error)
         self._give_back(asked)
         self._group.lose(at, error)
         self._missed()
 
     def _died(self, event: Lost) -> None:
+        if event.tags and event.verdict is not None:
+            self._group.keep(event.tags[0], event.error)
         for asked in event.tags:
             self._give_back(asked)
             if asked in self._open:

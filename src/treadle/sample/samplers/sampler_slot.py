@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -24,6 +25,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.file_buffers import Lender
+from treadle.pool.messages import Raised
 from treadle.pool.original import attributes_of
 from treadle.pool.serve import snapshot
 from treadle.program.base import StreamControl
@@ -94,9 +96,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Mishap:
-    """A worker raised and was built anew. `text`: what it raised, in a line."""
+    """A worker raised and was built anew. `text`: what it raised, in a line; `raised`: that, and where."""
 
     text: str
+    raised: Raised
 
 
 class Interrupted(BaseException):
@@ -148,6 +151,7 @@ class DirectRollouts(Recorder):
         then it is forgotten, too.
         """
         worker, agent = self._worker, self._worker.agent
+        self._start = self.env.begins()
         observation, episode_info = self.env.reset()
         self._give_up()
         self._begin(observation)
@@ -162,6 +166,8 @@ class DirectRollouts(Recorder):
         except Exception as error:
             told = error if self.asking else _misshapen(error)
             in_step(told, self.length + 1)
+            if not self.asking and self._start != (None, None) and (trail := self.trail(True)):
+                attributes_of(told)["treadle_trail"] = {**trail, "start": self._start}
             if told is error:
                 raise
             raise told from None
@@ -172,6 +178,13 @@ class DirectRollouts(Recorder):
         self._episode_infos.append(episode_info)
         self._base += length
         return True
+
+    def _done(self, first: int, stop: int) -> list[np.ndarray] | None:
+        with suppress(ValueError):  # arrays of different shapes
+            actions = np.array(self._given[first:stop])
+            if actions.shape[1:] == self.env.action_space.shape and not actions.dtype.hasobject:
+                return [actions]
+        return None
 
     def batch(self, *, copy: bool) -> Trajectories:
         """What was played since `clear`. Without `copy` its arrays are good until then.
@@ -415,10 +428,11 @@ class SamplerSlot(EpisodeSlot):
             except BaseException as error:  # noqa: BLE001 - raised on, with its place
                 yield from self._sent(rollouts, indices, played)
                 rollouts.clear()
+                index = None if indices is None else indices[played]
                 if not isinstance(error, Exception) or left <= 0:
-                    raise _placed(error, order, None if indices is None else indices[played]) from None
+                    raise _placed(error, order, index) from None
                 left -= 1
-                yield Mishap(f"{type(error).__name__}: {error}")
+                yield Mishap(f"{type(error).__name__}: {error}", _told(error, order, index))
                 self._rebuild()
                 rollouts, told = self._at_work(), None
                 rollouts.guard(control.stopped)
@@ -506,6 +520,11 @@ def latest(told: tuple[Broadcast, ...], update: tuple[Broadcast, ...]) -> tuple[
     if update and told and update[0].note and not told[0].note:
         return told[0], update[-1]
     return update or told
+
+
+def _told(error: BaseException, order: Order, index: int | None) -> Raised:
+    placed = attributes_of(_placed(error, order, index))
+    return Raised.of(error, placed["treadle_phase"], trail=placed.get("treadle_trail"), **placed["treadle_where"])
 
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.named import env_of
+from treadle.sample.samplers.adapt import GymEnv
 
 
 class EnvUpdate:
@@ -126,6 +129,26 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
     if old_env is not None and old_env is not env_update:
         old_env.close()
     return env_update, True
+
+
+def environment(given: list[Any]) -> gym.Env:
+    """One of the sampler's environments, as it is after all updates: a copy of its own."""
+    env: Any = None
+    for update in given:
+        env, _ = apply_env_update(env, copy.deepcopy(update))
+    return of_gymnasium(env)
+
+
+def of_gymnasium(env: Any) -> gym.Env:
+    """The environment without an adapter that adds nothing. Raises UsageError where it has another interface."""
+    if isinstance(env, GymEnv) and env.plain:
+        env = env.env
+    if not isinstance(env, gym.Env):
+        raise UsageError(
+            f"an agent in the caller (inference='caller'), and a replay, play a gymnasium.Env; a {type(env).__name__} "
+            "is none"
+        )
+    return env
 
 
 def as_update(thing: Any) -> Any:

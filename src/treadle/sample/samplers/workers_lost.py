@@ -34,5 +34,5 @@ def lost_of(failures: dict[int, WorkerError], count: int) -> WorkersLost:
     error = WorkersLost(
         f"{what}: {reasons}", where=first.where, remote_traceback=first.remote_traceback, failures=dict(failures)
     )
-    error.__cause__ = first
+    error.__cause__, error.repro = first, first.repro
     return error

@@ -1,0 +1,116 @@
+"""Failures in the workers of garage's samplers: replayed from the episode's seeds, or from the worker's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import treadle
+from treadle import LocalSampler, MultiprocessingSampler
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from drills import BAD_EPISODE, BAD_STEP, Brittle, Corridor
+
+BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
+
+
+class Drawn:
+    """An agent that draws from a generator of its own: seeded for each episode by index, else it goes on drawing."""
+
+    def __init__(self, kind: Any = int) -> None:
+        self.kind = kind
+        self.seed(0)
+
+    def seed(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def get_action(self, observation: np.ndarray) -> tuple[int, dict[str, Any]]:
+        return self.kind(self.rng.integers(2)), {}
+
+
+def failed(kind: Any, env: Any, **options: Any) -> Any:
+    """The error of a sampling of thirty episodes."""
+    given = {"seed": 0, "n_workers": 1, "max_episode_length": 100, "on_failure": "raise", **options}
+    agent = given.pop("agent", Drawn())
+    with kind(agent, env, **given) as sampler, pytest.raises(treadle.WorkerError) as error:
+        sampler.obtain_exact_episodes(30, None)
+    return error.value
+
+
+def same(result: Any, step: int = BAD_STEP) -> None:
+    assert (result.steps, result.as_recorded) == (step, True), str(result)
+
+
+@BOTH
+def test_an_episode_by_index_that_raised_is_replayed_by_its_actions(kind: Any, tmp_path: Path) -> None:
+    error = failed(kind, Corridor, schedule="deterministic")
+    assert error.repro.about["seed"] == treadle.seeding.episode_env_seed(0, BAD_EPISODE)
+    assert len(error.repro.arrays["action.0"]) == BAD_STEP
+    path = error.repro.save(tmp_path / "one")
+    for result in (treadle.replay(error), treadle.replay(treadle.last_failure()), treadle.replay(path)):
+        same(result)
+        assert type(result.error) is ZeroDivisionError
+        assert result.compared == ["rewards", "observations"]
+    same(treadle.replay(path, policy=True, trust=True))
+
+
+@BOTH
+def test_an_episode_by_arrival_that_raised_is_replayed_from_its_generators_state(kind: Any, tmp_path: Path) -> None:
+    error = failed(kind, Brittle, agent=Drawn(np.float64))
+    assert error.repro.arrays["action.0"].dtype == np.float64, "as the environment was given them"
+    assert error.where.episode > 0, "so its reset had no seed"
+    same(treadle.replay(treadle.last_failure()))
+    result = treadle.replay(error.repro.save(tmp_path / "one"))
+    same(result)
+    assert result.compared == ["rewards", "observations"]
+
+
+@pytest.mark.parametrize("fault", ["segfault", "hang"])
+def test_what_ended_a_worker_by_index_is_found_among_what_it_was_given(fault: str, tmp_path: Path) -> None:
+    limit = {"step_timeout": 1.0} if fault == "hang" else {}
+    error = failed(MultiprocessingSampler, Faulty(fault), schedule="deterministic", **limit)
+    for source, trust in ((treadle.last_failure(), False), (error.repro.save(tmp_path / "one"), True)):
+        result = treadle.replay(source, trust=trust)
+        same(result)
+        assert "drills.py" in result.failed
+
+
+def test_what_ended_a_worker_by_arrival_is_played_from_its_first_episode() -> None:
+    failed(MultiprocessingSampler, Faulty("segfault", Brittle))
+    result = treadle.replay(treadle.last_failure())
+    same(result)
+    assert result.episode > 0
+    assert "SIGSEGV" in result.failed
+
+
+def test_an_agent_in_the_caller_leaves_episodes_by_index() -> None:
+    error = failed(MultiprocessingSampler, Corridor, inference="caller", schedule="deterministic")
+    same(treadle.replay(error))
+
+
+def test_one_that_is_replaced_or_dropped_leaves_its_failure_too() -> None:
+    for policy, options in (("restart", {"seed": 0}), ("drop", {"seed": 0, "n_workers": 2})):
+        before = treadle.last_failure()
+        given = {"max_episode_length": 100, "on_failure": policy, **options}
+        with MultiprocessingSampler(Drawn(), Brittle, **given) as sampler:
+            try:
+                sampler.obtain_samples(0, 400, None)
+            except treadle.WorkerError as error:
+                same(treadle.replay(error))
+        assert treadle.last_failure() is not before
+        same(treadle.replay(treadle.last_failure()))
+
+
+class Faulty:
+    """Makes environments with a fault."""
+
+    def __init__(self, fault: str, kind: Any = Corridor) -> None:
+        self.fault, self.kind = fault, kind
+
+    def __call__(self) -> Any:
+        return self.kind(self.fault)
