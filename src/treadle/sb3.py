@@ -78,7 +78,8 @@ class VecEnv(vec_env.VecEnv):
         if options.get("on_failure") == "drop":
             raise UsageError("SB3's algorithms cannot do without some environments: on_failure='raise' or 'restart'")
         mode = gym.vector.AutoresetMode.SAME_STEP
-        self.vector = VectorEnv(list(env_fns), autoreset_mode=mode, infos="list", start_method=start_method, **options)
+        given = env_fns if callable(env_fns) or isinstance(env_fns, str) else list(env_fns)
+        self.vector = VectorEnv(given, autoreset_mode=mode, infos="list", start_method=start_method, **options)
         self._actions: Any = None
         try:
             _check_distinct(self.vector.call(lambda env: (os.getpid(), id(getattr(env, "unwrapped", env)))))
