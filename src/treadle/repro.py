@@ -253,6 +253,11 @@ def fingerprint(rows: Sequence[Any]) -> int:
     return found
 
 
+def spaces_of(spaces: Sequence[Any]) -> list[str]:
+    """How the spaces of observations and actions look; "" for one whose text is another one each time."""
+    return ["" if " at 0x" in text else " ".join(text.split()) for text in map(str, spaces)]
+
+
 def recipe_of(repro: Repro, recipe: Any) -> None:
     """Write down how an environment is built: `recipe` is a `treadle.program.gym_env.EnvRecipe`."""
     spec: Callable[[], str] | None = getattr(recipe.env, "to_json", None)

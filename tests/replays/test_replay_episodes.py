@@ -10,10 +10,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 import treadle
+from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.repro import Repro
@@ -80,11 +82,32 @@ def test_the_first_step_that_is_not_as_recorded_is_told(tmp_path: Path) -> None:
     assert f"first differs from what was recorded in step {BAD_STEP}, reward" in str(result)
 
 
-def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observation(tmp_path: Path) -> None:
-    treadle.replay(run_of(tmp_path / "o"))
-    result = treadle.replay(tmp_path / "o", env=lambda: Shifted())
-    assert result.difference is not None
-    assert str(result.difference).startswith("the reset, observation")
+def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: list[Any] = []
+    file = run_of(tmp_path / "o") / "failures" / f"episode-{BAD_EPISODE}.repro"
+    with pytest.raises(UsageError, match="not what was played: it differs in the reset, observation"):
+        treadle.replay(file, env=lambda: Shifted(), tick=lambda *at: played.append(at))
+    assert played == [(0, 0)], "no step"
+    assert treadle.replay(file, env=lambda: Corridor()).as_recorded
+    with pytest.raises(SystemExit, match="2"):
+        main(["replay", str(file), "--env", "CartPole-v1"])
+    said = capsys.readouterr().err
+    assert said.startswith("treadle: env (--env) is not what was played: its observation space is Box(")
+    assert said.count("\n") == 1
+
+
+def test_an_environment_other_than_the_one_that_died_is_told_from_the_child(tmp_path: Path) -> None:
+    run_of(tmp_path / "o", env_kwargs={"fault": "segfault"}, max_deaths=1)
+    with pytest.raises(UsageError, match=r"its action space is Discrete\(3\), and was Discrete\(2\)"):
+        treadle.replay(tmp_path / "o", env=f"{__file__}:Wider")
+    with pytest.raises(UsageError, match="not what was played: building it raised a TypeError"):
+        treadle.replay(tmp_path / "o", env="gymnasium.envs.classic_control:PendulumEnv")
+
+
+class Wider(Corridor):
+    action_space = gym.spaces.Discrete(3)
 
 
 class Shifted(Corridor):

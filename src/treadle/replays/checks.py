@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from treadle.errors import UsageError
 from treadle.replays.result import Difference
-from treadle.repro import UNKNOWN, Repro, fingerprint
+from treadle.repro import UNKNOWN, Repro, fingerprint, spaces_of
 from treadle.spaces import Layout, Mismatch
 
 
@@ -68,6 +69,14 @@ class Checks:
             if row.tobytes() != np.asarray(stored[step], row.dtype).tobytes():
                 path = "".join(f"[{each!r}]" for each in self._layout.leaves[i].path)
                 self._differs(f"observation{path}", *_unlike(stored[step], row))
+
+
+def check_spaces(repro: Repro, env: Any) -> None:
+    """Raise UsageError where the spaces of an environment that was given are not those of the recorded one."""
+    now = spaces_of([env.observation_space, env.action_space])
+    for what, was, own in zip(("observation", "action"), repro.about["spaces"], now, strict=True):
+        if was and own and was != own:
+            raise UsageError(f"env (--env) is not what was played: its {what} space is {own}, and was {was}")
 
 
 _END = {0: "goes on", 1: "terminated", 2: "truncated", 3: "terminated and truncated"}

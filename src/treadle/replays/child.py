@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from treadle.errors import UsageError
 from treadle.replays.result import Difference, Replay, users_stack
 from treadle.repro import Repro
 
@@ -47,6 +48,8 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
     found.episode, found.steps = AT.unpack(said[:8])
     if len(said) > 8:
         result = json.loads(said[8:])
+        if "refused" in result:
+            raise UsageError(result["refused"])
         for name in TOLD:
             setattr(found, name, result[name])
         if result["error"] is not None:
@@ -84,7 +87,11 @@ def main() -> None:
         if limit is not None:  # for C code that holds the interpreter
             faulthandler.dump_traceback_later(limit + GRACE, exit=True)
 
-    result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
+    try:
+        result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
+    except UsageError as refused:
+        os.pwrite(fd, json.dumps({"refused": str(refused)}).encode(), 8)
+        return
     faulthandler.cancel_dump_traceback_later()
     error = None if result.error is None else (type(result.error).__name__, str(result.error))
     difference = None if result.difference is None else result.difference.plain()

@@ -101,6 +101,7 @@ class Player:
     debug: stop in a debugger there, before the step is made.
     tick: called before each reset and step with the episode and the step, 0 for resets.
     frames: where pictures go; None: none are made.
+    other: was the environment given in the place of the recorded one? Then its first observation has to be the same.
 
     Attributes:
         at: steps made since the beginning, in all episodes.
@@ -115,9 +116,10 @@ class Player:
         debug: bool = False,
         tick: Callable[[int, int], None] = lambda episode, step: None,
         frames: list[np.ndarray] | None = None,
+        other: bool = False,
     ) -> None:
         self.env, self.result, self._tick, self._frames = env, Replay(repro), tick, frames
-        self._debug, self.at, self._begun = debug, 0, False
+        self._debug, self.at, self._begun, self._other = debug, 0, False, other
         # of the last episode, where several are played
         self._until = None if step is None else step + max(0, repro.about.get("steps", 0) - _steps_of_last(repro))
         self.checks = Checks(repro, env.observation_space)
@@ -166,13 +168,21 @@ class Player:
         self.result.observation = observation
         self.checks.place = self.result.episode, self.result.steps
         self.checks.observation(self.at, observation)
+        if self._wrong:
+            raise Left
         if self._frames is not None:
             self._frames.append(np.asarray(self.env.render()))
+
+    @property
+    def _wrong(self) -> bool:
+        return self._other and self.at == 0 and self.checks.difference is not None
 
     def run(self, script: Callable[[Player], None], pdb: bool) -> Replay:
         """Play; what is raised is the result's, and a debugger stands where it was raised."""
         attempt(partial(script, self), self.result, pdb)
         self.result.difference = self.checks.difference
+        if self._wrong:
+            raise UsageError(f"env (--env) is not what was played: it differs in {self.result.difference}")
         return self.result
 
 

@@ -10,6 +10,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.options import check_seconds
 from treadle.program.gym_env import close_env
+from treadle.replays.checks import check_spaces
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
 from treadle.replays.playing import (
@@ -51,7 +52,8 @@ def replay(
             an error that Treadle raised.
         episode: of a directory: which; None: the failure that ended the run.
         env: the environment, in the place of the recorded one: an id, "module:make", a callable. Needed where it was a
-            lambda or a closure and the file is not trusted; a wrong one differs from what was recorded.
+            lambda or a closure and the file is not trusted; a wrong one is told, by its
+            spaces and by its first observation, before any step.
         policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
             another policy, to be asked in its place. None: play what was recorded, if anything was.
         step: stop after so many steps.
@@ -64,7 +66,7 @@ def replay(
         tick: called before each reset and step with the episode and the step, 0 for resets.
 
     Raises:
-        UsageError: what is to be played is not there, or cannot be built.
+        UsageError: what is to be played is not there, or cannot be built, or `env` is not what was played.
     """
     check_seconds("timeout", timeout, none=True)
     if step is not None and step < 0:
@@ -97,8 +99,10 @@ def replay(
         try:
             if face == "episode":
                 add_stored(repro, built.observation_space, built.action_space)
+            if env is not None and "spaces" in repro.about:
+                check_spaces(repro, built)
             frames: list[Any] | None = None if render is None else []
-            player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames)
+            player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames, other=env is not None)
             if face == "item":
                 script = script_of_item(repro, built, trust)
             elif face == "slot":
@@ -120,4 +124,6 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
         if pictures and "'render_mode'" in str(error):
             text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
             raise UsageError(f"{text}: {error}") from error
+        if env is not None:
+            raise UsageError(f"env (--env) is not what was played: building it raised a TypeError: {error}") from error
         raise

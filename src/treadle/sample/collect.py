@@ -161,7 +161,7 @@ class Collection:
 
     def _record(self, error: CollectionFailed) -> None:
         if self.pool.options.recorder:
-            failed.record(self._asked_for, self._root, error, self._keep)
+            failed.record(self._asked_for, self._root, error, self.spaces, self._keep)
 
     def _made(self) -> Iterator[tuple[int, int, Any]]:
         watch, heard = self._watch, deque[Event]()

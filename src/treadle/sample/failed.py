@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
 from treadle.pool.failure import caster, of_memory
 from treadle.program.policies import OF_BATCHES
-from treadle.repro import Repro, failure_of, note, recipe_of
+from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
 from treadle.sample.rollout_slot import RolloutRecipe, options_of
 
@@ -198,11 +198,14 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
     return repro
 
 
-def record(recipe: RolloutRecipe, root: int, error: CollectionFailed, keep: Callable[[Repro], Any]) -> None:
+def record(
+    recipe: RolloutRecipe, root: int, error: CollectionFailed, spaces: Sequence[Any], keep: Callable[[Repro], Any]
+) -> None:
     """Keep what ended a run, or what it skipped, can be replayed from; nothing where no single episode failed."""
     index = error.where.episode
     if index is not None and error.where.phase not in ("init", "write"):
         repro = repro_of(recipe, root, index, error)
+        repro.about["spaces"] = spaces_of(spaces)
         try:
             keep(repro)
         except OSError as problem:  # a full disk is no reason to hide what has failed

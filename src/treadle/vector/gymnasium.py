@@ -24,7 +24,7 @@ from treadle.pool import bell
 from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
-from treadle.repro import Repro, recipe_of
+from treadle.repro import Repro, recipe_of, spaces_of
 from treadle.vector.calls import SlotCalls
 from treadle.vector.core import Core
 from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
@@ -139,7 +139,7 @@ class VectorEnv(SlotCalls):
             spaces = vector_spaces(engine.descriptions, observation_mode)
             lockstep, about = engine.lockstep, engine.descriptions[0].metadata
             if pool.recorder and not isinstance(envs, OwnedVectors):
-                lockstep.record(partial(_repro_of, slots), full=pool.recorder == "full")
+                lockstep.record(partial(_repro_of, slots, spaces), full=pool.recorder == "full")
             if isinstance(envs, OwnedVectors):
                 self.autoreset_mode = mode_of_all(engine.descriptions, autoreset_mode)
                 _mode(self.autoreset_mode, style)
@@ -508,11 +508,12 @@ def _start(slots: Sequence[Callable[[], Any]], **options: Any) -> Pool:
         raise SpacesDiffer(str(error)) from error
 
 
-def _repro_of(slots: Sequence[partial[EnvSlot]], slot: int) -> Repro:
+def _repro_of(slots: Sequence[partial[EnvSlot]], spaces: Any, slot: int) -> Repro:
     """What the repro of a slot's failure says of its environment."""
     recipe, on_end = slots[slot].args[:2]
     name = getattr(recipe.env, "__name__", recipe.env)
     repro = Repro({"face": "slot", "title": f"slot {slot} ({name})", "slot": slot, "autoreset": on_end.value})
+    repro.about["spaces"] = spaces_of([spaces.single_observation_space, spaces.single_action_space])
     recipe_of(repro, recipe)
     return repro
 

@@ -168,7 +168,8 @@ class SamplerPool:
     def keep(self, asked: Asked, error: WorkerError) -> None:
         """Keep what a worker failed of while it did what it was asked, so that it can be replayed."""
         at = asked.worker
-        keep(self._recipes[at], self.updates[at], asked, self.played[at], error)
+        if self.pool.options.recorder:
+            keep(self._recipes[at], self.updates[at], asked, self.played[at], error)
 
     def died(self, event: Lost) -> bool:
         """A worker's process is gone. True: it is replaced, and tells when it is ready.
