@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ require("torchrl")
 torch.set_num_threads(1)
 
 from torchrl.collectors import Collector  # noqa: E402
-from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv  # noqa: E402
+from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv, set_gym_backend  # noqa: E402
 from torchrl.envs.utils import check_env_specs  # noqa: E402
 
 import treadle  # noqa: E402
@@ -54,6 +55,13 @@ def walks(n: int) -> list[Any]:
 
 def ours(mode: gym.vector.AutoresetMode, envs: Any = None, **options: Any) -> treadle.VectorEnv:
     return treadle.VectorEnv(walks(4) if envs is None else envs, autoreset_mode=mode, workers=1, inline=2, **options)
+
+
+@pytest.fixture(autouse=True)
+def gymnasium_is_meant() -> Iterator[None]:
+    """TorchRL takes an older `gym` for its backend where one is imported: tests with AllenAct do that."""
+    with set_gym_backend("gymnasium"):
+        yield
 
 
 @MODE
