@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,8 +59,10 @@ def ours(mode: gym.vector.AutoresetMode, envs: Any = None, **options: Any) -> tr
 
 
 @pytest.fixture(autouse=True)
-def gymnasium_is_meant() -> Iterator[None]:
-    """TorchRL takes an older `gym` for its backend where one is imported: tests with AllenAct do that."""
+def gymnasium_is_meant(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests with AllenAct say that Gymnasium is `gym`, too, and TorchRL then takes it for an old one."""
+    for name in [each for each in sys.modules if each.partition(".")[0] == "gym"]:
+        monkeypatch.delitem(sys.modules, name)
     with set_gym_backend("gymnasium"):
         yield
 
