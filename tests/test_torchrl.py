@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +19,7 @@ require("torchrl")
 torch.set_num_threads(1)
 
 from torchrl.collectors import Collector  # noqa: E402
-from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv  # noqa: E402
+from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv, set_gym_backend  # noqa: E402
 from torchrl.envs.utils import check_env_specs  # noqa: E402
 
 import treadle  # noqa: E402
@@ -54,6 +56,15 @@ def walks(n: int) -> list[Any]:
 
 def ours(mode: gym.vector.AutoresetMode, envs: Any = None, **options: Any) -> treadle.VectorEnv:
     return treadle.VectorEnv(walks(4) if envs is None else envs, autoreset_mode=mode, workers=1, inline=2, **options)
+
+
+@pytest.fixture(autouse=True)
+def gymnasium_is_meant(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests with AllenAct say that Gymnasium is `gym`, too, and TorchRL then takes it for an old one."""
+    for name in [each for each in sys.modules if each.partition(".")[0] == "gym"]:
+        monkeypatch.delitem(sys.modules, name)
+    with set_gym_backend("gymnasium"):
+        yield
 
 
 @MODE
