@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,27 @@ def test_one_that_is_replaced_or_dropped_leaves_its_failure_too() -> None:
                 same(treadle.replay(error))
         assert treadle.last_failure() is not before
         same(treadle.replay(treadle.last_failure()))
+
+
+class Homesick(Drawn):
+    """Cannot be opened where it was packed."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rng": self.rng, "kind": self.kind, "home": os.getpid()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["home"] == os.getpid():
+            raise OSError("not here")
+        vars(self).update(state)
+
+
+def test_what_cannot_be_kept_does_not_hide_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with MultiprocessingSampler(Drawn(), Corridor, seed=0, n_workers=1, max_episode_length=100) as sampler:
+        sampler.obtain_exact_episodes(1, None)
+        with pytest.raises(treadle.WorkersLost, match="ZeroDivisionError") as error:
+            sampler.evaluate(6, Homesick(), seed=0)
+    assert error.value.repro is None
+    assert "what worker 0 can be replayed from was not kept: OSError('not here')" in caplog.text
 
 
 class Faulty:

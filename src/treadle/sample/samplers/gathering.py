@@ -169,7 +169,10 @@ class SamplerPool:
         """Keep what a worker failed of while it did what it was asked, so that it can be replayed."""
         at = asked.worker
         if self.pool.options.recorder:
-            keep(self._recipes[at], self.updates[at], asked, self.played[at], error)
+            try:
+                keep(self._recipes[at], self.updates[at], asked, self.played[at], error)
+            except Exception as problem:  # noqa: BLE001 - opening updates runs foreign code; the failure is still told
+                log.warning("what worker %d can be replayed from was not kept: %r", at, problem)
 
     def died(self, event: Lost) -> bool:
         """A worker's process is gone. True: it is replaced, and tells when it is ready.
