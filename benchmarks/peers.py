@@ -4,6 +4,7 @@ plangym is not among them: it steps batches from given states, which `benchmarks
 """
 
 import importlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class AllenAct(Library):
     library = "allenact"
 
     def setup(self, row: Row, workers: int) -> VectorSession:
-        from benchmarks.allenact import allenact_vectors
+        from benchmarks.allenact import allenact_vectors, closed
         from treadle.tasks.gym import GymTaskSampler
 
         envs = allenact_vectors().VectorSampledTasks(
@@ -109,4 +110,4 @@ class AllenAct(Library):
             dones = np.array([result.done for result in results])
             return batch([r.observation for r in results]), [r.reward for r in results], dones, never, results
 
-        return VectorSession(step, row, batch(envs.get_observations()), close=envs.close, reset_rows=False)
+        return VectorSession(step, row, batch(envs.get_observations()), close=partial(closed, envs), reset_rows=False)

@@ -25,6 +25,7 @@ if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed packa
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.allenact import allenact_vectors as stood_in  # noqa: E402
+from benchmarks.allenact import closed  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
@@ -199,7 +200,7 @@ def test_same_operations_same_results(setting: str) -> None:
                     for vec in (theirs, ours):
                         vec.reset_all()  # exhausted ones came back too
         finally:
-            theirs.close()
+            closed(theirs)
             ours.close()
 
 
@@ -213,7 +214,7 @@ def test_without_moving_on_as_far_as_theirs_goes() -> None:
                 for index in over:
                     same(theirs.next_task_at(index), ours.next_task_at(index))
         finally:
-            theirs.close()
+            closed(theirs)
             ours.close()
 
 
