@@ -129,13 +129,15 @@ class VecEnv(vec_env.VecEnv):
             raise UsageError("step_wait() without step_async(actions)")
         observations, rewards, terminated, truncated, infos = self.vector.step(actions)
         dones = terminated | truncated
-        if dones.any():
-            for slot in np.flatnonzero(dones).tolist():
-                begun = infos[slot]
-                infos[slot] = {**begun.pop("final_info"), "terminal_observation": begun.pop("final_obs")}
-                self.reset_infos[slot] = begun
-        for info, cut in zip(infos, (truncated & ~terminated).tolist()):
-            info["TimeLimit.truncated"] = cut
+        ended = dones.nonzero()[0].tolist()
+        for slot in ended:
+            begun = infos[slot]
+            infos[slot] = {**begun.pop("final_info"), "terminal_observation": begun.pop("final_obs")}
+            self.reset_infos[slot] = begun
+        for info in infos:
+            info["TimeLimit.truncated"] = False
+        for slot in ended:
+            infos[slot]["TimeLimit.truncated"] = bool(truncated[slot] and not terminated[slot])
         return observations, rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:

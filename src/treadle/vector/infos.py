@@ -84,7 +84,7 @@ class BatchForm:
 
     def __init__(self, style: InfoStyle, n: int, loose: bool, goes_on: bool) -> None:
         self._loose, self.infos = loose, batcher(style, n, goes_on)
-        self.empty: Callable[[], Any] = dict if style is not InfoStyle.LIST else lambda: self.infos({}, {})
+        self.empty: Callable[[], Any] = (lambda: [{} for _ in range(n)]) if style is InfoStyle.LIST else dict
 
     def five(self, batch: Batch) -> Five:
         """Observations, rewards, terminations, truncations, infos."""
@@ -147,12 +147,16 @@ def list_infos(
     n: int, infos: Infos, finals: Finals, news: Mapping[int, News] = NO_NEWS, own: frozenset[str] = FINALS
 ) -> list[dict[str, Any]]:
     """One dict a slot; where it moved on within the step, with `final_obs` and `final_info`."""
-    out = [own_names(infos.get(slot, {}), own, "env") for slot in range(n)]
-    told = _final_infos(finals, news, own)
-    for slot, (observation, _) in finals.items():
-        out[slot].update(final_obs=observation, final_info=told[slot])
-    for slot, each in _of_rows(news).items():
-        out[slot].update(_words(each))
+    out: list[dict[str, Any]] = [{} for _ in range(n)]
+    for slot, info in infos.items():
+        out[slot] = own_names(info, own, "env")
+    if finals:
+        told = _final_infos(finals, news, own)
+        for slot, (observation, _) in finals.items():
+            out[slot].update(final_obs=observation, final_info=told[slot])
+    if news:
+        for slot, each in _of_rows(news).items():
+            out[slot].update(_words(each))
     return out
 
 
