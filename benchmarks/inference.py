@@ -37,7 +37,7 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
-from benchmarks.report import figure, machine, progress, write_between_markers
+from benchmarks.report import figure, machine, progress, publish
 from benchmarks.workloads import TURNS_PER_100_US, compute
 from treadle.sample.batching import PATIENCES, Choice, Pace, candidates, simulated
 
@@ -303,9 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress("nothing is left to do" if done else "the time is over: the same command goes on")
     rows = [(setting, medians) for setting in SETTINGS if (medians := complete(setting, rates)) is not None]
     text = table(rows, facts)
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
     return 0
 
 

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Measure, private_mib
-from benchmarks.report import Spread, figure, machine, progress, take_turns, write_between_markers
+from benchmarks.report import Spread, figure, machine, progress, publish, take_turns
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
 
@@ -401,9 +401,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{options.rounds} rounds of about {options.seconds:g} s, contestants interleaved, load average at start "
         f"{facts['load_at_start']:g}; medians, lowest to highest in brackets.\n\n"
     ) + tables(options.only.split(","), options.rounds, options.seconds).rstrip()
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
     return 0
 
 

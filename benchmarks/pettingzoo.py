@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import figure, machine, progress, write_between_markers
+from benchmarks.report import figure, machine, progress, publish
 from benchmarks.workloads import TURNS_PER_100_US, compute
 from treadle import pettingzoo as ours
 
@@ -149,9 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no row has {options.rows!r} in its name: {'; '.join(each.name for each in SETTINGS)}")
     facts = machine() | {"rounds": options.rounds}
     text = table([(each, measured(each, options.rounds, options.seconds)) for each in chosen], facts)
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
     return 0
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 
 import treadle
-from benchmarks.report import machine, progress, write_between_markers
+from benchmarks.report import machine, progress, publish
 
 PAGE = Path(__file__).parents[1] / "docs" / "replay.md"
 BEGIN, END = "<!-- recorder:begin -->", "<!-- recorder:end -->"
@@ -93,9 +93,7 @@ def main() -> None:
     place = f"{about['cores']} cores, Python {about['versions']['python']}, {datetime.date.today()}"
     lines += ["", f"({options.pairs} interleaved pairs, {place}.)"]
     text = "\n".join(lines)
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,13 @@ def write_between_markers(path: Path, text: str, begin: str = BEGIN, end: str = 
     path.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
 
 
+def publish(text: str, path: Path | None, begin: str, end: str) -> None:
+    """Prints what was measured, and puts it between the markers in `path`, if there is one."""
+    print(text)
+    if path is not None:
+        write_between_markers(path, text, begin, end)
+
+
 def progress(text: str) -> None:
     """Says what is going on; on stderr, so that stdout holds the table alone."""
     print(text, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import machine, progress, write_between_markers
+from benchmarks.report import machine, progress, publish
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming-from-sb3.md"
 BEGIN, END = "<!-- sb3:begin -->", "<!-- sb3:end -->"
@@ -161,9 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts["versions"] = " ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = ", ".join(f"{name} {value}" for name, value in facts.items())
     text = f"{head}\n" + "\n".join(lines) + f"\n\nEnvironment steps a second, medians; {about}."
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
     return 0
 
 

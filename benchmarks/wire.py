@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import treadle
-from benchmarks.report import write_between_markers
+from benchmarks.report import publish
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
 from treadle.nodes.placing import Placement
@@ -245,9 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ray.shutdown()
         nodes.shutdown()
     text = "\n".join([*measured(faces), "", *reckoned(faces, max(face.wire.put for face in faces))])
-    print(text)
-    if options.write:
-        write_between_markers(PAGE, text, BEGIN, END)
+    publish(text, PAGE if options.write else None, BEGIN, END)
     return 0
 
 
