@@ -158,9 +158,7 @@ class ThreadWorker(Worker):
             self.line.post(CLOSING, Op.CLOSE)
 
     def bury(self) -> ExitReport:
-        if threading.get_ident() != self._thread.ident:  # where the collector found a pool that nobody closed
-            self._thread.join(0.0)
-        return self.report
+        return self.report  # without Thread.join: it would list a thread that it does not know, such as an interrupt's
 
     def _run(self) -> None:
         self._patience.adopt()

@@ -62,14 +62,15 @@ AFTERWARDS = 50  # steps in calm after the storm
 SLACK = 8  # descriptors that may come and go with workers
 
 _due = ""  # what the next step in this process does
+_told = set[str]()  # folders where this process has said that it is there
 
 
 class Chaotic(Sound):
     """Observes int64[WIDTH]: seed, episode, step, checksum, then the step again and again; the reward is the step.
 
     Args:
-        folder: where its process says that it is there; None: nowhere, and nobody strikes it. SIGUSR1 has the process
-            do in the next step what the kind of the zoo does that a file there names.
+        folder: where its process says with its first step that it is there; None: nowhere, and nobody strikes it.
+            SIGUSR1 has the process do in the next step what the kind of the zoo does that a file there names.
         caller: the process that is not to be struck.
     """
 
@@ -85,11 +86,14 @@ class Chaotic(Sound):
         self.length = int(self.np_random.integers(5, 40))
         if self._folder is not None and self._caller != os.getpid():
             signal.signal(signal.SIGUSR1, partial(_noted, self._folder))
-            Path(self._folder, f"{os.getpid()}.pid").touch()
         return shown
 
     def step(self, action: Any) -> Any:
         global _due
+        if self._folder is not None and self._folder not in _told and self._caller != os.getpid():
+            # not before: an environment of planning is reset while it is built, and a pool that starts is no face
+            Path(self._folder, f"{os.getpid()}.pid").touch()
+            _told.add(self._folder)
         (due, _due), sound = (_due, ""), super().step(action)
         return (due and ZOO[due].at_step(self, sound)) or sound
 
