@@ -47,8 +47,14 @@ def last_failure() -> Repro | None:
 def note(error: WorkerError, repro: Repro) -> None:
     """Keep what an error can be replayed from, as its `repro` and as the latest failure; a note says how."""
     error.repro = repro
-    error.add_note(f"to see it again: {repro.command}")
+    why = repro.about.get("unkept")
+    error.add_note(f"it cannot be replayed: {why}" if why else f"to see it again: {repro.command}")
     _last[:] = [copy.copy(repro)]  # with pickles for objects: what users passed must not live as long as the process
+
+
+def note_unkept(error: WorkerError, why: str) -> None:
+    """Say of an error, and to whoever replays the latest failure, why there is nothing that it can be replayed from."""
+    note(error, Repro({"title": str(error).splitlines()[0], "unkept": why}))
 
 
 class Repro:

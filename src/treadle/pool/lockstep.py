@@ -512,13 +512,8 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise self._kept(failure.first_of(raised, self.pool.workers, partial))
-
-    def _kept(self, error: WorkerError) -> WorkerError:
-        """It, with what it can be replayed from. (No name in the frame that raises: that would be a circle.)"""
-        if self.calls.history is not None:
-            self.calls.history.failed(error, noted=True)
-        return error
+        # no name in the frame that raises: that would be a circle
+        raise self.calls.keep(failure.first_of(raised, self.pool.workers, partial), noted=True)
 
 
 __all__ = ["Batch", "Lockstep"]
