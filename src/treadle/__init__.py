@@ -72,32 +72,7 @@ __all__ = ["__version__", *_HOME]
 __getattr__, __dir__ = lazily(__name__, _HOME | _FACES)
 
 if TYPE_CHECKING:
-    from treadle.errors import (
-        ArenaError,
-        BadAction,
-        BadObservation,
-        BrokenPool,
-        ClosedPool,
-        FreedHandle,
-        LayoutsDiffer,
-        MissingExtra,
-        NoBatch,
-        RemoteTraceback,
-        SpaceError,
-        StartupFailed,
-        StartupRefused,
-        StateDiffers,
-        StateError,
-        StoreFull,
-        TaskRaised,
-        TooManyFiles,
-        TreadleError,
-        UsageError,
-        Where,
-        WorkerDied,
-        WorkerError,
-        WorkerTimeout,
-    )
+    from treadle.errors import *
     from treadle.plan.batch import BatchEnv, Future, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv
