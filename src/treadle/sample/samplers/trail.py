@@ -41,7 +41,7 @@ class Trail:
             self._seen = [*self._seen[:1], observation]
 
     def told(self) -> dict[str, Any] | None:
-        """As `Recorder.trail` has it, with the episode's start. None: it is too long, or not of a plain action space."""
+        """As `Recorder.trail` has it, with the episode's start. None: too long, or no plain action space."""
         env, found = self._env, {"start": self._start, "rewards": np.array(self._rewards, np.float64)}
         if not self._on:
             return None
