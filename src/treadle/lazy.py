@@ -8,12 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazily(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package, whose `__all__` is to be set before either is called.
-
-    `home`: name -> the module that it comes from, seen from the package: "m" is one of its own, ".other.m" one of its
-    neighbour `other`'s; "" is a module of that name itself.
-    """
+def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__all__`, the `__getattr__` and the `__dir__` of a package. `home`: see `homes`."""
 
     def load(name: str) -> Any:
         if name not in home:
@@ -28,7 +24,16 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any],
     def names() -> list[str]:
         return sorted(sys.modules[package].__all__)
 
-    return load, names
+    return list(home), load, names
+
+
+def homes(table: Mapping[str, str]) -> dict[str, str]:
+    """Name -> the module that it comes from, of a table of modules with the names of each, spaces between them.
+
+    A module is named as seen from the package: "m" is one of its own, ".other.m" one of its neighbour `other`'s; ""
+    stands before names that are modules themselves.
+    """
+    return {name: module for module, names in table.items() for name in names.split()}
 
 
 def names_of(room: str, home: Mapping[str, str]) -> dict[str, str]:
@@ -36,4 +41,4 @@ def names_of(room: str, home: Mapping[str, str]) -> dict[str, str]:
     return {name: at.removeprefix(".") if at.startswith(".") else f"{room}.{at}" for name, at in home.items()}
 
 
-__all__ = ["lazily", "names_of"]
+__all__ = ["homes", "lazily", "names_of"]
