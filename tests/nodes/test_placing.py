@@ -52,7 +52,7 @@ def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(UsageError, match=r"cpus_per_node=17 CPUs \(10\.0\.0\.1 has 4, 10\.0\.0\.2 has 16\)"):
         check(TWO, Placement(1, cpus=17))
     for wrong in (0, -1, 1.5, True, "2"):
-        with pytest.raises(UsageError, match="nodes must be a positive integer"):
+        with pytest.raises(UsageError, match="nodes must be a whole number of at least 1"):
             Placement(wrong)  # type: ignore[arg-type]
 
 

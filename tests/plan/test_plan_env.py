@@ -194,7 +194,7 @@ def test_a_state_of_another_environment_is_refused() -> None:
 def test_check_state_of_planning_environments() -> None:
     assert check_state(lambda: GymPlanEnv(Walk)).steps == 360
     assert check_state(Abacus("abacus"), steps=12).kind == "abacus"
-    with pytest.raises(UsageError, match="at least one step"):
+    with pytest.raises(UsageError, match="steps must be a whole number of at least 1"):
         check_state(Abacus("abacus"), steps=0)
     with pytest.raises(UsageError, match="no actions"):
         check_state("CartPole-v1", actions=[])

@@ -328,7 +328,7 @@ def test_how_many_may_be_left_out(
         ({"on_error": "skip", "max_skipped": 1.5}, "max_skipped is a number of episodes, or a share"),
         ({"on_error": "skip", "max_skipped": -1}, "max_skipped is a number"),
         ({"on_error": "skip", "max_skipped": True}, "max_skipped is a number"),
-        ({"max_deaths": 0}, "max_deaths must be at least 1"),
+        ({"max_deaths": 0}, "max_deaths must be a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_the_call(given: dict[str, Any], said: str) -> None:

@@ -88,7 +88,7 @@ def test_no_samplers_at_all(args: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_processes": 0}, "max_processes must be at least 1"),
+        ({"max_processes": 0}, "max_processes must be a whole number of at least 1"),
         ({"multiprocessing_start_method": "thread"}, "multiprocessing_start_method must be one of"),
         ({"multiprocessing_start_method": None}, "Exactly one of"),
         ({"on_failure": "shrug"}, "on_failure must be"),

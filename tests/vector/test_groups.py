@@ -405,7 +405,7 @@ def test_numbers_of_groups(groups: Any) -> None:
 
 def test_what_groups_do_not_do(counters: VectorEnv) -> None:
     for steps in (0, -1, 1.5, "3", True):
-        with pytest.raises(UsageError, match="a whole number of steps, at least one, or None"):
+        with pytest.raises(UsageError, match="steps must be a whole number of at least 1, or None"):
             counters.groups(steps=steps)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a rollout in groups needs a policy"):
         counters.rollout(steps=3, groups=2)

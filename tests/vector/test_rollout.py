@@ -293,7 +293,7 @@ def test_other_forms_of_infos(infos: str) -> None:
 
 def test_refusals() -> None:
     vector = VectorEnv("CartPole-v1", 2, workers=1, inline=0)
-    with pytest.raises(treadle.UsageError, match="steps=0"):
+    with pytest.raises(treadle.UsageError, match="steps must be a whole number"):
         vector.rollout(steps=0)
     vector.reset()
     vector.step_async([0, 0])

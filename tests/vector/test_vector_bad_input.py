@@ -240,7 +240,7 @@ def test_slots_that_are_none(slots: Any) -> None:
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "3", None])
 def test_a_rollout_of_no_steps(steps: Any) -> None:
     vector = VectorEnv([of(Counter, 50)] * 2, backend="serial")
-    with pytest.raises(UsageError, match="whole number of steps"):
+    with pytest.raises(UsageError, match="steps must be a whole number"):
         vector.rollout(steps=steps)
     assert vector.rollout(steps=2).observations.tolist() == [[0, 0], [1, 1]]
     vector.close()

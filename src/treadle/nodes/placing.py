@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treadle.errors import UsageError
+from treadle.pool.options import check_whole
 
 ALL = 1_000_000  # as many nodes as there are
 
@@ -41,11 +42,8 @@ class Placement:
     shared: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "cpus"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                of = "nodes" if name == "nodes" else "cpus_per_node"
-                raise UsageError(f"{of} must be a positive integer, got {value!r}")
+        check_whole(none=False, nodes=self.nodes)
+        check_whole(cpus_per_node=self.cpus)
 
 
 def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import StateDiffers, UsageError
 from treadle.plan.env import PlanEnv
+from treadle.pool.options import check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 
@@ -70,10 +71,12 @@ def check_state(
         StateDiffers: names the step and the field.
         StateError: the state cannot be captured at all.
     """
-    if steps < 1 or points < 1:
-        raise UsageError(f"check_state compares at least one step from one state, got steps={steps}, points={points}")
-    if actions is not None and len(actions) == 0:
-        raise UsageError("check_state compares at least one step: there are no actions")
+    check_whole(none=False, steps=steps, points=points)
+    check_whole(0, seed=seed)
+    if actions is not None and not (isinstance(actions, Sequence | np.ndarray) and len(actions)):
+        raise UsageError(f"check_state compares at least one step: actions is a sequence of them, got {actions!r}")
+    if isinstance(ignore, str) or not isinstance(ignore, Iterable):
+        raise UsageError(f"ignore is a list of ends of names, got {ignore!r}")
     first = _Player(_made(env), keeper)
     again = None if isinstance(env, gym.Env | PlanEnv) else _Player(_made(env), keeper)
     try:

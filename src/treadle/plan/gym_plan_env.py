@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 from treadle.errors import StateError, UsageError
 from treadle.plan.env import PROCESSES, PlanEnv, overrides
 from treadle.plan.stepping import Steps, plain
-from treadle.program.gym_env import EnvRecipe
+from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
 from treadle.states.state import EnvState
@@ -72,16 +72,22 @@ class GymPlanEnv(PlanEnv):
         imports: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        if render_mode not in self.AVAILABLE_RENDER_MODES:
+        if render_mode not in list(self.AVAILABLE_RENDER_MODES):
             raise UsageError(f"render_mode must be 'human', 'rgb_array' or None, got {render_mode!r}")
         if return_image and render_mode is None and not _emulated(name):
             raise UsageError("return_image=True needs render_mode='rgb_array'")
         if obs_type is not None and obs_type not in self.AVAILABLE_OBS_TYPES:
             raise UsageError(f"obs_type must be one of {sorted(self.AVAILABLE_OBS_TYPES)}, got {obs_type!r}")
         self._env = name
-        self._wrappers = None if wrappers is None else list(wrappers)
+        self._wrappers = wrappers = list(wrappers) if isinstance(wrappers, Iterable) else wrappers
+        named = (
+            [each[0] if isinstance(each, tuple) and each else each for each in wrappers or ()]
+            if isinstance(wrappers, list)
+            else wrappers or ()
+        )
+        own, _, self._imports = recipe_parts(env_kwargs, named, imports)
         self._remove_time_limit, self._render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
-        self._env_kwargs, self._imports = {**(env_kwargs or {}), **kwargs}, tuple(imports)
+        self._env_kwargs = {**own, **kwargs}
         self._randomness, self._global_rngs = randomness, global_rngs
         self.STATE_IS_ARRAY = array_state  # type: ignore[misc]  # a flag of the object: one class serves both
         self._gym_env: gym.Env | None = None

@@ -18,6 +18,7 @@ from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import share_of
 from treadle.pool.life import ALIVE
 from treadle.pool.messages import Extras, Op
+from treadle.pool.options import check_seconds
 from treadle.pool.worker import Worker
 from treadle.spaces import Mailed
 
@@ -118,6 +119,7 @@ class JointRequest:
         Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a worker
         fails for good the others get a last call; then the failure is raised, and what has not come is given up.
         """
+        check_seconds("timeout", timeout, none=True, zero=True)
         deadline = None if timeout is None else monotonic() + timeout
         last_call, recovery, hear = None, self.recovery, partial(tell, self)
         while True:

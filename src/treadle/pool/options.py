@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypedDict
 
 from treadle.errors import UsageError
@@ -104,9 +105,9 @@ class PoolOptions:
     max_episodes_per_worker: int | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
+        if self.backend not in list(BACKENDS):
             raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
-        if self.on_failure not in {p.value for p in RestartPolicy}:
+        if self.on_failure not in [each.value for each in RestartPolicy]:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
             raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
@@ -122,11 +123,8 @@ class PoolOptions:
                 check_environ(self.worker_environ)
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
-        if self.max_restarts is not None and not (isinstance(self.max_restarts, Integral) and self.max_restarts >= 0):
-            raise UsageError(f"max_restarts must be a whole number of at least 0 or None, got {self.max_restarts!r}")
-        most = self.max_episodes_per_worker
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise UsageError(f"max_episodes_per_worker must be a positive integer or None, got {most!r}")
+        check_whole(0, max_restarts=self.max_restarts)
+        check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
         if self.memory_limit is not None:
             limits_of(self.memory_limit)
         if self.wears and self.backend in ("thread", "serial"):
@@ -184,6 +182,24 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keyword arguments that are a pool's options, and the others."""
     mine = {name: value for name, value in given.items() if name in NAMES}
     return mine, {name: value for name, value in given.items() if name not in NAMES}
+
+
+def check_whole(least: int = 1, *, none: bool = True, **given: Any) -> None:
+    """Raises UsageError for what is no whole number of at least `least`, nor None where that may be; by its name."""
+    for name, value in given.items():
+        if none and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            some = ", or None" if none else ""
+            raise UsageError(f"{name} must be a whole number of at least {least}{some}, got {value!r}")
+
+
+def path_of(name: str, given: Any) -> Path:
+    """It as a path. Raises UsageError for what is none."""
+    try:
+        return Path(given)
+    except TypeError:
+        raise UsageError(f"{name} is a path, got {given!r}") from None
 
 
 def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:

@@ -28,7 +28,7 @@ from treadle.pool.interrupts import undisturbed
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.options import PoolKeywords, PoolOptions
+from treadle.pool.options import PoolKeywords, PoolOptions, check_whole
 from treadle.pool.worker import BACKENDS, Worker
 
 
@@ -71,7 +71,7 @@ class Pool:
     ) -> None:
         n = self.n = len(factories)
         self.options = PoolOptions(**given) if options is None else replace(options, **given)
-        _check(n, workers, inline)
+        _check(n, workers, inline, blocks)
         self.policy, self._pid = self.options.policy, os.getpid()
         self._at_end = ExitStack()  # lets go of the memory
         group = self.group = WorkerGroup(self.options)
@@ -202,11 +202,12 @@ class Pool:
             self.close(0.0)
 
 
-def _check(n: int, workers: int | None, inline: int) -> None:
+def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
     if n == 0:
         raise UsageError("a pool needs at least one slot")
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise UsageError(f"workers must be a positive integer or None, got {workers!r}")
+    check_whole(workers=workers)
+    check_whole(none=False, blocks=blocks)
+    check_whole(0, none=False, inline=inline)
     if not 0 <= inline <= n:
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -26,6 +26,21 @@ from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult, settle
 
 CALLS = ("reset", "step", "close")
+
+
+def recipe_parts(
+    kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any], imports: Iterable[str]
+) -> tuple[dict[str, Any], tuple[Any, ...], tuple[str, ...]]:
+    """What an environment is built with, as it is kept. Raises UsageError for anything else."""
+    if kwargs and not isinstance(kwargs, Mapping):
+        raise UsageError(f"kwargs (env_kwargs) are a dict of the environment's arguments, got {kwargs!r}")
+    found: list[tuple[Any, ...]] = []
+    for name, given, what in (("wrappers", wrappers, "callables"), ("imports", imports, "names of modules")):
+        each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+        if each is None or not all(isinstance(one, str) if name == "imports" else callable(one) for one in each):
+            raise UsageError(f"{name} is a sequence of {what}, got {given!r}")
+        found.append(each)
+    return dict(kwargs or {}), found[0], found[1]
 
 
 @dataclass(frozen=True)
@@ -46,8 +61,17 @@ class EnvRecipe:
     imports: tuple[str, ...] = ()
     registrations: bytes | None = field(default_factory=own_registrations, repr=False, compare=False)
 
+    @classmethod
+    def of(
+        cls, env: Any, kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any], imports: Iterable[str]
+    ) -> EnvRecipe:
+        """One of what a caller gave. Raises UsageError for what builds no environments."""
+        return cls(env, *recipe_parts(kwargs, wrappers, imports))
+
     def __post_init__(self) -> None:
         """Raises UsageError for what builds no environments."""
+        if isinstance(self.env, str) and not self.env:
+            raise UsageError("an environment is an id such as CartPole-v1, and this one is empty")
         if isinstance(self.env, str | EnvSpec) or (callable(self.env) and not isinstance(self.env, gym.Env)):
             return
         text = f"an environment is an id, an EnvSpec or a callable that builds it, got {type(self.env).__name__}"
@@ -207,7 +231,7 @@ def gym_env(
     imports: Sequence[str] = (),
 ) -> Callable[[], GymEnv]:
     """A factory of `GymEnv` programs for a pool; see `EnvRecipe` for the arguments."""
-    recipe = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports))
+    recipe = EnvRecipe.of(env, kwargs, wrappers, imports)
     return lambda: GymEnv(recipe, on_end)
 
 

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import MissingExtra, UsageError, Where
+from treadle.pool.options import check_whole, path_of
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table
@@ -177,8 +177,9 @@ def collect_dataset(
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
-    if not isinstance(verify, Integral) or verify < 0:
-        raise UsageError(f"verify must be a whole number of at least 0, got {verify!r}")
+    check_whole(0, none=False, verify=verify)
+    if format not in ("hdf5", "npz"):
+        raise UsageError(f"format (--format) is 'hdf5' or 'npz', got {format!r}")
     if retry_skipped and not resume:
         raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
     skipping = Skipping.of(on_error, max_skipped, max_deaths)
@@ -213,7 +214,7 @@ def collect_dataset(
         arguments["shard"] = shard
     objects = identities(env=env, policy=policy, wrappers=list(wrappers), env_kwargs=_objects_in(env_kwargs))
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
-    folder = Path(out).absolute()
+    folder = path_of("out", out).absolute()
     output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
     with RunDirectory(out) as place:
         checked = place.check(arguments, output, force=force, resume=resume, objects=objects)
@@ -242,7 +243,7 @@ def collect_dataset(
         for warning in checked.warnings:
             log.warning("%s", warning)
         recipe = RolloutRecipe(
-            EnvRecipe(env, dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+            EnvRecipe.of(env, env_kwargs, wrappers, imports),
             policy,
             envs_per_worker,
             max_episode_steps,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from treadle.errors import UsageError
+from treadle.pool.options import path_of
 from treadle.record import minari as minari_files
 from treadle.record.merge import merge
 from treadle.record.parts import recover
@@ -29,7 +30,7 @@ def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
     """(i, n) of "i/n"; (0, 1) of None. Raises UsageError for what is no shard of so many episodes."""
     if text is None:
         return 0, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch(r"(\d+)/(\d+)", str(text))
     if match is None or not int(match[1]) < int(match[2]):
         raise UsageError(f"shard (--shard) is i/n with i from 0 to n - 1, such as 0/4, got {text!r}")
     if episodes is None:
@@ -63,10 +64,12 @@ def merge_shards(
             named. Or `out` is not empty. OSError.
     """
     start = perf_counter()
-    paths = [Path(each) for each in shards]
+    if isinstance(shards, str) or not isinstance(shards, Iterable):
+        raise UsageError(f"shards is a list of directories, got {shards!r}")
+    paths = [path_of("a shard", each) for each in shards]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("a directory is named twice")
-    if Path(out).resolve() in {path.resolve() for path in paths}:
+    if path_of("out", out).resolve() in {path.resolve() for path in paths}:
         raise UsageError(f"{out} is one of the shards: choose another directory (out=, --out)")
     with ExitStack() as stack:
         places = {path: stack.enter_context(_existing(path)) for path in paths}

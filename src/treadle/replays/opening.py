@@ -10,6 +10,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.pool.options import path_of
 from treadle.record.merge import load
 from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY
 from treadle.record.summary import read_summary
@@ -30,7 +31,7 @@ def open_repro(source: Any, episode: int | None) -> Repro:
     source = getattr(source, "repro", source)
     if source is None:
         raise UsageError("there is no failure to replay: nothing has failed, or recorder=False was given")
-    found = source if isinstance(source, Repro) else _from_disk(Path(source), episode)
+    found = source if isinstance(source, Repro) else _from_disk(path_of("source", source), episode)
     if "unkept" in found.about:
         raise UsageError(f"it cannot be replayed: {found.about['unkept']}")
     return found

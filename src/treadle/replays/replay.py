@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.pool.options import check_seconds
+from treadle.pool.options import check_seconds, check_whole
 from treadle.program.gym_env import close_env
 from treadle.replays.checks import check_spaces
 from treadle.replays.child import in_child
@@ -69,8 +69,7 @@ def replay(
         UsageError: what is to be played is not there, or cannot be built, or `env` is not what was played.
     """
     check_seconds("timeout", timeout, none=True)
-    if step is not None and step < 0:
-        raise UsageError(f"step (--step) counts from 1, and 0 is the reset, got {step}")
+    check_whole(0, step=step)
     repro = open_repro(source, episode)
     recorded = repro.about.get("failed") or {}
     ended = recorded.get("kind") in ("died", "late")

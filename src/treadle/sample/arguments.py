@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from numbers import Integral
 from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
 from treadle.nodes.placing import Placement
-from treadle.pool.options import PoolOptions
+from treadle.pool.options import PoolOptions, check_whole
 
 NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
 
@@ -20,19 +19,6 @@ def check_seed(seed: int) -> None:
         seeding.derive(seed)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def check_positive(**counts: Any) -> None:
-    """Raise UsageError for what is neither None nor a whole number of at least 1, by its name."""
-    for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
-            raise UsageError(f"{name} must be a whole number of at least 1, or None, got {count!r}")
-
-
-def check_patience(patience: Any) -> None:
-    """Raise UsageError for what is neither None nor a time to wait."""
-    if patience is not None and not patience >= 0:
-        raise UsageError(f"patience must be None or at least 0 seconds, got {patience!r}")
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -50,9 +36,11 @@ def check_amounts(
     """Raise UsageError for amounts that make no sense."""
     if episodes is not None and steps is not None:
         raise UsageError("give either episodes or steps, not both")
-    amounts = {"episodes": episodes, "steps": steps, "max_episode_steps": max_episode_steps}
-    check_positive(**amounts, envs_per_worker=envs_per_worker)
-    if workers != "auto" and not (isinstance(workers, Integral) and workers >= 1):
+    check_whole(episodes=episodes, steps=steps, max_episode_steps=max_episode_steps)
+    check_whole(none=False, envs_per_worker=envs_per_worker)
+    if not isinstance(workers, str):
+        check_whole(none=False, workers=workers)
+    elif workers != "auto":
         raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
 
 

@@ -27,9 +27,9 @@ import numpy as np
 from treadle import trees
 from treadle.errors import BadAction, UsageError
 from treadle.pool.aside import Settled
+from treadle.pool.options import check_seconds, check_whole
 from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
-from treadle.sample.arguments import check_patience, check_positive
 from treadle.seeding import GlobalState
 
 # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
@@ -60,9 +60,9 @@ class Asking:
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that make no sense."""
-        check_positive(num_envs=self.num_envs, batch_size=self.batch_size)
-        check_positive(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
-        check_patience(self.patience)
+        check_whole(num_envs=self.num_envs, batch_size=self.batch_size)
+        check_whole(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
+        check_seconds("patience", self.patience, none=True, zero=True)
         if not isinstance(self.batch_dim, int) or self.batch_dim < 0:
             raise UsageError(f"batch_dim counts axes from 0, the first, got {self.batch_dim!r}")
         if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
@@ -99,7 +99,7 @@ class CallerPolicy:
         n_action_steps: int | None = None,
         batch_dim: int = 0,
     ) -> None:
-        check_positive(pad_to=pad_to, n_action_steps=n_action_steps)
+        check_whole(pad_to=pad_to, n_action_steps=n_action_steps)
         self.pad_to, self.n_action_steps = pad_to, n_action_steps
         self.told: list[str] = []
         self._dim = batch_dim

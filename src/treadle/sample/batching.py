@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treadle.sample.arguments import check_patience, check_positive
+from treadle.pool.options import check_seconds, check_whole
 
 AGAIN = (8, 32, 128, 1024)  # batches after which is chosen, as what was measured grows
 CHANGED = 1.2  # times: what has changed by less is not chosen for again
@@ -116,8 +116,8 @@ class BatchFormer:
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        check_positive(size=self.size, most=self.most)
-        check_patience(self.patience)
+        check_whole(size=self.size, most=self.most)
+        check_seconds("patience", self.patience, none=True, zero=True)
         self._most = min(self.most or self.slots, self.slots)
         first = self.size or max(1, self.slots // 2)
         self.choice = Choice(min(first, self._most), math.inf if self.patience is None else self.patience)

@@ -23,6 +23,7 @@ from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
+from treadle.pool.options import check_whole
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
@@ -534,12 +535,13 @@ def collect(
             raises, too many episodes fail, workers die that may not be replaced, or `max_deaths` on one episode.
     """
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
+    check_whole(0, none=False, max_buffered=max_buffered)
     check_seed(seed)
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
     recipe = RolloutRecipe(
-        EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports)),
+        EnvRecipe.of(env_of(env), env_kwargs, wrappers, imports),
         policy,
         envs_per_worker,
         max_episode_steps,

@@ -23,11 +23,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.program.gym_env import EnvRecipe
+from treadle.pool.options import check_whole
+from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
-from treadle.sample.arguments import check_amounts, check_options, check_positive, check_seed, spread
+from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
 from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
@@ -255,9 +256,9 @@ def evaluate(
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
     check_options(pool_options)
-    check_positive(keep_built=keep_built)
+    check_whole(none=False, keep_built=keep_built, episodes=episodes)
     tasks = dict(env) if isinstance(env, Mapping) else {}
-    common = dict(env_kwargs or {}), tuple(wrappers), tuple(imports)
+    common = recipe_parts(env_kwargs, wrappers, imports)
     if tasks:
         made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}, keep_built))
         reset_options = _OfTasks(tuple(tasks), episodes, reset_options)

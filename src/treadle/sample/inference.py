@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle import pickling
 from treadle.errors import UsageError
-from treadle.sample.arguments import check_positive
+from treadle.pool.options import check_whole
 from treadle.sample.asking import Asking
 
 log = logging.getLogger("treadle")
@@ -46,7 +46,7 @@ def asking_of(
     """
     if inference not in INFERENCE:
         raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {inference!r}")
-    check_positive(num_envs=num_envs)
+    check_whole(num_envs=num_envs)
     own = {name: given for name in OPTIONS if (given := options.pop(name, None)) is not None}
     nobody = policy is None or (isinstance(policy, str) and policy == "random")
     why = None

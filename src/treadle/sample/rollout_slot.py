@@ -12,7 +12,7 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, cast
@@ -51,7 +51,10 @@ def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
     """The reset's options in episode `index`; None where there are none for it."""
     if given is None:
         return None
-    return given(index) if callable(given) else given[index % len(given)]
+    options = given(index) if callable(given) else given[index % len(given)]
+    if not isinstance(options, Mapping | None):
+        raise UsageError(f"the reset options of episode {index} are no dict but {options!r}")
+    return options
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,13 @@ class RolloutRecipe:
     marks_cuts: bool = True
     asking: Asking | None = None
     packs: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for reset options that say nothing."""
+        given = self.reset_options
+        if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
+            text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
+            raise UsageError(f"{text} {given!r}")
 
 
 def packed(episode: Episode) -> Episode | bytes:

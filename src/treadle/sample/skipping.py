@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from treadle.errors import UsageError
+from treadle.pool.options import check_whole
 
 FIRST = 10  # of the first so many episodes at least one must succeed
 SHARE, LEAST = 0.05, 3
@@ -61,8 +62,7 @@ class Skipping:
                 raise UsageError(
                     f"max_skipped is a number of episodes, or a share above 0 and below 1, got {max_skipped!r}"
                 )
-        if not isinstance(max_deaths, int) or max_deaths < 1:
-            raise UsageError(f"max_deaths must be at least 1, got {max_deaths!r}")
+        check_whole(none=False, max_deaths=max_deaths)
         return cls(on_error == "skip", SHARE if max_skipped is None else max_skipped, max_deaths)
 
     def too_many(self, skipped: Collection[int], episodes: int | None, made: int) -> str:

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from treadle.errors import UsageError
-from treadle.pool.options import check_seconds
+from treadle.pool.options import check_seconds, check_whole
 from treadle.tasks.sensors import SensorSuite
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -76,6 +76,8 @@ def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
             f"the samplers' arguments are a list with one dict for each sampler, got one dict with {keys}: put it into "
             "a list for one sampler, or [dict(...) for slot in range(n)] for n"
         )
+    if args is not None and (isinstance(args, str) or not isinstance(args, Sequence)):
+        raise UsageError(f"the samplers' arguments are a list with one dict for each sampler, got {args!r}")
     if args is None or len(args) == 0:
         raise UsageError("number of processes to be created should be greater than 0: give one dict for each sampler")
     for i, each in enumerate(args):
@@ -115,16 +117,14 @@ def starting(method: str | None, context: Any) -> Starting:
 
 def worker_count(max_processes: int | None, n: int) -> int:
     """How many workers n samplers get. Raises UsageError for a number below 1."""
-    if max_processes is None:
-        return n
-    if isinstance(max_processes, bool) or not isinstance(max_processes, int) or max_processes < 1:
-        raise UsageError(f"max_processes must be at least 1, got {max_processes!r}")
-    return min(max_processes, n)
+    check_whole(max_processes=max_processes)
+    return n if max_processes is None else min(max_processes, n)
 
 
 def start_limit(start_timeout: float, read_timeout: float | None) -> float:
     """Seconds for all samplers together to be made. Raises UsageError for a `read_timeout` that is no time to wait."""
     check_seconds("read_timeout", read_timeout, none=True)
+    check_seconds("start_timeout", start_timeout)
     return start_timeout if read_timeout is None else max(start_timeout, 5 * read_timeout)
 
 
@@ -132,5 +132,5 @@ def callback_suite(sensors: Any) -> SensorSuite[Any] | None:
     """A suite of callback sensors; a suite of another make is taken as it is."""
     if sensors is None or hasattr(sensors, "get_observations"):
         return sensors
-    sensors = list(sensors)
-    return SensorSuite(sensors) if sensors else None
+    suite: SensorSuite[Any] = SensorSuite(sensors)
+    return suite if suite.sensors else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
+from treadle.pool.options import check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.tasks.core import METRICS_KEY, RLStepResult, Task, TaskSampler, ends_of
@@ -157,7 +158,10 @@ class GymTaskSampler(TaskSampler):
         imports: Sequence[str] = (),
         mp_ctx: Any = None,
     ) -> None:
-        self.env = EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports)).build()
+        check_whole(max_steps=max_steps)
+        if not isinstance(seeds, Iterable | None):
+            raise UsageError(f"seeds is a sequence of whole numbers, or None, got {seeds!r}")
+        self.env = EnvRecipe.of(env, kwargs, wrappers, imports).build()
         made = sensors(self.env) if callable(sensors) else sensors
         made = sensors_of(self.env) if made is None else made
         self._suite = made if isinstance(made, SensorSuite) else SensorSuite(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import gymnasium as gym
@@ -72,7 +72,10 @@ class SensorSuite(Generic[EnvType]):
     def __init__(self, sensors: Sequence[Sensor[EnvType]]) -> None:
         self.sensors = {}
         spaces: OrderedDict[str, gym.Space[Any]] = OrderedDict()  # Gymnasium sorts the keys of a plain dict
-        for sensor in sensors:
+        each = list(sensors) if isinstance(sensors, Iterable) else [sensors]
+        if not all(hasattr(sensor, "uuid") for sensor in each):
+            raise UsageError(f"sensors is a list of sensors, got {sensors!r}")
+        for sensor in each:
             if sensor.uuid in self.sensors:
                 raise UsageError(f"two sensors have the uuid {sensor.uuid!r}")
             self.sensors[sensor.uuid] = sensor

@@ -120,7 +120,7 @@ def check_env(
     Raises:
         UsageError: it names no environment.
     """
-    recipe = EnvRecipe(env_of(env), dict(env_kwargs or {}), tuple(wrappers), tuple(imports))
+    recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers, imports)
     report = Report(env_name(recipe.env), ADVICE)
     check = Check(report, recipe, steps, seed, seconds, timeout, told)
     with contextlib.suppress(Stopped):

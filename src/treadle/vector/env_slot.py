@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
+from treadle.pool.options import check_whole
 from treadle.program.gym_env import EnvRecipe, GymEnv
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult
@@ -161,6 +162,7 @@ def slots_of(
     if isinstance(envs, str | EnvSpec) or callable(envs) or not isinstance(envs, Iterable):
         if num_envs is None:
             raise UsageError("one environment and no number: give num_envs, or a sequence of environments")
+        check_whole(num_envs=num_envs)
         each = [envs] * num_envs
     else:
         each = list(envs)
@@ -171,8 +173,6 @@ def slots_of(
     registrations = own_registrations()
 
     def factory(env: Any, slot: int) -> partial[EnvSlot]:
-        return partial(
-            EnvSlot, EnvRecipe(env, dict(kwargs or {}), tuple(wrappers), tuple(imports)), on_end, slot, registrations
-        )
+        return partial(EnvSlot, EnvRecipe.of(env, kwargs, wrappers, imports), on_end, slot, registrations)
 
     return [factory(env, slot) for slot, env in enumerate(each)]

@@ -21,7 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.options import PoolOptions, StartKeywords, check_names
+from treadle.pool.options import PoolOptions, StartKeywords, check_names, check_whole
 from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.repro import Repro, recipe_of, spaces_of
@@ -323,8 +323,9 @@ class VectorEnv(SlotCalls):
             used for partial batches.
         """
         self._turns.check_free("rollout")
-        if not isinstance(steps, int | np.integer) or steps < 1:
-            raise UsageError(f"a rollout has a whole number of steps, at least one, got steps={steps!r}")
+        check_whole(none=False, steps=steps)
+        if policy is not None and not callable(policy):
+            raise UsageError(f"policy is called with observations, and a {type(policy).__name__} cannot be called")
         self._core.check_whole("rollouts")
         if not self._core.counts.begun:
             self.reset()
@@ -364,8 +365,7 @@ class VectorEnv(SlotCalls):
             partial batches, or its workers own vectorised environments.
         """
         self._turns.check_free("groups")
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1):
-            raise UsageError(f"groups() takes a whole number of steps, at least one, or None, got steps={steps!r}")
+        check_whole(steps=steps)
         self._core.check_groups()
         if not self._core.counts.begun:
             self.reset()
@@ -497,7 +497,10 @@ def _reset_parts(five: Five) -> tuple[Any, Any]:
 def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
     if mode is None:
         return AutoresetMode.SAME_STEP if style is InfoStyle.LEGACY else AutoresetMode.NEXT_STEP
-    mode = AutoresetMode(mode)
+    try:
+        mode = AutoresetMode(mode)
+    except ValueError as error:
+        raise UsageError(f"autoreset_mode: {error}: choose {', '.join(each.value for each in AutoresetMode)}") from None
     if style is InfoStyle.LEGACY and mode is not AutoresetMode.SAME_STEP:
         raise UsageError("infos='legacy' tells of final observations, which only autoreset_mode=SAME_STEP has")
     return mode

@@ -10,6 +10,7 @@ from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, UsageError
 from treadle.pool.options import NAMES
+from treadle.program.gym_env import recipe_parts
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.owned import OwnedVectors
@@ -64,7 +65,7 @@ def _made(env: EnvLike, num_envs: int, owned: bool, kwargs: dict[str, Any]) -> V
             )
     options = {name: value for name, value in kwargs.items() if name in names}
     own = {name: value for name, value in kwargs.items() if name not in names}
-    options["kwargs"] = {**own, **(options.get("kwargs") or {})}
+    options["kwargs"] = {**own, **recipe_parts(options.get("kwargs"), (), ())[0]}
     if not owned:
         return VectorEnv(env, num_envs, **options)
     if not (isinstance(env, str) or callable(env)):

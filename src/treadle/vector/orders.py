@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -72,7 +72,10 @@ def _seeds(seed: Any, count: int) -> list[int | None]:
         return [None] * count
     if isinstance(seed, int | np.integer):
         return [int(seed) + i for i in range(count)]
-    seeds = [None if each is None else operator.index(each) for each in seed]
+    try:
+        seeds = [None if each is None else operator.index(each) for each in seed]
+    except TypeError:
+        raise UsageError(f"a seed is a whole number or None, or one of these for each slot, got {seed!r}") from None
     if len(seeds) != count:
         raise UsageError(
             f"If seeds are passed as a list the length must match num_envs={count} but got length={len(seeds)}."
@@ -83,6 +86,8 @@ def _seeds(seed: Any, count: int) -> list[int | None]:
 def _each_options(options: Any, count: int) -> list[Any]:
     if options is None or isinstance(options, dict):
         return [options] * count
+    if not isinstance(options, Sequence) or not all(isinstance(each, Mapping | Once | None) for each in options):
+        raise UsageError(f"reset options are a dict, or a dict (or None) for each slot, got {options!r}")
     if len(options) != count:
         raise UsageError(f"{len(options)} reset options for {count} slots")
     return [each if each is None or isinstance(each, Once) else Kept(dict(each)) for each in options]

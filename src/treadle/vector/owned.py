@@ -20,7 +20,9 @@ from treadle.errors import UsageError
 from treadle.pool import bell
 from treadle.pool.batched import BatchedStep, Orders
 from treadle.pool.group import partition
+from treadle.pool.options import check_whole
 from treadle.program.base import Description, Program
+from treadle.program.gym_env import recipe_parts
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
 from treadle.spaces import Layout
@@ -50,8 +52,10 @@ class OwnedVectors:
         wrappers: Sequence[Callable[[Any], Any]] = (),
         imports: Sequence[str] = (),
     ) -> None:
-        self.make, self.kwargs = make, dict(kwargs or {})
-        self.wrappers, self.imports = tuple(wrappers), tuple(imports)
+        if not (callable(make) or (isinstance(make, str) and make)):
+            raise UsageError(f"OwnedVectors takes an id or what makes a vectorised environment, got {make!r}")
+        self.make = make
+        self.kwargs, self.wrappers, self.imports = recipe_parts(kwargs, wrappers, imports)
         self.registrations = own_registrations()
 
     def build(self, rows: int) -> gym.vector.VectorEnv:
@@ -93,8 +97,9 @@ class OwnedVectors:
         `shares`: n slots -> (workers, slots of the caller's own), as the pool is going to deal them. Raises UsageError
         without n.
         """
-        if n is None or n < 1:
+        if n is None:
             raise UsageError("vectorised environments are made to a size: give num_envs, at least 1")
+        check_whole(num_envs=n)
         workers, inline = shares(n)
         inline = n if backend == "serial" else inline
         factories: list[Callable[[], Program]] = []

@@ -37,6 +37,7 @@ from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Extras, Op
+from treadle.pool.options import check_seconds, check_whole
 from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
@@ -137,9 +138,12 @@ class PartialBatches:
         (with everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all
         that was left of a worker's death has been received.
         """
+        if least is not None or most is not None:
+            check_whole(min=least, max=most)
+        check_seconds("timeout", timeout, none=True, zero=True)
         least = self.batch_size if least is None else least
         most = max(least, 1) if most is None else most
-        if least < 1 or most < least:
+        if most < least:
             raise UsageError(f"recv needs 1 <= min <= max, got min={least}, max={most}")
         self._settle()
         if not self.open:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from treadle.errors import UsageError
+from treadle.pool.options import check_whole
 
 MOST_WORKERS = 128  # for environments that wait; each worker has a process's memory
 
@@ -124,6 +125,8 @@ def choose_shares(
         raise UsageError(f"workers must be a positive integer, None or 'auto', got {workers!r}")
     if isinstance(inline, str) and inline != "auto":
         raise UsageError(f"inline must be an integer of at least 0 or 'auto', got {inline!r}")
+    check_whole(workers=None if isinstance(workers, str) else workers)
+    check_whole(0, none=False, inline=0 if isinstance(inline, str) else inline)
     using = cores if using is None else using
     if isinstance(inline, str):
         if backend != "process" or guarded or waits:

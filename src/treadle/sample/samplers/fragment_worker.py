@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treadle.pool.options import check_whole
 from treadle.sample.samplers.agents import reset_agent
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.in_progress import InProgressEpisode
@@ -30,8 +31,7 @@ class FragmentWorker(ManyEnvs):
         timesteps_per_call: int = 1,
     ) -> None:
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number, n_envs=n_envs)
-        if timesteps_per_call < 1:
-            raise ValueError(f"timesteps_per_call must be at least 1, got {timesteps_per_call}")
+        check_whole(none=False, timesteps_per_call=timesteps_per_call)
         self._timesteps_per_call = timesteps_per_call
 
     def start_episode(self) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from treadle.errors import BadObservation, Where
+from treadle.errors import BadObservation, UsageError, Where
 from treadle.pool.original import attributes_of
 from treadle.sample.samplers.adapt import as_environment
 from treadle.sample.samplers.agents import action_of, as_agent, reset_agent
 from treadle.sample.samplers.in_progress import InProgressEpisode
+from treadle.sample.samplers.updates import is_environment
 from treadle.spaces import Mismatch
 
 
@@ -42,6 +44,10 @@ def rollout(
         BadObservation: an observation does not fit the environment's space.
     """
     env, agent = as_environment(env), as_agent(agent)
+    if not is_environment(env):
+        raise UsageError(f"rollout plays an environment that is made already, and a {type(env).__name__} is none")
+    if not isinstance(max_episode_length, Real) or not max_episode_length >= 1:
+        raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
     show = getattr(env, "visualize", getattr(env, "render", None)) if animated else None
     try:
         episode = InProgressEpisode(env)

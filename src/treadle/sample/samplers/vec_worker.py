@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from treadle.pool.options import check_whole
 from treadle.pool.original import attributes_of
 from treadle.sample.contract import in_step
 from treadle.sample.samplers.agents import actions_of, reset_agent
@@ -35,8 +36,7 @@ class ManyEnvs(DefaultWorker):
         n_envs: int = DEFAULT_N_ENVS,
     ) -> None:
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
-        if n_envs < 1:
-            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        check_whole(none=False, n_envs=n_envs)
         self._n_envs = n_envs
         self._envs: list[Any] = [None] * n_envs
         self._episodes: list[InProgressEpisode | None] = [None] * n_envs

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool import bell
+from treadle.pool.options import check_whole
 from treadle.sample.samplers.agents import as_agent, is_parameters, set_parameters
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.updates import as_update
@@ -16,6 +19,20 @@ from treadle.sample.samplers.worker import Worker
 def identity_function(value: Any) -> Any:
     """The value."""
     return value
+
+
+def check_arguments(n_workers: Any, max_episode_length: Any, seed: Any, worker_class: Any, worker_args: Any) -> None:
+    """Raises UsageError for what makes no workers."""
+    if not (isinstance(n_workers, float) and n_workers.is_integer() and n_workers >= 1):
+        check_whole(n_workers=n_workers)
+    if not isinstance(max_episode_length, Real) or not float(max_episode_length) >= 1:
+        raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
+    if seed is not None and not (isinstance(seed, Real) and math.isfinite(seed)):
+        raise UsageError(f"seed is a whole number or None, got {seed!r}")
+    if not callable(worker_class):
+        raise UsageError(f"worker_class makes workers when it is called, and a {worker_class!r} cannot be")
+    if worker_args and not isinstance(worker_args, Mapping):
+        raise UsageError(f"worker_args is a dict of the worker's further arguments, got {worker_args!r}")
 
 
 class WorkerFactory:
@@ -45,10 +62,7 @@ class WorkerFactory:
     ) -> None:
         if is_tf_worker:
             raise UsageError("is_tf_worker is not supported: open the TensorFlow session in a worker_class of your own")
-        if n_workers is not None and (isinstance(n_workers, bool) or int(n_workers) != n_workers or n_workers < 1):
-            raise UsageError(f"n_workers must be at least 1, got {n_workers!r}")
-        if not max_episode_length >= 1:
-            raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
+        check_arguments(n_workers, max_episode_length, seed, worker_class, worker_args)
         self.n_workers = bell.cores() if n_workers is None else int(n_workers)
         self._seed = seed
         self._max_episode_length = max_episode_length
