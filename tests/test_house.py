@@ -38,7 +38,6 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
-    frozenset({"elsewhere"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
