@@ -10,8 +10,8 @@ from typing import Any
 from treadle.errors import UsageError
 
 
-def write(path: str | os.PathLike[str], kept: dict[str, Any]) -> None:
-    """Write `kept`, which has its "format". The file takes its name when all of it is on the disk.
+def write(path: str | os.PathLike[str], format: str, **kept: Any) -> None:
+    """Write `kept`, by name, as something of this format. The file takes its name when all of it is on the disk.
 
     Raises what pickling raises, and OSError; nothing new is left there then.
     """
@@ -19,7 +19,7 @@ def write(path: str | os.PathLike[str], kept: dict[str, Any]) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
         with open(part, "wb") as file:
-            pickle.dump(kept, file, 5)
+            pickle.dump({"format": format, **kept}, file, 5)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
