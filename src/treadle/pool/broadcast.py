@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from functools import partial
 from typing import Any
 
 from treadle import pickling
 from treadle.pool.channel import SPILL, mapped, spill, unpack
+from treadle.pool.interrupts import owned
 
 
 class Broadcast:
@@ -66,10 +68,10 @@ class Broadcast:
         if self.number >= 0:
             self._view = mapped(fds[self.number], private=True)
 
-    def received(self, files: list[memoryview]) -> None:
-        """As `arrived`, for the contents of the files."""
+    def received(self, files: list[io.FileIO]) -> None:
+        """As `arrived`, where it is not opened but goes on to others: the file is duplicated."""
         if self.number >= 0:
-            self._view = files[self.number]
+            self.file = owned(partial(os.dup, files[self.number].fileno()))
 
     def __getstate__(self) -> dict[str, Any]:
         here = {"_value": None, "_here": False, "_view": None, "file": None, "elsewhere": None}
@@ -102,8 +104,8 @@ class Payload(dict[int, Any]):
                     self.files += (file,)
                 broadcast.number = self.files.index(file)
 
-    def received(self, files: list[memoryview]) -> None:
-        """The files' contents are here, as copies of one's own."""
+    def received(self, files: list[io.FileIO]) -> None:
+        """The files are here, and stay the caller's."""
         for broadcast in self.broadcasts:
             broadcast.received(files)
 

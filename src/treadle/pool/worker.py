@@ -330,11 +330,11 @@ class Worker(ABC):
 class SerialWorker(Worker):
     """Runs its requests when somebody takes the replies. A stream runs one reply further at each `take`."""
 
-    in_caller = inline = starts_here = True
+    in_caller = inline = starts_here = local = True
 
     def start(self) -> None:
         programs, self._hello = build_here(self.spec, self.factories, in_caller=True)
-        self.server = Server(self.slots, programs, in_caller=True, local=True)
+        self.server = Server(self.slots, programs, in_caller=True, local=self.local)
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
         self._stop = self._looks = 0
