@@ -11,10 +11,10 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,22 +23,11 @@ from typing import Any
 
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
 from treadle.nodes.software import differences
-from treadle.nodes.travel import Batch, Writer, read
+from treadle.nodes.travel import Batch, Said, Writer, read
 from treadle.pool.broadcast import Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.channel import parts_of, spill
-from treadle.pool.messages import (
-    CLOSING,
-    ExitReport,
-    Extras,
-    Hello,
-    Op,
-    Raised,
-    Reply,
-    Request,
-    picklable,
-    without_failing,
-)
+from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register
 
@@ -46,10 +35,8 @@ from treadle.pool.worker import SerialWorker, Worker, register
 # larger goes through the object stores of both nodes, which costs some milliseconds
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
-ASIDE = ("post", "stop", "looks", "kill", "end")
+ASIDE = ("post", "tell", "looks", "end")
 INSIDE = "inside"
-
-Said = Reply | Hello | ExitReport  # by a worker, or of its end
 
 
 class Inside(SerialWorker):
@@ -98,10 +85,10 @@ class Host:
 
     def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
         self._slots, self._deaths, self._closing = slots, [0] * len(slots), False
-        self._requests: SimpleQueue[tuple[int, int, Request] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
-        self._pool: Pool | None = None
+        self._pool: Any = None
         world.enter()
         try:
             if others := differences(world.software, here=site.address):
@@ -111,12 +98,12 @@ class Host:
         except BaseException as error:  # noqa: BLE001 - whatever a constructor raises is told, with its slot
             failed = Hello(os.getpid(), failed=_failure(error, slots))
             self._said.extend((at, failed, True) for at in range(len(slots)))
+            self._closing = True
             return
         self._calls, self._workers = self._pool.calls, self._pool.in_slot_order()
         self._said.extend((at, self._hello(worker), True) for at, worker in enumerate(self._workers))
 
     def _hello(self, worker: Worker) -> Hello:
-        assert self._pool is not None
         return Hello(worker.pid or os.getpid(), (self._pool.descriptions[worker.slots[0]],))
 
     def advance(self) -> Batch:
@@ -125,50 +112,55 @@ class Host:
         while True:
             while self._said and writer.nbytes < ENOUGH_BYTES:
                 at, what, awaited = self._said.popleft()
-                _add(writer, at, what)
+                writer.add_said(at, what)
                 due = due or awaited
             left = since + ENOUGH_SECONDS - monotonic() if writer.nbytes else None
-            full = writer.nbytes >= ENOUGH_BYTES or due or (left is not None and left <= 0)
-            if full or not self._turn(left):
-                return writer.batch(bool(self._said) or (self._pool is not None and self._calls.expects))
+            if due or writer.nbytes >= ENOUGH_BYTES or (left is not None and left <= 0) or not self._turn(left):
+                return writer.batch(bool(self._said) or (not self._closing and self._calls.expects))
 
     def _turn(self, seconds: float | None) -> bool:
         """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:
         as long as it takes."""
-        if self._pool is None or self._closing:
+        if self._closing:
             return False
-        idle = not self._calls.expects
-        try:
-            while (posted := self._requests.get(idle and seconds is None, IDLE_SECONDS)) is not None:
+        wait = seconds is None and not self._calls.expects
+        with suppress(Empty):
+            while (posted := self._requests.get(wait, IDLE_SECONDS)) is not None:
                 self._begin(*posted)
-                idle = False
-        except Empty:
-            pass
-        if self._said:
-            return True
-        if self._closing or not self._calls.expects:
-            return False
-        self._calls.poll(seconds, self._hear, lambda: not self._requests.empty())
-        return True
+                wait = False
+        if not self._said:
+            self._calls.poll(seconds, self._hear, lambda: not self._requests.empty())
+        return bool(self._said) or self._calls.expects
 
-    def _begin(self, at: int, deaths: int, request: Request) -> None:
-        worker, payload = self._workers[at], request.payload
+    def _begin(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], contents: tuple[Any, ...]) -> None:
+        """Ask a worker what was posted."""
         if deaths != self._deaths[at]:
             return
-        if request.op is Op.CLOSE:
+        (id, op, head), worker = next(read(message)), self._workers[at]
+        if op == Op.CLOSE:
             self._calls.retire(worker, "the caller says so")
             self._ended(at, ExitReport())
             return
-        if not isinstance(payload, Raised):
-            orders = dict.fromkeys(worker.slots, *payload.values())
-            self._calls.last_id = request.id - 1  # it has one number, here and there
-            try:
-                own = Payload(orders, payload.broadcasts) if isinstance(payload, Payload) else orders
-                self._calls.submit(worker, request.op, own, worker.slots, at)
-                return
-            except Exception as error:  # noqa: BLE001 - what could be read cannot be sent on
-                payload = Raised.of(error, request.op.name.lower())
-        self._said.append((at, Reply(request.id, Extras({}, {}, {}, {self._slots[at]: payload})), True))
+        self._calls.last_id = id - 1  # a request has one number, here and there
+        try:
+            payload = pickle.loads(head)
+            orders: dict[int, Any] = dict.fromkeys(worker.slots, *payload.values())
+            if isinstance(payload, Payload):
+                payload.received(self._written(keys, contents))
+                orders = Payload(orders, payload.broadcasts)
+            self._calls.submit(worker, Op(op), orders, worker.slots, at)
+        except Exception as error:  # noqa: BLE001 - it cannot be read, as a module is not here, say, or not be sent on
+            raised = {self._slots[at]: Raised.of(error, Op(op).name.lower())}
+            self._said.append((at, Reply(id, Extras({}, {}, {}, raised)), True))
+
+    def _written(self, keys: tuple[str, ...], contents: tuple[Any, ...]) -> list[io.FileIO]:
+        """Memory files of what goes along: one of each, however many workers are given it."""
+        found = {}
+        for key, content in zip(keys, contents, strict=True):
+            parts = parts_of(memoryview(content))
+            found[key] = self._files.get(key) or spill(parts, list(map(len, parts)))
+        self._files = found
+        return list(found.values())
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, Done):
@@ -187,55 +179,35 @@ class Host:
         self._deaths[at] += 1
         self._said.append((at, report, True))
 
-    def close(self) -> None:
-        """Close the slots; what they raise is told here."""
+    def close(self) -> str:
+        """Close the slots; what they raise is told here. Returns what there is to say of it then."""
         if self._pool is not None:
             self._pool.close()
+        return "its slots are closed"
 
     # -- while it works ----------------------------------------------------------------------------------------------
 
     def post(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], *contents: Any) -> None:
-        """Ask a worker. A message has (id, op, payload); with CLOSE another worker is to take its place.
+        """Ask a worker. A message has (id, op, payload); with CLOSE another process is to take its place.
 
         Args:
             at: which worker.
-            deaths: of its, that the caller knows of.
+            deaths: of its, that the caller knows of: what was posted before it knew of another one is lost.
             keys, contents: of files that go along.
         """
-        id, op, head = next(read(message))
-        try:
-            payload = None if head is None else pickle.loads(head)
-            if isinstance(payload, Payload):
-                payload.received(self._written(keys, contents))
-        except Exception as error:  # noqa: BLE001 - of a module that is not here, say
-            payload = Raised.of(error, Op(op).name.lower())
-        self._requests.put((at, deaths, Request(id, Op(op), payload)))
+        self._requests.put((at, deaths, message, keys, contents))
         self._ring()
 
-    def _written(self, keys: tuple[str, ...], contents: tuple[Any, ...]) -> list[io.FileIO]:
-        """Memory files of what goes along: one of each, however many workers are given it."""
-        found = {}
-        for key, content in zip(keys, contents, strict=True):
-            parts = parts_of(memoryview(content))
-            found[key] = self._files.get(key) or spill(parts, list(map(len, parts)))
-        self._files = found
-        return [found[key] for key in keys]
-
     def _ring(self) -> None:
-        assert self._pool is not None
         self._pool.memory.pool_bell.release()
 
-    def stop(self, at: int, id: int) -> None:
-        """Streams of a worker's requests up to this one end at their next look."""
-        self._workers[at].stop(id)
+    def tell(self, at: int, method: str, *args: Any) -> None:
+        """Stop a worker's streams, or kill it: see `Worker`."""
+        getattr(self._workers[at], method)(*args)
 
     def looks(self) -> list[int]:
         """How often each worker's streams have looked."""
         return [worker.looks() for worker in self._workers]
-
-    def kill(self, at: int) -> None:
-        """End a worker's process."""
-        self._workers[at].kill(signal.SIGKILL)
 
     def end(self) -> None:
         """Nothing more is to be told: `close` comes next."""
@@ -259,22 +231,10 @@ def _arrived(factory: Callable[[], Any], site: Site) -> Any:
 def _failure(error: BaseException, slots: tuple[int, ...]) -> tuple[int, Raised]:
     """Why a pool could not be started, and in which slot."""
     first: BaseException = error.failures[0] if isinstance(error, StartupFailed) and error.failures else error
-    if not isinstance(first, TaskRaised):
+    cause = first.__cause__
+    if not isinstance(first, TaskRaised) or cause is None or isinstance(cause, RemoteTraceback):
         return slots[0], Raised.of(first, "init")
-    cause = first.__cause__ or first
-    raised = replace(Raised.of(cause, "init"), error_type=first.error_type, message=first.error_message)
-    original = None if isinstance(cause, RemoteTraceback) else raised.original
-    return slots[first.where.slot or 0], replace(raised, traceback=first.remote_traceback, original=original)
-
-
-def _add(writer: Writer, at: int, what: Said) -> None:
-    """What cannot be pickled becomes its slot's failure."""
-    try:
-        writer.add((at, what))
-    except Exception:  # noqa: BLE001 - pickling runs foreign code
-        assert isinstance(what, Reply)
-        assert what.extras is not None
-        writer.add((at, Reply(what.id, without_failing(what.extras, "stream", picklable), what.last)))
+    return slots[first.where.slot or 0], replace(Raised.of(cause, "init"), traceback=first.remote_traceback)
 
 
 __all__ = ["ASIDE", "INSIDE", "Host", "Site", "World"]

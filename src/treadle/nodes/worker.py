@@ -19,6 +19,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -26,11 +27,11 @@ import numpy as np
 
 from treadle import pickling
 from treadle.errors import UsageError
-from treadle.nodes.host import ASIDE, INSIDE, Host, Said, Site, World
+from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.software import software
-from treadle.nodes.travel import Batch, packed, read
+from treadle.nodes.travel import Batch, Said, packed, read
 from treadle.pool import carried, modules
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
@@ -48,6 +49,7 @@ CREDITS = 2  # calls that are under way while there is more to come: the node wo
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
+TAKEN = "others may have its CPUs (`ray status` tells)"
 KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed itself
 
 
@@ -55,10 +57,11 @@ class NodeCommon(Common):
     """What the workers of a pool share: the connection, and the actors that they are in.
 
     Attributes:
-        hello: the first that any of them has said.
+        hello: the latest good one that any of them has said.
         groups: worker -> all that are in an actor with it.
         actors: group -> its latest actor.
         ring: wakes who waits for any of them.
+        lost: node -> when it seemed to be gone, though Ray may not know it yet.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -66,7 +69,7 @@ class NodeCommon(Common):
         if not isinstance(options.placement, Placement | None):
             raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
         self.placement: Placement = options.placement or Placement()
-        self.cluster: Cluster | None = None
+        self.cluster: Any = None  # a Cluster, once it is open
         self.hello: Hello | None = None
         self.groups: list[tuple[int, ...]] = []
         self.actors: dict[tuple[int, ...], Actor] = {}
@@ -74,7 +77,7 @@ class NodeCommon(Common):
         self._specs: list[WorkerSpec] = []
         self._machines: list[Machine] = []
         self._looked = float("-inf")
-        self._lost: dict[str, float] = {}  # node -> when it seemed to be gone
+        self.lost: dict[str, float] = {}
         self._waiting = False  # was it said that there are too few nodes?
         self._needed: set[str] = set()
         self._programs: dict[bytes, Any] = {}  # pickles of factories -> references to them
@@ -93,7 +96,6 @@ class NodeCommon(Common):
         return self._specs[-1]
 
     def prepare(self) -> None:
-        assert self.cluster is not None
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))
@@ -120,7 +122,6 @@ class NodeCommon(Common):
 
     def _started(self, machine: Machine, specs: Sequence[WorkerSpec]) -> Actor:
         """`specs`: of its group; what is made of the same goes to a node once."""
-        assert self.cluster is not None
         for spec in specs:
             if spec.programs not in self._programs:
                 self._programs[spec.programs] = self.cluster.put(np.frombuffer(spec.programs, np.uint8))
@@ -135,12 +136,11 @@ class NodeCommon(Common):
 
     def _room(self) -> Machine | None:
         """A node for an actor. Looks once in a while."""
-        assert self.cluster is not None
         now = monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._machines, self._looked = self.cluster.machines(), now
         taken = Counter(actor.machine.id for actor in self.actors.values() if not actor.gone)
-        there = [each for each in self._machines if now - self._lost.get(each.id, float("-inf")) > LOST_SECONDS]
+        there = [each for each in self._machines if now - self.lost.get(each.id, float("-inf")) > LOST_SECONDS]
         found = seat(there, taken, self.placement)
         if found is None and not self._waiting:
             self._waiting = True
@@ -148,10 +148,6 @@ class NodeCommon(Common):
                 "%d of %d nodes are there; others are used as soon as they join", taken.total(), self.placement.nodes
             )
         return found
-
-    def lose(self, machine: Machine) -> None:
-        """A node is gone, it seems, though Ray may not know it yet."""
-        self._lost[machine.id] = monotonic()
 
     def close(self) -> None:
         self._programs.clear()
@@ -167,19 +163,17 @@ class Actor:
         deaths: of each of them.
         gone: why there is no more of it; "" while there is.
         began: False: it has ended before anything of it ran.
-        closed: has it closed its slots?
         looks: of its workers' streams, as far as it was asked.
     """
 
     def __init__(self, common: NodeCommon, machine: Machine, handle: Any, workers: int) -> None:
-        assert common.cluster is not None
         self._cluster, self._common, self.machine, self._handle = common.cluster, common, machine, handle
         self.said: list[deque[Said]] = [deque() for _ in range(workers)]
         self.deaths, self.looks = [0] * workers, [0] * workers
-        self.gone, self.began, self.closed = "", True, False
+        self.gone, self.began = "", True
         self._inbox: deque[Batch] = deque()
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
-        self._heard = self._asked = self._ending = False  # anything of it; for its looks; for its end
+        self._heard = self._ending = False  # anything of it; has it been asked to end?
         self._slow_from = monotonic() + SLOW_SECONDS
         self.listen(True)
 
@@ -190,7 +184,7 @@ class Actor:
                 then(result)
             else:
                 self.began = self.began and (self._heard or not self._cluster.never_began(error))
-                self.gone = self.gone or f"node {self.machine.address}: {self._cluster.why(error)}"
+                self.lost(self._cluster.why(error))
             self._common.ring()
 
         self._cluster.call(self._handle, method, *args, then=heard)
@@ -205,23 +199,13 @@ class Actor:
                 for worker, what in read(batch):
                     self.said[worker].append(what)
             except Exception as unread:  # noqa: BLE001 - of a class that is not here, say
-                self.gone = self.gone or f"node {self.machine.address}: its answer cannot be read: {unread!r}"
+                self.lost(f"its answer cannot be read: {unread!r}")
         while more and self._out < self._credits and not self._ending and not self.gone:
             self._out += 1
             self.call("advance", then=self._inbox.append)
         if more and not self._heard and monotonic() > self._slow_from:
             self._slow_from = float("inf")
-            address = self.machine.address
-            log.warning("node %s has not begun yet: others may have its CPUs (`ray status` tells)", address)
-
-    def look(self) -> None:
-        """Ask for its looks, unless it has been."""
-        if not self._asked:
-            self._asked = True
-            self.call("looks", then=self._looked)
-
-    def _looked(self, looks: list[int]) -> None:
-        self.looks, self._asked = looks, False
+            log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)
 
     def end(self) -> None:
         """Ask it to close its slots; then its process is ended."""
@@ -231,13 +215,13 @@ class Actor:
                 self.kill()
             else:
                 self.call("end")
-                self.call("close", then=self._closed)
+                self.call("close", then=self.lost)
 
-    def _closed(self, _: None) -> None:
-        self.closed = True
+    def lost(self, why: str) -> None:
+        self.gone = self.gone or f"node {self.machine.address}: {why}"
 
     def kill(self) -> None:
-        self.gone = self.gone or f"node {self.machine.address}: it was ended by the caller"
+        self.lost("it was ended by the caller")
         self._cluster.kill(self._handle)
 
 
@@ -249,7 +233,8 @@ class NodeWorker(Worker):
     """
 
     _actor: Actor | None = None
-    _hello: Hello | None = None
+    _hello: Any = None
+    slow = f"A node that has not begun: {TAKEN}"
 
     @classmethod
     def common_of(cls, options: PoolOptions) -> Common:
@@ -266,12 +251,11 @@ class NodeWorker(Worker):
     @property
     def about(self) -> Any:
         """What its slot has said of itself, on its own node."""
-        assert self._hello is not None
         return self._hello.descriptions[0]
 
     def start(self) -> None:
         self.report, self._forced, self._over = ExitReport(), False, False
-        self._replies: deque[Reply] = deque()  # of requests that came while it waited for a node
+        self._said: deque[Said] = deque()
         self._actor, self._hello, self._seen, self._silent = None, None, -1, monotonic()
         self._give_up_at = float("inf")
         self._sit()
@@ -279,47 +263,30 @@ class NodeWorker(Worker):
     def _sit(self) -> None:
         """Have an actor, if a node has room for one."""
         self._actor = self.common.actor_of(self.index)
-        self._at = self.common.groups[self.index].index(self.index)
-
-    def _leave(self, actor: Actor) -> None:
-        """Wait for a node again: Ray thought that this one was there."""
-        self.common.lose(actor.machine)
-        self._actor = None
+        if self._actor is not None:
+            self._at = self.common.groups[self.index].index(self.index)
+            self._said = self._actor.said[self._at]
 
     def _next(self, kind: type, more: bool = True) -> Any:
         """What it has said next, if it is of this kind; it stays there."""
-        assert self._actor is not None
-        self._actor.listen(more)
-        said = self._actor.said[self._at]
-        if said and isinstance(hello := said[0], Hello) and self.state is not State.STARTING:
-            self._hello = hello  # it counted as started while it waited for a node
-            failed = hello.failed and f"{hello.failed[1].error_type}: {hello.failed[1].message}"
-            said.popleft()
-            said.extend([ExitReport(stderr=(failed,))] if failed else [])
-        return said[0] if said and type(said[0]) is kind else None
+        if self._actor is not None:
+            self._actor.listen(more)
+        if self._said and isinstance(self._said[0], Hello):
+            self._hello = self._said.popleft()
+            if not self._hello.failed:
+                self.common.hello = self._hello
+        return self._said[0] if self._said and type(self._said[0]) is kind else None
 
     def hello(self) -> Hello | None:
-        common: NodeCommon = self.common
         if self._actor is None:  # it waits for a node
-            if common.hello is None:
-                self._sit()
-            return common.hello
-        found = self._next(Hello)
-        if found is None:
-            if not self._actor.began and not self._over:
-                self._leave(self._actor)
-            return None
-        self._hello = self._actor.said[self._at].popleft()  # type: ignore[assignment]
-        if not found.failed:
-            common.hello = common.hello or found
-        return found
+            return self.common.hello
+        self._next(Hello)
+        return self._hello
 
     def join(self, memory: MemoryLayout) -> None:
         self.common.ring = memory.pool_bell.release
 
     def pack(self, payload: Any) -> Any:
-        if payload is None:
-            return None
         references = self._references(payload) if isinstance(payload, Payload) else []
         return _Packed(pickling.dumps(payload, 5), references)
 
@@ -336,10 +303,9 @@ class NodeWorker(Worker):
 
     def post(self, request: Request, packed_: Any) -> None:
         if self._actor is None:  # nobody gives it work; what it is asked besides has no answer
-            self._replies.append(Reply(request.id))
+            self._said.append(Reply(request.id))
             self.common.ring()
             return
-        packed_ = packed_ or _Packed(None, [])
         keys = tuple(reference.hex() for reference in packed_.references)
         message = packed((request.id, int(request.op), packed_.head))
         self._tell("post", self._actor.deaths[self._at], message, keys, *packed_.references)
@@ -350,12 +316,12 @@ class NodeWorker(Worker):
             self._actor.call(method, self._at, *args)
 
     def take(self) -> Reply | None:
-        if self._actor is None:
-            return self._replies.popleft() if self._replies else None
-        return self._actor.said[self._at].popleft() if self._next(Reply) is not None else None  # type: ignore
+        if (reply := self._next(Reply)) is not None:
+            self._said.popleft()
+        return reply
 
     def stop(self, id: int) -> None:
-        self._tell("stop", id)
+        self._tell("tell", "stop", id)
 
     def got_on(self, now: float) -> bool:
         """Its looks come with a message, so they are asked for only when nothing else has come for a while."""
@@ -367,7 +333,7 @@ class NodeWorker(Worker):
             return True
         if now - self._silent >= LOOK_SECONDS:
             self._silent = now
-            actor.look()
+            actor.call("looks", then=partial(setattr, actor, "looks"))
         return False
 
     def ended(self) -> bool:
@@ -378,16 +344,19 @@ class NodeWorker(Worker):
             return self._over
         if self._next(ExitReport, self.changing) is not None:
             return True
-        if (actor.closed or monotonic() > self._give_up_at) and not actor.gone:
+        if self._hello is not None and self._hello.failed:  # perhaps it counted as started, and nobody looks at it
+            actor.lost("{0.error_type}: {0.message}".format(self._hello.failed[1]))
+        if monotonic() > self._give_up_at and not actor.gone:
             actor.kill()
         if not actor.began and not self._over and not self.owed:  # else what it owes is lost with it
-            self._leave(actor)
+            self.common.lost[actor.machine.id] = monotonic()  # Ray thought that it was there
+            self._actor = None
             return False
-        return bool(actor.gone) and (self._over or not actor.said[self._at])
+        return bool(actor.gone) and (self._over or not self._said)
 
     def ask(self) -> None:
         if self.state is State.RETIRING:
-            self.post(Request(0, Op.CLOSE), None)
+            self.post(Request(0, Op.CLOSE), self.pack(None))
             return
         self._over = True
         if self._actor is not None and not self._actor.gone:
@@ -400,12 +369,12 @@ class NodeWorker(Worker):
                 self._actor.kill()
             else:
                 self._give_up_at = monotonic() + KILL_SECONDS
-                self._tell("kill")
+                self._tell("tell", "kill", number)
 
     def bury(self) -> ExitReport:
         actor = self._actor
-        if actor is not None and not self._over and self._next(ExitReport, False) is not None:
-            report: Any = actor.said[self._at].popleft()
+        if actor is not None and not self._over and (report := self._next(ExitReport, False)) is not None:
+            self._said.popleft()
             actor.deaths[self._at] += 1
             self.report = replace(report, forced=self._forced)
         elif actor is not None:
@@ -413,15 +382,11 @@ class NodeWorker(Worker):
             actor.kill()
         return self.report
 
-    def abandon(self) -> None:
-        self._over = True
-        self.kill(signal.SIGKILL)
-
 
 class _Packed:
     """A request's payload. `references`: to what goes along."""
 
-    def __init__(self, head: bytes | None, references: list[Any]) -> None:
+    def __init__(self, head: bytes, references: list[Any]) -> None:
         self.head, self.references = head, references
 
     def discard(self) -> None:

@@ -68,11 +68,6 @@ class Broadcast:
         if self.number >= 0:
             self._view = mapped(fds[self.number], private=True)
 
-    def received(self, files: list[io.FileIO]) -> None:
-        """As `arrived`, where it is not opened but goes on to others: the file is duplicated."""
-        if self.number >= 0:
-            self.file = owned(partial(os.dup, files[self.number].fileno()))
-
     def __getstate__(self) -> dict[str, Any]:
         here = {"_value": None, "_here": False, "_view": None, "file": None, "elsewhere": None}
         return {**here, "_body": self._body, "note": self.note, "number": self.number}
@@ -105,9 +100,10 @@ class Payload(dict[int, Any]):
                 broadcast.number = self.files.index(file)
 
     def received(self, files: list[io.FileIO]) -> None:
-        """The files are here, and stay the caller's."""
+        """As `arrived`, where broadcasts go on to others: the files are duplicated."""
         for broadcast in self.broadcasts:
-            broadcast.received(files)
+            if broadcast.number >= 0:
+                broadcast.file = owned(partial(os.dup, files[broadcast.number].fileno()))
 
     def arrived(self, fds: list[int]) -> None:
         """The files are here; each is mapped and its descriptor closed."""
