@@ -70,7 +70,7 @@ class Chaotic(Sound):
 
     Args:
         folder: where its process says with its first step that it is there; None: nowhere, and nobody strikes it.
-            SIGUSR1 has the process do in the next step what the kind of the zoo does that a file there names.
+            SIGUSR1 has the process do in the next step what the kind of the zoo does that its file there names.
         caller: the process that is not to be struck.
     """
 
@@ -106,7 +106,7 @@ class Chaotic(Sound):
 
 def _noted(folder: str, *_: Any) -> None:
     global _due
-    _due = Path(folder, "what").read_text()
+    _due = Path(folder, f"{os.getpid()}.what").read_text()
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Storm:
 
     def _strike(self, pid: int, kind: str) -> None:
         if kind in ZOO:
-            Path(self._folder, "what").write_text(kind)
+            Path(self._folder, f"{pid}.what").write_text(kind)  # its own: it may read it late
         os.kill(pid, signal.SIGUSR1 if kind in ZOO else getattr(signal, kind))
         if kind == "SIGSTOP":
             self._over.wait(self._rng.uniform(0.001, 0.1))
