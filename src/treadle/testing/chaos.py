@@ -94,7 +94,8 @@ class Chaotic(Sound):
             # not before: an environment of planning is reset while it is built, and a pool that starts is no face
             Path(self._folder, f"{os.getpid()}.pid").touch()
             _told.add(self._folder)
-        (due, _due), sound = (_due, ""), super().step(action)
+        due, _due = _due, ""  # not in one line with what may take time: an order that comes meanwhile is for the next
+        sound = super().step(action)
         return (due and ZOO[due].at_step(self, sound)) or sound
 
     def observe(self, action: Any) -> np.ndarray:
