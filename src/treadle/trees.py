@@ -87,7 +87,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 def row(tree: Any, index: int) -> Any:
     """What every array and list of a tree has at one place of its first axis; of arrays, views."""
-    return tree[index] if isinstance(tree, np.ndarray) else map(lambda leaf: leaf[index], tree)
+    return map(lambda leaf: leaf[index], tree)
 
 
 def stack(trees: Sequence[Any]) -> Any:

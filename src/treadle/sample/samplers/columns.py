@@ -265,7 +265,7 @@ def _shape(element: Any) -> Any:
 
 def check_values(field: str, values: Any, space: Any) -> None:
     """Raise ValueError unless the first row fits the space. Out of bounds only warns."""
-    first = trees.row(values, 0)
+    first = values[0] if isinstance(values, np.ndarray) else trees.row(values, 0)
     if _contains(space, first):
         return
     noun = "observation" if "observation" in field else "action"
@@ -375,7 +375,7 @@ def check_episodes(env_spec: Any, episode_infos: dict[str, Any], last_observatio
                 f"last_observations has batch size {len(leaf)} but must have batch size {episodes} to match the "
                 "number of episodes"
             )
-    first = trees.row(last_observations, 0)
+    first = last_observations[0] if isinstance(last_observations, np.ndarray) else trees.row(last_observations, 0)
     if not soft_contains(env_spec.observation_space, first):
         raise ValueError(
             f"last_observations must have the same number of entries as there are episodes ({episodes}) but got data "
