@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
+import treadle
 from treadle import errors
 from treadle.errors import RemoteTraceback, TaskRaised, TreadleError, Where, WorkerDied, WorkerTimeout, task_raised
 
 WHERE = Where(slot=7, worker=2, pid=4711, phase="step", step=312, episode=4, seed=5, last_action=[1.0])
-KINDS = [
-    value
-    for name in errors.__all__
-    if isinstance(value := getattr(errors, name), type) and issubclass(value, TreadleError)
-]
+KINDS = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TreadleError)]
 FIELDS: dict[str, Any] = {
     "where": WHERE,
     "remote_traceback": "Traceback: ...",
@@ -24,6 +21,11 @@ FIELDS: dict[str, Any] = {
     "elapsed": 1.5,
     "custom": "kept too",
 }
+
+
+def test_the_front_door_has_every_kind() -> None:
+    listed = {name for name, home in treadle._HOME.items() if home == "errors"}
+    assert listed == {kind.__name__ for kind in (*KINDS, RemoteTraceback, Where)}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

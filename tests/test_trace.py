@@ -12,8 +12,8 @@ import weight
 PACKAGE = Path(__file__).parent.parent / "src" / "treadle"
 # path -> (calls, files) at most; a step that does not have to wait takes two calls and two files less. Python 3.12 and
 # later inline comprehensions, so fewer there.
-MOST = {"VectorEnv.step": (11, 8), "ParallelEnv.step_batch": (100, 10), "obtain_samples": (350, 17)}
-LONELY = 39  # files with one importer
+MOST = {"VectorEnv.step": (11, 8), "ParallelEnv.step_batch": (80, 10), "obtain_samples": (210, 16)}
+LONELY = 30  # files with one importer
 
 
 @pytest.mark.parametrize("path", MOST)

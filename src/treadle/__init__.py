@@ -9,41 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle import plan, sample, tasks, vector
-from treadle.lazy import lazily, names_of
+from treadle.lazy import homes, lazily, names_of
 
 __version__ = "0.1.0"
 
+_ERRORS = """
+ArenaError BadAction BadObservation BrokenPool ClosedPool FreedHandle LayoutsDiffer MissingExtra NoBatch RemoteTraceback
+SpaceError StartupFailed StartupRefused StateDiffers StateError StoreFull TaskRaised TooManyFiles TreadleError
+UsageError Where WorkerDied WorkerError WorkerTimeout
+"""
+
 # public name -> the module it comes from, seen from here
 _HOME = {
-    **dict.fromkeys(
-        (
-            "ArenaError",
-            "BadAction",
-            "BadObservation",
-            "BrokenPool",
-            "ClosedPool",
-            "FreedHandle",
-            "LayoutsDiffer",
-            "MissingExtra",
-            "NoBatch",
-            "RemoteTraceback",
-            "SpaceError",
-            "StartupFailed",
-            "StartupRefused",
-            "StateDiffers",
-            "StateError",
-            "StoreFull",
-            "TaskRaised",
-            "TooManyFiles",
-            "TreadleError",
-            "UsageError",
-            "Where",
-            "WorkerDied",
-            "WorkerError",
-            "WorkerTimeout",
-        ),
-        "errors",
-    ),
+    **homes({"errors": _ERRORS}),
     **names_of("vector", vector.HOME),
     **names_of("tasks", tasks.HOME),
     **names_of("sample", sample.HOME),
@@ -60,44 +38,19 @@ _HOME = {
     "load": "record.merge",
     "replay": "replays.replay",
     "Replay": "replays.result",
-    **dict.fromkeys(("Repro", "last_failure"), "repro"),
+    **homes({"repro": "Repro last_failure"}),
     "plan": "",  # the one room that programs ask by its own name
 }
 
 # foreign faces, which are modules: not in `*`, since each needs the package that it is a face to
-_FACES = dict.fromkeys(("sb3", "pettingzoo", "tianshou", "dm_env", "lerobot"), "")
+_FACES = homes({"": "sb3 pettingzoo tianshou dm_env lerobot"})
 
 __all__ = ["__version__", *_HOME]
 
-__getattr__, __dir__ = lazily(__name__, _HOME | _FACES)
+_, __getattr__, __dir__ = lazily(__name__, _HOME | _FACES)
 
 if TYPE_CHECKING:
-    from treadle.errors import (
-        ArenaError,
-        BadAction,
-        BadObservation,
-        BrokenPool,
-        ClosedPool,
-        FreedHandle,
-        LayoutsDiffer,
-        MissingExtra,
-        NoBatch,
-        RemoteTraceback,
-        SpaceError,
-        StartupFailed,
-        StartupRefused,
-        StateDiffers,
-        StateError,
-        StoreFull,
-        TaskRaised,
-        TooManyFiles,
-        TreadleError,
-        UsageError,
-        Where,
-        WorkerDied,
-        WorkerError,
-        WorkerTimeout,
-    )
+    from treadle.errors import *
     from treadle.plan.batch import BatchEnv, Future, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv

@@ -13,34 +13,6 @@ from errno import EMFILE
 from types import GetSetDescriptorType
 from typing import Any, TypeVar
 
-__all__ = [
-    "ArenaError",
-    "BadAction",
-    "BadObservation",
-    "BrokenPool",
-    "ClosedPool",
-    "FreedHandle",
-    "LayoutsDiffer",
-    "MissingExtra",
-    "NoBatch",
-    "RemoteTraceback",
-    "SpaceError",
-    "StartupFailed",
-    "StartupRefused",
-    "StateDiffers",
-    "StateError",
-    "StoreFull",
-    "TaskRaised",
-    "TooManyFiles",
-    "TreadleError",
-    "UsageError",
-    "Where",
-    "WorkerDied",
-    "WorkerError",
-    "WorkerTimeout",
-    "task_raised",
-]
-
 
 @dataclass(frozen=True)
 class Where:

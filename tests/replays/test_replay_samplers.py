@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle import LocalSampler, MultiprocessingSampler
+from treadle import FragmentWorker, LocalSampler, MultiprocessingSampler, VecWorker
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -105,6 +105,49 @@ def test_one_that_is_replaced_or_dropped_leaves_its_failure_too() -> None:
                 same(treadle.replay(error))
         assert treadle.last_failure() is not before
         same(treadle.replay(treadle.last_failure()))
+
+
+MANY = pytest.mark.parametrize("worker", [VecWorker, FragmentWorker])
+
+
+@MANY
+@BOTH
+def test_what_one_of_a_workers_environments_raised_is_replayed_by_its_actions(
+    kind: Any, worker: Any, tmp_path: Path
+) -> None:
+    args = {"n_envs": 3} | ({"timesteps_per_call": 7} if worker is FragmentWorker else {})
+    error = failed(kind, Brittle, worker_class=worker, worker_args=args)
+    assert "of environment" in error.repro.about["title"]
+    same(treadle.replay(treadle.last_failure()))
+    result = treadle.replay(error.repro.save(tmp_path / "one"))
+    same(result)
+    assert type(result.error) is ZeroDivisionError
+    assert result.compared == ["rewards", "observations"]
+
+
+class Lame(Corridor):
+    """The reset of an episode that begins beyond 0.8 raises."""
+
+    def reset(self, **given: Any) -> Any:
+        found = super().reset(**given)
+        if self.x > 0.8:
+            raise ValueError("lame")
+        return found
+
+
+@MANY
+def test_a_reset_of_one_of_a_workers_environments_is_replayed(worker: Any) -> None:
+    error = failed(MultiprocessingSampler, Lame, worker_class=worker, worker_args={"n_envs": 3})
+    result = treadle.replay(error)
+    assert (type(result.error), result.as_recorded, result.steps) == (ValueError, True, 0)
+
+
+def test_a_death_of_a_worker_with_several_environments_says_why_it_cannot_be_replayed() -> None:
+    error = failed(MultiprocessingSampler, Faulty("segfault", Brittle), worker_class=VecWorker)
+    assert any("it cannot be replayed: a" in note for note in error.__notes__)
+    for source in (error, treadle.last_failure()):
+        with pytest.raises(treadle.UsageError, match="cannot be replayed: a VecWorker may play several"):
+            treadle.replay(source)
 
 
 class Homesick(Drawn):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -163,3 +165,21 @@ def test_what_is_no_longer_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("treadle.pool.history.MOST_BYTES", 1)
     with pytest.raises(treadle.UsageError, match="is still recorded"):
         treadle.replay(driven())
+
+
+@pytest.mark.parametrize("fault", ["divide", "segfault"])
+def test_rows_of_a_vectorised_environment_say_why_they_cannot_be_replayed(fault: str) -> None:
+    recipe = treadle.OwnedVectors(one_after_the_other, kwargs={"fault": fault})
+    with closing(treadle.VectorEnv(recipe, N, workers=1, worker_output="keep")) as envs:
+        envs.reset(seed=5)
+        with pytest.raises(treadle.WorkerError) as failed:
+            for _ in range(400):
+                envs.step(np.zeros(N, np.int64))
+    assert any("it cannot be replayed: what the rows of" in note for note in failed.value.__notes__)
+    for source in (failed.value, treadle.last_failure()):
+        with pytest.raises(treadle.UsageError, match="cannot be replayed: what the rows of"):
+            treadle.replay(source)
+
+
+def one_after_the_other(num_envs: int, fault: str) -> Any:
+    return gym.vector.SyncVectorEnv([partial(Late, fault)] * num_envs)

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,44 @@ def test_what_other_checkers_are_tested_with(name: str) -> None:
     report = check_env(globals()[name], **QUICK)
     abouts = ANEW[name][0].split()
     assert any(map(report.found, abouts)) if abouts else not report.findings, str(report)
+
+
+class OwnGenerator(Plain):
+    """Draws from a generator that nobody seeds."""
+
+    def look(self) -> Any:
+        return GENERATOR.uniform(-1, 1, 2).astype(np.float32)
+
+
+GENERATOR = np.random.default_rng()
+
+
+def test_one_unseeded_generator_is_one_finding() -> None:
+    report = check_env(OwnGenerator, **QUICK)
+    (finding,) = report.findings
+    assert finding.about == "determinism"
+    for where in ("after other episodes", "second environment", "in another process, first at record 0", "Gymnasium's"):
+        assert where in finding.what
+    assert "draw from self.np_random alone" in finding.advice
+    assert "Gymnasium's own checker" not in report.passed
+
+
+class Waits(Plain):
+    """A step takes a while, and the 300th does not end."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        time.sleep(0.005 if self.steps < 300 else 1000)
+        return super().step(action)
+
+
+def test_the_timeout_is_that_of_a_step_and_not_of_many() -> None:
+    report = check_env(Waits, seconds=30.0, timeout=1.0)
+    (finding,) = report.findings
+    assert finding.about == "hangs"
+    assert "limit 1 s" in finding.what
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

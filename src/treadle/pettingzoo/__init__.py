@@ -3,18 +3,17 @@
 `make_vec(parallel_env_fn, n)` is the way in; see `AgentsVector` and `AgentRows` for the two forms.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    "make_vec": "making",
-    "AgentsEnv": "env",
-    "AgentsVector": "faces",
-    "AgentRows": "faces",
-    "AgentsLayout": "layout",
-    "ParallelEnv": "single",
-    "export_agents": "datasets",
-}
+HOME = homes(
+    {
+        "making": "make_vec",
+        "env": "AgentsEnv",
+        "faces": "AgentsVector AgentRows",
+        "layout": "AgentsLayout",
+        "single": "ParallelEnv",
+        "datasets": "export_agents",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

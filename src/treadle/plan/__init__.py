@@ -9,29 +9,24 @@ made); `search`, `random_shooting`, `mcts` and `playing` on top of it, `checking
 The names below are loaded when they are first used.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    "PlanEnv": "env",
-    "GymPlanEnv": "gym_plan_env",
-    "make": "parallel",
-    "check_state": "checking",
-    "StateReport": "checking",
-    "ExternalProcess": "external",
-    "BatchEnv": "batch",
-    "VectorizedEnv": "parallel",
-    "ParallelEnv": "parallel",
-    "Future": "batch",
-    "StateHandle": "store",
-    "RolloutBatch": "batch",
-    "RandomShooting": "random_shooting",
-    "MCTS": "mcts",
-    "play": "playing",
-    "EnvState": ".states.state",
-    "Keeper": ".states.keeper",
-    "Replayed": ".states.replay",
-}
+HOME = homes(
+    {
+        "env": "PlanEnv",
+        "gym_plan_env": "GymPlanEnv",
+        "parallel": "make VectorizedEnv ParallelEnv",
+        "checking": "check_state StateReport",
+        "external": "ExternalProcess",
+        "batch": "BatchEnv Future RolloutBatch",
+        "store": "StateHandle",
+        "random_shooting": "RandomShooting",
+        "mcts": "MCTS",
+        "playing": "play",
+        ".states.state": "EnvState",
+        ".states.keeper": "Keeper",
+        ".states.replay": "Replayed",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

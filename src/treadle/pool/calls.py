@@ -38,6 +38,7 @@ from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
 from treadle.pool.worker import Owed, Worker
+from treadle.repro import note_unkept
 
 if TYPE_CHECKING:
     from treadle.pool.history import History
@@ -120,6 +121,7 @@ class Calls:
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
         history: what slots were made to do, where that is recorded: it is told of resets and failures.
+        unkept: why that is not recorded, where there is more to say than that nobody wants it.
     """
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
@@ -129,6 +131,7 @@ class Calls:
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.history: History | None = None
+        self.unkept = ""
         self.last_id = self.overruns = 0
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
@@ -239,11 +242,14 @@ class Calls:
 
     # -- hearing from workers -----------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
+    def poll(
+        self, timeout: float | None, hear: Callable[[Event], None], until: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
-        False at once when nothing can happen. Each event is told as it is taken, so that Ctrl-C comes before or after
-        both, where no environments run in the caller. Raises as `submit`.
+        False at once when nothing can happen, or when `until`, asked after every ring, says so. Each event is told as
+        it is taken, so that Ctrl-C comes before or after both, where no environments run in the caller. Raises as
+        `submit`.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -260,7 +266,7 @@ class Calls:
             if not self.expects:
                 return self._look_again(hear)
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
-            if left <= 0:
+            if left <= 0 or until():
                 return False
             starting = [m for m in self.workers if m.state is State.STARTING] if all_of_it else []
             if starting and not starting[0].in_caller:
@@ -383,14 +389,18 @@ class Calls:
             return None
         where = self.memory.at_work(worker)
         error = failure.late(where, elapsed, limit, worker.stack())
-        self._record(error)
+        self.keep(error)
         worker.failed(error)
         self._give_up(worker)
         return error
 
-    def _record(self, error: WorkerError) -> None:
+    def keep(self, error: WorkerError, *, noted: bool = False) -> WorkerError:
+        """The error, with what it can be replayed from, or why it cannot. `noted`: see `History.failed`."""
         if self.history is not None:
-            self.history.failed(error)
+            self.history.failed(error, noted=noted)
+        elif self.unkept:
+            note_unkept(error, self.unkept)
+        return error
 
     def _give_up(self, worker: Worker) -> None:
         """Drop the answers to all that a worker owes when they come; their rows are out of service until then."""
@@ -430,7 +440,7 @@ class Calls:
         error = self.group.died(worker, self.memory.at_work(worker), self.policy)
         if worker.stalled is not None:
             error = worker.stalled
-        self._record(error)
+        self.keep(error)
         worker.failed(error)
         for each in worker.owed:
             self._release(each.request.id)

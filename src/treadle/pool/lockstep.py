@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +110,12 @@ class Lockstep:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self._history = self.calls.history = History(self.memory, describe, full=full)
         self.step = self._bind()
+
+    def placed(self, slots: Collection[int]) -> None:
+        """These slots were put into states from elsewhere: what stood out for them does no more."""
+        self._stale.difference_update(slots)
+        if self.recovery is not None:
+            self.recovery.placed(slots)
 
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
@@ -512,13 +518,8 @@ class Lockstep:
         if moved:
             self._stale.update(raised)
             self._plain = False
-        raise self._kept(failure.first_of(raised, self.pool.workers, partial))
-
-    def _kept(self, error: WorkerError) -> WorkerError:
-        """It, with what it can be replayed from. (No name in the frame that raises: that would be a circle.)"""
-        if self.calls.history is not None:
-            self.calls.history.failed(error, noted=True)
-        return error
+        # no name in the frame that raises: that would be a circle
+        raise self.calls.keep(failure.first_of(raised, self.pool.workers, partial), noted=True)
 
 
 __all__ = ["Batch", "Lockstep"]

@@ -28,11 +28,15 @@ def open_repro(source: Any, episode: int | None) -> Repro:
         UsageError: there is nothing to be replayed.
     """
     source = getattr(source, "repro", source)
-    if isinstance(source, Repro):
-        return source
     if source is None:
         raise UsageError("there is no failure to replay: nothing has failed, or recorder=False was given")
-    path = Path(source)
+    found = source if isinstance(source, Repro) else _from_disk(Path(source), episode)
+    if "unkept" in found.about:
+        raise UsageError(f"it cannot be replayed: {found.about['unkept']}")
+    return found
+
+
+def _from_disk(path: Path, episode: int | None) -> Repro:
     if not path.exists():
         raise UsageError(f"there is no {path}")
     if not path.is_dir():

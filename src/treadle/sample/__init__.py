@@ -4,40 +4,30 @@ The names below are loaded when they are first used. A name that is a module's t
 (`treadle.vector.make_vec`) is the module here and the function in `treadle`.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    "Episode": "episode",
-    "GymEnv": "samplers.adapt",
-    "CollectionFailed": "collect",
-    "compare": "evaluate",
-    "Comparison": "evaluate",
-    "Evaluation": "evaluate",
-    "EnvSpec": "samplers.steps",
-    "EnvStep": "samplers.steps",
-    "InOutSpec": "samplers.steps",
-    "TimeStep": "samplers.steps",
-    "EnvUpdate": "samplers.updates",
-    "ExistingEnvUpdate": "samplers.updates",
-    "NewEnvUpdate": "samplers.updates",
-    "SetTaskUpdate": "samplers.updates",
-    "StepType": "samplers.steps",
-    "TimeStepBatch": "samplers.time_step_batch",
-    "EpisodeBatch": "samplers.episode_batch",
-    "InProgressEpisode": "samplers.in_progress",
-    "Worker": "samplers.worker",
-    "DefaultWorker": "samplers.default_worker",
-    "VecWorker": "samplers.vec_worker",
-    "FragmentWorker": "samplers.fragment_worker",
-    "WorkerFactory": "samplers.worker_factory",
-    "Sampler": "samplers.sampler",
-    "LocalSampler": "samplers.local_sampler",
-    "MultiprocessingSampler": "samplers.multiprocessing_sampler",
-    "RaySampler": "samplers.ray_sampler",
-    "run_worker": "samplers.multiprocessing_sampler",
-    "WorkersLost": "samplers.workers_lost",
-}
+HOME = homes(
+    {
+        "episode": "Episode",
+        "samplers.adapt": "GymEnv",
+        "collect": "CollectionFailed",
+        "evaluate": "compare Comparison Evaluation",
+        "samplers.steps": "EnvSpec EnvStep InOutSpec TimeStep StepType",
+        "samplers.updates": "EnvUpdate ExistingEnvUpdate NewEnvUpdate SetTaskUpdate",
+        "samplers.time_step_batch": "TimeStepBatch",
+        "samplers.episode_batch": "EpisodeBatch",
+        "samplers.in_progress": "InProgressEpisode",
+        "samplers.worker": "Worker",
+        "samplers.default_worker": "DefaultWorker",
+        "samplers.vec_worker": "VecWorker",
+        "samplers.fragment_worker": "FragmentWorker",
+        "samplers.worker_factory": "WorkerFactory",
+        "samplers.sampler": "Sampler",
+        "samplers.local_sampler": "LocalSampler",
+        "samplers.multiprocessing_sampler": "MultiprocessingSampler run_worker",
+        "samplers.ray_sampler": "RaySampler",
+        "samplers.workers_lost": "WorkersLost",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

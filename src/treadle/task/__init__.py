@@ -1,13 +1,13 @@
 """What is in `treadle.tasks`, under the name that it had before."""
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    **dict.fromkeys(("Task", "TaskSampler", "RLStepResult"), ".tasks.core"),
-    **dict.fromkeys(("Sensor", "SensorSuite", "EnvType", "SubTaskType"), ".tasks.sensors"),
-    **dict.fromkeys(("GymTask", "GymTaskSampler", "GymObservation", "TaskEnv"), ".tasks.gym"),
-}
+HOME = homes(
+    {
+        ".tasks.core": "Task TaskSampler RLStepResult",
+        ".tasks.sensors": "Sensor SensorSuite EnvType SubTaskType",
+        ".tasks.gym": "GymTask GymTaskSampler GymObservation TaskEnv",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

@@ -6,27 +6,17 @@ in a slot), `vector` with `commands` (what the caller holds), `vectors` (how it 
 The names below are loaded when they are first used.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    "Task": "core",
-    "TaskSampler": "core",
-    "RLStepResult": "core",
-    "Sensor": "sensors",
-    "SensorSuite": "sensors",
-    "EnvType": "sensors",
-    "SubTaskType": "sensors",
-    "GymTask": "gym",
-    "GymTaskSampler": "gym",
-    "GymObservation": "gym",
-    "TaskEnv": "gym",
-    "VectorSampledTasks": "vectors",
-    "SingleProcessVectorSampledTasks": "vectors",
-    "COMPLETE_TASK_METRICS_KEY": "vectors",
-    "COMPLETE_TASK_CALLBACK_KEY": "vectors",
-    "TaskVectorStats": "vector",
-}
+HOME = homes(
+    {
+        "core": "Task TaskSampler RLStepResult",
+        "sensors": "Sensor SensorSuite EnvType SubTaskType",
+        "gym": "GymTask GymTaskSampler GymObservation TaskEnv",
+        "vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
+        "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
+        "vector": "TaskVectorStats",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

@@ -6,16 +6,14 @@ fail or to lie.
 The names below are loaded when they are first used.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-_HOME = {
-    "check_env": "env_check",
-    "check_vector_env": "vector_check",
-    "Report": "verdict",
-    "Finding": "verdict",
-    "CheckFailed": "verdict",
-}
+HOME = homes(
+    {
+        "env_check": "check_env",
+        "vector_check": "check_vector_env",
+        "verdict": "Report Finding CheckFailed",
+    }
+)
 
-__all__ = list(_HOME)
-
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

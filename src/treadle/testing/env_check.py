@@ -36,6 +36,7 @@ from treadle.testing.verdict import FAULT, WARNING, Report
 TRACE = 300  # steps that are compared
 RESETS = 100
 LEAK = 64_000  # bytes an episode
+MANY_STEPS = {"gymnasium": 200, "state": 200}  # parts that cannot say that they get on: steps that they take at most
 SLOW_CLOSE = 5.0
 GONE = 1.0  # seconds that processes have to be gone after they were killed
 MANY_LINES = 40  # of stdout and stderr
@@ -48,6 +49,7 @@ TASTE = (
     "render_mode",
     "render_fps",
 )
+SAME_SEED = "Deterministic step", "non-deterministic", "although similar"  # of another episode under the same seed
 FRESH = "after other episodes", "reset must put back all that an episode changes (or: collect --fresh-env)"
 TWIN = "in a second environment of the same process", "keep nothing that steps change in the class or the module"
 ELSEWHERE = (
@@ -107,7 +109,8 @@ def check_env(
         steps: random steps; fewer where they take longer than `seconds`.
         seed: of everything.
         seconds: that the random steps may take; other parts take a share of it.
-        timeout: seconds, beside those of `seconds`, after which what does not return is killed and told as a hang.
+        timeout: seconds after which a step or a reset that does not return is killed and told as a hang. (Gymnasium's
+            checker, and taking and putting back states, have so many seconds for all of theirs beside what they take.)
         env_kwargs, wrappers, imports: as of `treadle.collect`.
         told: called with a few words for each part before it begins.
 
@@ -122,6 +125,7 @@ def check_env(
     check = Check(report, recipe, steps, seed, seconds, timeout, told)
     with contextlib.suppress(Stopped):
         check.run()
+    check.conclude()
     return report
 
 
@@ -131,6 +135,8 @@ class Check:
     ) -> None:
         self.report, self._recipe, self._steps, self._seed = report, recipe, steps, seed
         self._seconds, self._timeout, self._told = seconds, timeout, told
+        self._unlike: dict[str, tuple[str, str, str, str]] = {}  # where -> level, what differs, since when, advice
+        self._also: dict[str, None] = {}  # what follows from that, and is no finding of its own
 
     def run(self) -> None:
         with self._worker("forkserver") as pool:
@@ -156,7 +162,7 @@ class Check:
                 rows=False,
                 start_method=start_method,
                 worker_output="keep",
-                step_timeout=self._timeout + self._seconds,
+                step_timeout=self._timeout,
             )
         except CannotTravel as error:
             report.fault("pickle", f"it cannot be sent to a worker process: {error.reason}")
@@ -181,15 +187,19 @@ class Check:
         self._told(doing)
         heard: list[Event] = []
         (worker,) = pool.workers
-        pool.calls.submit(worker, Op.CALL, {0: (name, args, {})}, (0,), name)
-        while not heard:
+        found: Any = None
+        steps = MANY_STEPS.get(name, 0)
+        pool.calls.step_timeout = self._timeout + (steps and steps * float(np.median(self._long.seconds or [0.0])))
+        pool.calls.submit(worker, Op.STREAM, {0: (name, args)}, (0,), name)
+        while not heard or (isinstance(heard[-1], Done) and not heard[-1].reply.last):
             pool.calls.poll(None, heard.append)
-        (event,) = heard
-        if isinstance(event, Done) and event.reply.extras is not None:
-            for slot, raised in event.reply.extras.raised.items():
-                raise failure.task_error(raised, slot, worker.shown, worker.pid)
-            return event.reply.extras.infos[0]
-        assert isinstance(event, Lost)
+        for event in heard:
+            if isinstance(event, Done) and event.reply.extras is not None:
+                for slot, raised in event.reply.extras.raised.items():
+                    raise failure.task_error(raised, slot, worker.shown, worker.pid)
+                found = event.reply.extras.infos[0]
+        if not isinstance(event, Lost):
+            return found
         error = event.error
         what = f"{doing}: {failure.reason(error)}"
         if isinstance(error, WorkerTimeout):
@@ -239,7 +249,7 @@ class Check:
         trace, seconds = min(TRACE, self._steps), self._seconds / 5
         there = self._walk(pool, "in a spawned process", "walk", self._seed, trace, seconds, 4)
         self._compare(first, there, ELSEWHERE)
-        if not self.report.found("determinism"):
+        if not self._unlike:
             if self._globals:
                 self.report.warning("randomness", f"it draws from global generators: {', '.join(self._globals)}")
             self.report.passed.append(
@@ -254,12 +264,22 @@ class Check:
             part = next(part for part, x, y in zip(PARTS, a, b, strict=True) if x != y)
             advice = GLOBAL if self._globals and part != "info" else advice
             level = WARNING if part == "info" or self._loose else FAULT
-            noted = " (its registration says so: nondeterministic=True)" if self._loose else ""
-            what = (
-                f"the same seed and actions give another {part} {where}, first at record {at} of {len(first.records)}"
-            )
-            self.report.add(level, "determinism", what + noted, advice)
+            self._unlike[where] = level, part, f"first at record {at} of {len(first.records)}", advice
             return
+
+    def conclude(self) -> None:
+        """Another episode under the same seed is one finding, wherever it was seen; where it was says what to do."""
+        if not self._unlike:
+            return
+        since: dict[str, list[str]] = {}  # what differs, and since when -> where
+        for where, (_, part, when, _) in self._unlike.items():
+            since.setdefault(f"another {part} {{}}, {when}", []).append(where)
+        told = "; ".join([*(text.format(", ".join(places)) for text, places in since.items()), *self._also])
+        noted = " (its registration says so: nondeterministic=True)" if self._loose else ""
+        levels = [level for level, *_ in self._unlike.values()]
+        *_, (*_, advice) = self._unlike.values()
+        level = FAULT if FAULT in levels else WARNING
+        self.report.add(level, "determinism", f"the same seed and actions give {told}{noted}", advice)
 
     def _spaces(self, pool: Pool, first: Walk) -> None:
         walk, report = self._long, self.report
@@ -295,7 +315,9 @@ class Check:
             why = self._ask(pool, "taking and putting back its state", "state", 20)
         except TaskRaised as error:
             why = f"{error.error_type}: {error.error_message}"
-        if why:
+        if "state is incomplete" in why and TWIN[0] in self._unlike:
+            self._also["so its state cannot be put back either"] = None
+        elif why:
             self.report.warning("state", why)
         else:
             self.report.passed.append("its state can be taken and put back")
@@ -307,6 +329,9 @@ class Check:
             said = [("error", f"{error.error_type}: {error.error_message}")]
         kept = [(level, text) for level, text in said if not any(word in text for word in TASTE)]
         for level, text in kept:
+            if self._unlike and any(word in text for word in SAME_SEED):
+                self._also["Gymnasium's own checker says so, too"] = None
+                continue
             shared = "share an object" in text
             self.report.add(WARNING if shared or level == "warning" or self._loose else FAULT, "gymnasium", text)
         if not kept:
@@ -317,7 +342,7 @@ class Check:
         with contextlib.suppress(TaskRaised):
             self._ask(pool, "an exception in a step", "raises", self._seed)
         again = self._walk(pool, "after an exception", "walk", self._seed, 50, self._seconds / 5, 5)
-        if not self.report.found("determinism"):
+        if not self._unlike:
             self._compare(first, again, CUT)
 
     def _close(self, pool: Pool) -> None:
@@ -339,7 +364,7 @@ class Check:
         children: list[int] = self._ask(pool, "asking for its children", "living")
         (worker,) = pool.workers
         heard: list[Event] = []
-        pool.calls.submit(worker, Op.CALL, {0: ("walk", (self._seed, 10**9, 3600.0, 6), {})}, (0,), "walk")
+        pool.calls.submit(worker, Op.STREAM, {0: ("walk", (self._seed, 10**9, 3600.0, 6))}, (0,), "walk")
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         start = time.monotonic()

@@ -25,7 +25,7 @@ import numpy as np
 from treadle.errors import TreadleError, UsageError
 from treadle.plan.checking import check_state
 from treadle.pool.wear import private_memory
-from treadle.program.base import Description, Program
+from treadle.program.base import Description, Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
 from treadle.sample.buffer import TreeColumn
 from treadle.sample.contract import first_observation, flag, numbers, stepped
@@ -100,6 +100,14 @@ class EnvProbe(Program):
             },
         )
 
+    def stream(self, order: tuple[str, tuple[Any, ...]], control: StreamControl) -> Iterator[Any]:
+        """Do one of the following, and return what it does. As a stream it has a limit of time for a step, not for all
+        of them."""
+        name, args = order
+        self._gets_on = control.stopped
+        return getattr(self, name)(*args)
+        yield
+
     def walk(self, seed: int, steps: int, seconds: float, noise: int) -> Walk:
         """Play so many steps from a reset with `seed`, or for so many seconds. `noise`: seeds the global generators."""
         seen = Walk()
@@ -134,6 +142,7 @@ class EnvProbe(Program):
         given: int | None = seed
         left = steps
         while left > 0:
+            self._gets_on()
             start = time.perf_counter()
             result = env.reset(seed=given)
             seen.resets.append(time.perf_counter() - start)
@@ -144,6 +153,7 @@ class EnvProbe(Program):
             while left > 0 and not over:
                 action = actions.sample()
                 left, t = left - 1, t + 1
+                self._gets_on()
                 cpu, start = time.process_time(), time.perf_counter()
                 result = env.step(action)
                 seen.seconds.append(time.perf_counter() - start)
@@ -173,9 +183,11 @@ class EnvProbe(Program):
         for fifth in range(5):
             end = time.perf_counter() + seconds / 5
             for _ in range(resets // 5):
+                self._gets_on()
                 self._env.reset()
                 done += 1
                 for _ in range(SHORT):
+                    self._gets_on()
                     _, _, terminated, truncated, _ = self._env.step(space.sample())
                     if terminated or truncated or time.perf_counter() > end:
                         break

@@ -11,29 +11,22 @@ The names below are loaded when they are first used. A name that is a module's t
 the module here and the function in `treadle`.
 """
 
-from treadle.lazy import lazily
+from treadle.lazy import homes, lazily
 
-HOME = {
-    "VectorEnv": "gymnasium",
-    "AsyncVectorEnv": "async_vector",
-    "vector_entry_point": "make_vec",
-    "register_all": "entry_points",
-    "unregister_all": "entry_points",
-    "AlreadyPending": "refusals",
-    "ClosedVector": "refusals",
-    "NothingPending": "refusals",
-    "SpacesDiffer": "refusals",
-    "WaitTimeout": "refusals",
-    "VectorStats": "stats",
-    "Rollout": "rollout",
-    "OwnedVectors": "owned",
-    "VectorSampledTasks": ".tasks.vectors",
-    "SingleProcessVectorSampledTasks": ".tasks.vectors",
-    "COMPLETE_TASK_METRICS_KEY": ".tasks.vectors",
-    "COMPLETE_TASK_CALLBACK_KEY": ".tasks.vectors",
-    "TaskVectorStats": ".tasks.vector",
-}
+HOME = homes(
+    {
+        "gymnasium": "VectorEnv",
+        "async_vector": "AsyncVectorEnv",
+        "make_vec": "vector_entry_point",
+        "entry_points": "register_all unregister_all",
+        "refusals": "AlreadyPending ClosedVector NothingPending SpacesDiffer WaitTimeout",
+        "stats": "VectorStats",
+        "rollout": "Rollout",
+        "owned": "OwnedVectors",
+        ".tasks.vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
+        "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
+        ".tasks.vector": "TaskVectorStats",
+    }
+)
 
-__all__ = list(HOME)
-
-__getattr__, __dir__ = lazily(__name__, HOME)
+__all__, __getattr__, __dir__ = lazily(__name__, HOME)

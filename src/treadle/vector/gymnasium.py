@@ -31,7 +31,7 @@ from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.groups import Group, GroupLoop, check_count
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
-from treadle.vector.owned import OwnedVectors, mode_of_all
+from treadle.vector.owned import UNKEPT, OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialBatches, Partly
 from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.refusals import SpacesDiffer
@@ -140,6 +140,8 @@ class VectorEnv(SlotCalls):
             lockstep, about = engine.lockstep, engine.descriptions[0].metadata
             if pool.recorder and not isinstance(envs, OwnedVectors):
                 lockstep.record(partial(_repro_of, slots, spaces), full=pool.recorder == "full")
+            elif pool.recorder:
+                engine.calls.unkept = UNKEPT
             if isinstance(envs, OwnedVectors):
                 self.autoreset_mode = mode_of_all(engine.descriptions, autoreset_mode)
                 _mode(self.autoreset_mode, style)

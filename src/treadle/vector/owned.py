@@ -27,6 +27,7 @@ from treadle.spaces import Layout
 from treadle.vector.entry_points import with_theirs
 from treadle.vector.env_slot import REFUSED, Ask, Kept, OwnValue
 
+UNKEPT = "what the rows of an environment that is vectorised itself (OwnedVectors) were made to do is not recorded"
 NO_ROWS = np.zeros(0, np.int64)
 MakeVector = Callable[..., Any]  # returns a gymnasium.vector.VectorEnv
 

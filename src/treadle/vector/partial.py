@@ -296,9 +296,7 @@ class PartialBatches:
             if slot in raised:
                 self._state[slot] = STALE
                 error = failure.task_error(raised[slot], slot, worker.shown, worker.pid)
-                if self._calls.history is not None:
-                    self._calls.history.failed(error, noted=True)
-                self._errors.append(error)
+                self._errors.append(self._calls.keep(error, noted=True))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)

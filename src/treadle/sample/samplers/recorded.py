@@ -9,7 +9,7 @@ from typing import Any
 from treadle import seeding
 from treadle.errors import WorkerError
 from treadle.program.gym_env import EnvRecipe
-from treadle.repro import Repro, failure_of, note, recipe_of
+from treadle.repro import Repro, failure_of, note, note_unkept, recipe_of
 from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name
 from treadle.sample.samplers.agents import action_of, reset_agent
@@ -51,7 +51,7 @@ class AgentPlayed:
 
 
 def keep(recipe: SlotRecipe, updates: Any, asked: Any, played: int, error: WorkerError) -> None:
-    """Keep it as the error's `repro`; nothing for workers that do not play one environment, episode by episode.
+    """Keep it as the error's `repro`; nothing for what an update raised.
 
     Args:
         recipe: of the worker.
@@ -60,15 +60,22 @@ def keep(recipe: SlotRecipe, updates: Any, asked: Any, played: int, error: Worke
         played: its episodes that have come.
     """
     order, number, factory, where = asked.order, asked.worker, recipe.factory, error.where
-    one_by_one = getattr(getattr(factory, "_worker_class", None), "by_index", False)
-    if order is None or not one_by_one or where.phase == "update":
+    kind = getattr(factory, "_worker_class", None)
+    if order is None or where.phase == "update":
         return
     root, episode, trail = order.root, where.episode, dict(error.trail or {})
+    if not trail and not getattr(kind, "by_index", False):
+        name = getattr(kind, "__name__", "worker of one's own")
+        note_unkept(error, f"a {name} may play several environments at once, and none of them, a gymnasium.Env, raised")
+        return
     agents = [recipe.agent, *(each.open() for each in updates.agent)]
     envs = [recipe.env, *(each.open() for each in updates.env)]
+    if (which_env := trail.pop("env", None)) is not None:
+        envs = [each[which_env] if isinstance(each, list) else each for each in envs]
     first, generator = trail.pop("start", (None, None))
     plays: list[tuple[int | None, int | None, int | None]] = []  # seed of the reset, seed of all else, number
-    which = f"episode {episode} of worker {number}" if trail else f"the episodes of worker {number}"
+    whose = f"worker {number}" if which_env is None else f"environment {which_env} of worker {number}"
+    which = f"episode {episode} of {whose}" if trail else f"the episodes of worker {number}"
     if order.indices is not None:
         indices = order.indices[asked.made :] if episode is None else (episode,)
         which = f"episode {' or '.join(map(str, indices))}"
@@ -86,6 +93,7 @@ def keep(recipe: SlotRecipe, updates: Any, asked: Any, played: int, error: Worke
     most = factory._max_episode_length
     repro = Repro({**about, "generator": generator, "max_steps": int(most) if most < 1 << 62 else None}, trail)
     recipe_of(repro, EnvRecipe(env, wrappers=(of_gymnasium,), registrations=None))
+    phase = "step" if "action.0" in trail else where.phase
     repro.put("policy", AgentPlayed(agents, order.indices is not None))
-    repro.about["failed"] = failure_of(error, reason_of(error)) | {"phase": "step" if trail else where.phase}
+    repro.about["failed"] = failure_of(error, reason_of(error)) | {"phase": phase}
     note(error, repro)

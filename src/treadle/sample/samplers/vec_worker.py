@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from treadle.pool.original import attributes_of
 from treadle.sample.contract import in_step
 from treadle.sample.samplers.agents import actions_of, reset_agent
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.in_progress import InProgressEpisode
+from treadle.sample.samplers.trail import Trail
 from treadle.spaces import Mismatch
 
 
@@ -38,6 +40,7 @@ class ManyEnvs(DefaultWorker):
         self._n_envs = n_envs
         self._envs: list[Any] = [None] * n_envs
         self._episodes: list[InProgressEpisode | None] = [None] * n_envs
+        self._trails: list[Trail] = [Trail(None)] * n_envs
         self._completed: list[EpisodeBatch] = []
         self._needs_env_reset = True
 
@@ -81,8 +84,11 @@ class ManyEnvs(DefaultWorker):
         over = []
         for i, (episode, action) in enumerate(zip(episodes, actions, strict=True)):
             assert episode is not None
+            trail = self._trails[i]
             try:
-                episode.step(action, {key: values[i] for key, values in infos.items()})
+                trail.act(action)
+                observation = episode.step(action, {key: values[i] for key, values in infos.items()})
+                trail.see(observation, episode.rewards[-1])
             except Exception as error:
                 self._failed(error, i, episode.length + 1, episode.number)
                 raise
@@ -91,8 +97,10 @@ class ManyEnvs(DefaultWorker):
 
     def _begin(self, i: int, before: InProgressEpisode | None = None) -> None:
         """Begin an episode in environment i, whose last one was `before`."""
+        self._trails[i] = trail = Trail(self._envs[i])
         try:
-            self._episodes[i] = InProgressEpisode(self._envs[i], before=before)
+            self._episodes[i] = episode = InProgressEpisode(self._envs[i], before=before)
+            trail.see(episode.last_obs)
         except Exception as error:
             self._failed(error, i, None, 0 if before is None else before.number + 1)
             raise
@@ -101,6 +109,8 @@ class ManyEnvs(DefaultWorker):
         """Environment i raised: nobody knows where it stands, so all begin anew. The error learns where it was."""
         self._needs_env_reset = True
         in_step(error, step, episode)
+        if (trail := self._trails[i].told()) is not None:
+            attributes_of(error)["treadle_trail"] = {**trail, "env": i}
         if isinstance(error, Mismatch):
             error.name = f"environment {i}'s observation"
 
