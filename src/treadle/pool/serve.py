@@ -187,8 +187,11 @@ class Server:
                 if type(info) is not dict:
                     checked_info(info)
                 try:
-                    info = copied_info(info)
+                    info = _copied(info)
+                except RecursionError:  # it is deep, or holds itself
+                    info = snapshot(checked_info(info))
                 except self._catch as error:  # copying runs foreign code
+                    checked_info(info)
                     raise unsendable(info, "final_info", self._catch) or error from None
         self._phase = "reset"
         record = program.ended(observation, reward, terminated, truncated, info)
@@ -437,14 +440,6 @@ def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
             _check_nested(value, above, sound)
     above.remove(id(info))
     sound.add(id(info))
-
-
-def copied_info(info: dict[str, Any]) -> dict[str, Any]:
-    """`snapshot` of what `checked_info` lets pass; raises what that raises."""
-    try:
-        return _copied(info)
-    except Exception:  # noqa: BLE001 - it may hold itself
-        return snapshot(checked_info(info))
 
 
 def snapshot(value: Any) -> Any:
