@@ -185,7 +185,7 @@ class Lockstep:
             self._pending = None
             batches.block = block
             said = [*told.values()] if extras is None else [extras, *told.values()]
-            if not all_fixed or any(each.raised for each in said):
+            if not all_fixed or (said and any(each.raised for each in said)):
                 return self._finish(block, said, ended=bool(ended & FLAG_ENDED))
             infos: Mapping[int, Any] = joined([each.infos for each in said]) if said else {}
             arrays = hand_out(block)
