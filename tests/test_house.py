@@ -37,8 +37,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro"}),
-    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy"}),
-    frozenset({"elsewhere"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "whole_file"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.

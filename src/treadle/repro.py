@@ -25,6 +25,7 @@ import numpy as np
 
 from treadle import pickling
 from treadle.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
+from treadle.whole_file import written
 
 SUFFIX = ".repro"
 HEAD = "repro.json"
@@ -127,16 +128,14 @@ class Repro:
         path = Path(path)
         path = path if path.suffix else path.with_suffix(SUFFIX)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         sealed = {**self._sealed, **{name: dumped for name, dumped in map(_pickled, self.objects.items()) if dumped}}
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        with written(path) as whole, zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(HEAD, json.dumps(self.about, indent=1, default=str) + "\n")
             for name, array in self.arrays.items():
                 with archive.open(f"{name}.npy", "w") as member:
                     np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
             for name, data in sealed.items():
                 archive.writestr(f"{name}.pickle", data)
-        os.replace(temporary, path)
         self.path = path
         return path
 

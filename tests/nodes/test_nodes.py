@@ -24,6 +24,7 @@ import treadle
 import treadle.nodes.worker
 from treadle.errors import UsageError
 from treadle.nodes import ray_cluster as ray_cluster_module
+from treadle.nodes.placing import Placement
 
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
 
@@ -193,6 +194,96 @@ def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
                 with pytest.raises(UsageError, match="handles name memory of this machine"):
                     env.step_batch(actions, states, return_state="handle")
     assert found[0][1] == found[1][1]
+
+
+def lose_a_worker(pool: Any) -> list[Any]:
+    """A process of one node's pool is killed; returns what its and the other workers' actors are."""
+    os.kill(pool.workers[1].pid, signal.SIGKILL)
+    return [worker._actor for worker in pool.workers]
+
+
+def check_replaced(pool: Any, actors: list[Any], pids: list[int]) -> None:
+    """One process is another one, in the same actor."""
+    assert [worker._actor for worker in pool.workers] == actors
+    assert not any(actor.gone for actor in actors)
+    assert [worker.pid == pid for worker, pid in zip(pool.workers, pids, strict=True)] == [True, False, True]
+    assert pool.restarts == (0, 1, 0)
+
+
+def test_a_worker_that_dies_while_sampling_is_replaced_on_its_node(caplog: pytest.LogCaptureFixture) -> None:
+    """Three on two nodes; it has to be told the latest agent again."""
+    given = {"seed": 5, "max_episode_length": 500, "schedule": "deterministic", "on_failure": "restart"}
+    updates = [None, Weights(), None, Weights(), None]
+    updates[1].weights[:] = 1.0  # type: ignore[union-attr]
+    large = Weights()
+    large.more = np.ones(100_000)  # type: ignore[attr-defined]  # goes along in a file
+    updates[3] = large
+    made: dict[type, list[Any]] = {}
+    for kind in (treadle.LocalSampler, treadle.RaySampler):
+        where = {"placement": Placement(2, shared=True), "n_workers": 3} if kind is treadle.RaySampler else {}
+        with kind(Weights(), lambda: gym.make("CartPole-v1"), **given, **where) as sampler:
+            made[kind] = [sampler.obtain_samples(0, 500, update) for update in updates[:2]]
+            if where:
+                pool = sampler._group.pool
+                pids = [worker.pid for worker in pool.workers]
+                actors = lose_a_worker(pool)
+                assert len({id(actor) for actor in actors}) == 2
+            made[kind] += [sampler.obtain_samples(0, 500, update) for update in updates[2:]]
+            while where and pool.workers[1].changing:
+                made[kind].append(sampler.obtain_samples(0, 500, None))
+            if where:
+                check_replaced(pool, actors, pids)
+            else:
+                made[kind] += [sampler.obtain_samples(0, 500, None) for _ in range(20)]
+    for one, other in zip(*made.values(), strict=False):
+        assert one.observations.tobytes() == other.observations.tobytes()
+    assert "worker 1 is replaced: the worker was ended by SIGKILL" in caplog.text
+
+
+def test_a_worker_that_dies_while_planning_is_replaced_on_its_node() -> None:
+    plans = np.random.default_rng(0).integers(0, 2, (12, 24))
+    found: list[Any] = []
+    for options in ({}, {"nodes": 2}):
+        with closing(treadle.plan.make("CartPole-v1", 3, on_failure="restart", **options)) as env:
+            state, _, _ = env.reset()
+            first = found[0][0] if found else state
+            states, told = [first] * 24, []
+            for at, actions in enumerate(plans):
+                if options and at == 5:
+                    pool = env._workers.pool
+                    pids = [worker.pid for worker in pool.workers]
+                    actors = lose_a_worker(pool)
+                states, observations, rewards, *_ = env.step_batch(actions, states, return_state=True)
+                told.append((np.array(observations).tobytes(), list(rewards)))
+            while options and pool.workers[1].changing:
+                env.step_batch(plans[0], states)
+            if options:
+                check_replaced(pool, actors, pids)
+            found.append((first, told))
+    assert found[0][1] == found[1][1]
+
+
+def test_an_actor_that_dies_alone_is_replaced_on_the_same_node(caplog: pytest.LogCaptureFixture) -> None:
+    """Its workers end with it, and all of them are replaced."""
+    with closing(treadle.plan.make("CartPole-v1", 2, on_failure="restart", nodes=1)) as env:
+        state, _, _ = env.reset()
+        wanted = env.step_batch([0] * 8, [state] * 8)
+        workers = env._workers.pool.workers
+        before, node = workers[0]._actor, workers[0]._actor.machine.id
+        pids = [worker.pid for worker in workers]
+        os.kill(ancestor(pids[0]), signal.SIGKILL)
+        for _ in range(3):
+            made = env.step_batch([0] * 8, [state] * 8)
+            assert np.array(made[1]).tobytes() == np.array(wanted[1]).tobytes()
+        assert workers[0]._actor is workers[1]._actor is not before
+        assert workers[0]._actor.machine.id == node
+
+
+def ancestor(pid: int) -> int:
+    """The process above it that is an actor."""
+    while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 @pytest.mark.slow

@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from treadle.nodes.placing import Machine, Placement
-from treadle.nodes.travel import packed
+from treadle.nodes.travel import Batch, Message, packed
 from treadle.nodes.worker import NodeCommon, NodeWorker
+from treadle.pool.life import Event
 from treadle.pool.messages import Hello, WorkerSpec
 
 
@@ -45,8 +48,11 @@ class Cluster:
 
 def worker_on(cluster: Cluster) -> NodeWorker:
     common = NodeCommon(SimpleNamespace(placement=Placement(2)))  # type: ignore[arg-type]  # as much as is read of it
-    common.cluster, common.world = cluster, None  # type: ignore[assignment]
-    worker = NodeWorker(WorkerSpec(0, (0,), b""), [], common)
+    common.cluster = cluster  # type: ignore[assignment]
+    common.world, common._own_options, common.groups = None, b"", [(0,)]  # type: ignore[assignment]
+    spec = WorkerSpec(0, (0,), b"")
+    common._specs.append(spec)
+    worker = NodeWorker(spec, [], common)
     worker.start()
     return worker
 
@@ -66,14 +72,16 @@ def test_a_worker_whose_node_never_was_there_sits_down_elsewhere() -> None:
     cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")
     assert not worker.ended()
     assert cluster.started == ["a", "b"]
-    cluster.calls[-1][1](packed(Hello(2, ())), None)
+    cluster.calls[-1][1](packed((0, Hello(2, ()))), None)
+    worker.see(Event.HELLO)
+    assert not worker.ended()
     assert worker.placed
 
 
 def test_an_answer_that_cannot_be_read_is_the_actors_end() -> None:
     cluster = Cluster()
     worker = worker_on(cluster)
-    cluster.calls[-1][1](SimpleNamespace(body=b"", messages=[(b"no pickle", ())]), None)
+    cluster.calls[-1][1](Batch((Message(b"no pickle", ()),), np.zeros(0, np.uint8)), None)
     assert worker.hello() is None
     assert worker.ended()
     assert "cannot be read" in worker._actor.gone  # type: ignore[union-attr]

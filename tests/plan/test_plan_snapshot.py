@@ -57,8 +57,8 @@ def test_a_hundred_steps_follow_in_a_new_process(tmp_path: Path) -> None:
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="pickle"):
-        snapshot_file.write(tmp_path / "kept", {"format": "any", "cannot be pickled": (each for each in ())})
+        snapshot_file.write(tmp_path / "kept", "any", unpicklable=(each for each in ()))
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):
-        snapshot_file.write(tmp_path / "taken", {"format": "any"})
+        snapshot_file.write(tmp_path / "taken", "any")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

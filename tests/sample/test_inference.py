@@ -502,3 +502,24 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
         restarts = run.tally.restarts
     assert sorted(found) == whole
     assert restarts > 5
+
+
+class Slow(Walk):
+    """Each of its answers is waited for, so that requests to its worker wait in line."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.01)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.01)
+        return super().step(action)
+
+
+def test_a_worker_with_many_slots_has_room_for_what_is_said_of_each() -> None:
+    def policy(observations: np.ndarray) -> Any:
+        return Plain()(observations), {"value": observations[:, 0]}
+
+    asked_alone: dict[str, Any] = {"inference": "caller", "num_envs": 8, "batch_size": 1, "patience": 0.0}
+    played = list(treadle.collect(Slow, policy, episodes=8, workers=1, **asked_alone))
+    assert [len(each.policy_infos) for each in played] == [len(each) for each in played]

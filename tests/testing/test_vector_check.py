@@ -12,7 +12,7 @@ import pytest
 from treadle import VectorEnv
 from treadle.errors import UsageError
 from treadle.testing import check_vector_env
-from treadle.testing.vector_check import DRILLS
+from treadle.testing.vector_check import TITLES
 from treadle.testing.vector_drills import NAMED
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_found_in_ours(mode: str) -> None:
 
     from gymnasium.vector import AutoresetMode
 
-    drills = DRILLS if mode == "NEXT_STEP" else ["contract", "raise"]
+    drills = list(TITLES) if mode == "NEXT_STEP" else ["contract", "raise"]
     report = check_vector_env(make, drills=drills, limit=30.0)
     assert not report.findings, str(report)
     assert report.facts["autoreset"] == mode

@@ -132,6 +132,40 @@ def test_partial_batches_hand_over_the_same(name: str, setup: dict[str, Any]) ->
             }
 
 
+class Overheard(gym.Wrapper[Any, Any, Any, Any]):
+    """Says in its infos what it was given."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "got": repr(told(action))}
+
+
+def cart_pole() -> gym.Env[Any, Any]:
+    return Overheard(gym.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=show)
+def test_gymnasiums_own_environments_get_numpy_integers_and_others_pythons(setup: dict[str, Any]) -> None:
+    actions = np.array([0, 1, 1, 0])
+    with closing(SyncVectorEnv([cart_pole] * N)) as theirs:
+        theirs.reset(seed=0)
+        expected = theirs.step(actions)[4]["got"].tolist()
+    with closing(VectorEnv(cart_pole, N, **setup)) as envs:
+        envs.reset(seed=0)
+        assert envs.step(actions)[4]["got"].tolist() == expected
+        assert expected[1] == repr(("int64", "int64", 1))
+    for mixed in ([of(Witness, gs.Discrete(2))] * N, [of(Witness, gs.Discrete(2)), *[cart_pole_as_box] * (N - 1)]):
+        with closing(VectorEnv(mixed, **setup)) as envs:
+            envs.reset(seed=0)
+            assert envs.step(actions)[4]["got"].tolist() == [repr(("int", repr(a))) for a in actions.tolist()]
+
+
+def cart_pole_as_box() -> gym.Env[Any, Any]:
+    """The same, with the observations of `Witness`."""
+    space = Witness.observation_space
+    return gym.wrappers.TransformObservation(cart_pole(), lambda _: np.zeros(1, np.float32), space)
+
+
 def test_actions_without_a_fixed_shape_can_be_sent_to_some_slots() -> None:
     with closing(VectorEnv(of(Witness, gs.Tuple((gs.Text(5), gs.Discrete(3)))), N, workers=2, inline=1)) as envs:
         envs.async_reset()

@@ -4,11 +4,11 @@
     placing       which actor goes to which node (pure)
     software      what must be the same on all nodes, and what is not (pure)
     travel        what travels: a message and all its arrays as one contiguous buffer
-    host          what runs in an actor: the pool's own dispatcher over its slots, and a word to stop it
-    worker        the backend "ray": a worker of a pool whose slots are in an actor
+    host          what runs in an actor: a pool, and what passes requests on to its workers
+    worker        the backend "ray": a worker that stands for one of an actor's pool
 
-An actor is a worker by the pool's protocol (`treadle.pool.worker`), so requests under way, deaths, restarts and
-deadlines are where they are for every other backend. What is in its slot is a program as ever; for collecting and
-planning it is one that owns a whole pool of its own on its node, and is asked with orders of many items at a time: a
-call to an actor costs about half a millisecond, so nothing that is done step by step goes by one.
+To the caller's pool each is a worker by its protocol (`treadle.pool.worker`), so requests under way, deaths and
+deadlines are where they are for every other backend. What is in its slot is a program as ever; for collecting it is one
+that owns a whole pool itself, and an actor has only one. All are asked with orders of many items at a time: a call to
+an actor costs about half a millisecond, so nothing that is done step by step goes by one.
 """

@@ -1,34 +1,51 @@
-"""What runs in an actor: the pool's own dispatcher over the slots' programs, driven by calls.
+"""What runs in an actor: a pool, and what passes requests on to its workers and tells what they say.
 
-A request is answered by as many calls as it takes: `advance` takes a request and goes on with the first that is not
-done, until there is enough for a message. The caller keeps a few such calls under way, and so never more comes than it
-has asked for. `stop`, `looks` and `stack` are answered while another call works.
+The pool starts, watches, kills and starts anew its workers by itself; the actor lives on. Each worker stands for one of
+the caller's. What is asked of one is posted, and what any of them has said is told by `advance`, which goes on until
+there is enough for a message. The caller keeps a few such calls under way, and so never more comes than it has asked
+for. All else (`ASIDE`) is answered while `advance` works.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
-import threading
-import traceback
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from treadle.errors import UsageError
+from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
 from treadle.nodes.software import differences
-from treadle.nodes.travel import Batch, Writer, packed, read
+from treadle.nodes.travel import Batch, Said, Writer, read
 from treadle.pool.broadcast import Payload
-from treadle.pool.messages import Extras, Hello, Op, Raised, Reply, Request, picklable, without_failing
-from treadle.pool.serve import Server
+from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.channel import parts_of, spill
+from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
+from treadle.pool.pool import Pool
+from treadle.pool.worker import SerialWorker, Worker, register
 
 # what a message has at least, unless there is no more. What is below 100 KB Ray sends with the answer itself; what is
 # larger goes through the object stores of both nodes, which costs some milliseconds
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
-ASIDE = ("stop", "looks", "stack")
+IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
+ASIDE = ("post", "tell", "looks", "end")
+INSIDE = "inside"
+
+
+class Inside(SerialWorker):
+    """A worker in the actor's own process, for programs that have a pool each."""
+
+    local = False  # its answers are pickled, later
+
+
+register(INSIDE, lambda: Inside)
 
 
 @dataclass(frozen=True)
@@ -61,122 +78,163 @@ class World:
 class Host:
     """Args:
     world, site: see there.
-    slots: which.
-    programs: a pickled list of factories, one a slot, as an array of bytes.
+    options: of its pool, pickled.
+    slots: of the caller's pool, one for each of its workers.
+    programs: for each worker a pickled list of its one factory, as an array of bytes.
     """
 
-    def __init__(self, world: World, site: Site, slots: tuple[int, ...], programs: Any) -> None:
-        self._slots, self._stopped, self._looks = slots, 0, 0
-        self._requests: deque[Request] = deque()
-        self._replies: Iterator[Reply] | None = None
-        self._thread = 0
+    def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
+        self._slots, self._deaths, self._closing = slots, [0] * len(slots), False
+        self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
+        self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
+        self._pool: Any = None
         world.enter()
-        made: list[Any] = []
         try:
             if others := differences(world.software, here=site.address):
                 raise UsageError(f"nodes must have the same software as the caller: {'; '.join(others)}")
-            for factory in pickle.loads(memoryview(programs)):
-                made.append(factory())
-                arrive = getattr(made[-1], "arrive", None)
-                if arrive is not None:
-                    arrive(site)
-            self._hello = Hello(os.getpid(), tuple(program.describe() for program in made))
+            factories = [partial(_arrived, pickle.loads(memoryview(each))[0], site) for each in programs]
+            self._pool = Pool(factories, workers=len(slots), rows=False, options=pickle.loads(options))
         except BaseException as error:  # noqa: BLE001 - whatever a constructor raises is told, with its slot
-            self._hello = Hello(os.getpid(), failed=(slots[min(len(made), len(slots) - 1)], Raised.of(error, "init")))
-        self._server = Server(slots, made)
-
-    def hello(self) -> Batch:
-        """Its first word."""
-        return packed(self._hello)
-
-    def advance(self, request: Batch | None, *broadcasts: Any) -> Batch:
-        """Take a request (id, op, payload), if there is one; go on with what there is to do, and tell what came of it.
-        Replies to earlier requests may be among what is told."""
-        self._thread = threading.get_ident()
-        if request is not None:
-            self._requests.append(self._opened(request, broadcasts))
-        writer, since = Writer(), monotonic()
-        while self._next():
-            for reply in self._running():
-                _add(writer, reply)
-                if writer.nbytes >= ENOUGH_BYTES or monotonic() - since >= ENOUGH_SECONDS:
-                    return writer.batch(self._next())
-            self._replies = None
-        return writer.batch()
-
-    def _next(self) -> bool:
-        """Is there anything to do?"""
-        return self._replies is not None or bool(self._requests)
-
-    def _running(self) -> Iterator[Reply]:
-        if self._replies is None:
-            request = self._requests.popleft()
-            self._replies = self._answers(request)
-        return self._replies
-
-    def _answers(self, request: Request) -> Iterator[Reply]:
-        if isinstance(request.payload, Raised):  # it could not be read
-            yield Reply(request.id, Extras({}, {}, {}, dict.fromkeys(self._slots, request.payload)))
+            failed = Hello(os.getpid(), failed=_failure(error, slots))
+            self._said.extend((at, failed, True) for at in range(len(slots)))
+            self._closing = True
             return
-        yield from self._server.handle(request, _Control(self, request.id))
+        self._calls, self._workers = self._pool.calls, self._pool.in_slot_order()
+        self._said.extend((at, self._hello(worker), True) for at, worker in enumerate(self._workers))
 
-    def _opened(self, request: Batch, broadcasts: tuple[Any, ...]) -> Request:
-        id, op, head = next(read(request))
+    def _hello(self, worker: Worker) -> Hello:
+        return Hello(worker.pid or os.getpid(), (self._pool.descriptions[worker.slots[0]],))
+
+    def advance(self) -> Batch:
+        """What its workers have said, as soon as it is worth a message: pairs of which one and what."""
+        writer, since, due = Writer(), monotonic(), False
+        while True:
+            while self._said and writer.nbytes < ENOUGH_BYTES:
+                at, what, awaited = self._said.popleft()
+                writer.add_said(at, what)
+                due = due or awaited
+            left = since + ENOUGH_SECONDS - monotonic() if writer.nbytes else None
+            if due or writer.nbytes >= ENOUGH_BYTES or (left is not None and left <= 0) or not self._turn(left):
+                return writer.batch(bool(self._said) or (not self._closing and self._calls.expects))
+
+    def _turn(self, seconds: float | None) -> bool:
+        """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:
+        as long as it takes."""
+        if self._closing:
+            return False
+        wait = seconds is None and not self._calls.expects
+        with suppress(Empty):
+            while (posted := self._requests.get(wait, IDLE_SECONDS)) is not None:
+                self._begin(*posted)
+                wait = False
+        if not self._said:
+            self._calls.poll(seconds, self._hear, lambda: not self._requests.empty())
+        return bool(self._said) or self._calls.expects
+
+    def _begin(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], contents: tuple[Any, ...]) -> None:
+        """Ask a worker what was posted."""
+        if deaths != self._deaths[at]:
+            return
+        (id, op, head), worker = next(read(message)), self._workers[at]
+        if op == Op.CLOSE:
+            self._calls.retire(worker, "the caller says so")
+            self._ended(at, ExitReport())
+            return
+        self._calls.last_id = id - 1  # a request has one number, here and there
         try:
-            payload = None if head is None else pickle.loads(head)
+            payload = pickle.loads(head)
+            orders: dict[int, Any] = dict.fromkeys(worker.slots, *payload.values())
             if isinstance(payload, Payload):
-                payload.received([memoryview(bytearray(each)) for each in broadcasts])
-        except Exception as error:  # noqa: BLE001 - of a module that is not here, say
-            payload = Raised.of(error, Op(op).name.lower())
-        return Request(id, Op(op), payload)
+                payload.received(self._written(keys, contents))
+                orders = Payload(orders, payload.broadcasts)
+            self._calls.submit(worker, Op(op), orders, worker.slots, at)
+        except Exception as error:  # noqa: BLE001 - it cannot be read, as a module is not here, say, or not be sent on
+            raised = {self._slots[at]: Raised.of(error, Op(op).name.lower())}
+            self._said.append((at, Reply(id, Extras({}, {}, {}, raised)), True))
 
-    def close(self) -> Batch:
-        """Close the slots; returns what they raised."""
-        self._requests.clear()
-        if self._replies is not None:
-            self._replies.close()  # type: ignore[attr-defined]
-            self._replies = None
-        return packed(self._server.close())
+    def _written(self, keys: tuple[str, ...], contents: tuple[Any, ...]) -> list[io.FileIO]:
+        """Memory files of what goes along: one of each, however many workers are given it."""
+        found = {}
+        for key, content in zip(keys, contents, strict=True):
+            parts = parts_of(memoryview(content))
+            found[key] = self._files.get(key) or spill(parts, list(map(len, parts)))
+        self._files = found
+        return list(found.values())
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Done):
+            at, extras = event.tag, event.reply.extras
+            if extras is not None:
+                extras = Extras(*(dict.fromkeys(self._slots[at : at + bool(part)], *part.values()) for part in extras))
+            awaited = event.call.op is not Op.STREAM
+            self._said.append((at, replace(event.reply, extras=extras), awaited))
+        elif isinstance(event, Lost):
+            self._ended(event.worker.index, event.worker.report)
+        else:
+            self._said.append((event.worker.index, self._hello(event.worker), True))
+
+    def _ended(self, at: int, report: ExitReport) -> None:
+        """What it was asked and has not answered is lost, also what is posted before the caller knows."""
+        self._deaths[at] += 1
+        self._said.append((at, report, True))
+
+    def close(self) -> str:
+        """Close the slots; what they raise is told here. Returns what there is to say of it then."""
+        if self._pool is not None:
+            self._pool.close()
+        return "its slots are closed"
 
     # -- while it works ----------------------------------------------------------------------------------------------
 
-    def stop(self, id: int) -> None:
-        """Streams of requests up to this one end at their next look."""
-        self._stopped = max(self._stopped, id)
+    def post(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], *contents: Any) -> None:
+        """Ask a worker. A message has (id, op, payload); with CLOSE another process is to take its place.
 
-    def looks(self) -> int:
-        """How often its streams have looked."""
-        return self._looks
+        Args:
+            at: which worker.
+            deaths: of its, that the caller knows of: what was posted before it knew of another one is lost.
+            keys, contents: of files that go along.
+        """
+        self._requests.put((at, deaths, message, keys, contents))
+        self._ring()
 
-    def stack(self) -> str:
-        """Of the thread that works."""
-        frame = sys._current_frames().get(self._thread)
-        return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+    def _ring(self) -> None:
+        self._pool.memory.pool_bell.release()
 
+    def tell(self, at: int, method: str, *args: Any) -> None:
+        """Stop a worker's streams, or kill it: see `Worker`."""
+        getattr(self._workers[at], method)(*args)
 
-class _Control:
-    """What a stream may ask between steps."""
+    def looks(self) -> list[int]:
+        """How often each worker's streams have looked."""
+        return [worker.looks() for worker in self._workers]
 
-    def __init__(self, host: Host, id: int) -> None:
-        self._host, self._id = host, id
-
-    def stopped(self) -> bool:
-        self._host._looks += 1
-        return self._host._stopped >= self._id
-
-    def resets(self, episode: int) -> None:
-        """Nobody here asks what it is making: what a dead node was making is all that it had."""
-
-    begins = ends = lambda self: None
-
-
-def _add(writer: Writer, reply: Reply) -> None:
-    """What cannot be pickled becomes its slot's failure."""
-    try:
-        writer.add(reply)
-    except Exception:  # noqa: BLE001 - pickling runs foreign code
-        assert reply.extras is not None
-        writer.add(Reply(reply.id, without_failing(reply.extras, "stream", picklable), reply.last))
+    def end(self) -> None:
+        """Nothing more is to be told: `close` comes next."""
+        self._closing = True
+        if self._pool is not None:
+            for worker in self._workers:
+                worker.stop(CLOSING)
+            self._requests.put(None)
+            self._ring()
 
 
-__all__ = ["ASIDE", "Host", "Site", "World"]
+def _arrived(factory: Callable[[], Any], site: Site) -> Any:
+    """A program, which is told where it is if it asks for that."""
+    program = factory()
+    arrive = getattr(program, "arrive", None)
+    if arrive is not None:
+        arrive(site)
+    return program
+
+
+def _failure(error: BaseException, slots: tuple[int, ...]) -> tuple[int, Raised]:
+    """Why a pool could not be started, and in which slot."""
+    first: BaseException = error.failures[0] if isinstance(error, StartupFailed) and error.failures else error
+    cause = first.__cause__
+    if not isinstance(first, TaskRaised) or cause is None or isinstance(cause, RemoteTraceback):
+        return slots[0], Raised.of(first, "init")
+    return slots[first.where.slot or 0], replace(Raised.of(cause, "init"), traceback=first.remote_traceback)
+
+
+__all__ = ["ASIDE", "INSIDE", "Host", "Site", "World"]

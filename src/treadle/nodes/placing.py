@@ -32,7 +32,8 @@ class Placement:
         address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
             connected to, or one of its own on this machine, which ends with it.
         gpu: is each to be given a GPU, where its node has one?
-        shared: is one actor a single worker? Then as many as are wanted go to each of `nodes` nodes.
+        shared: do several of the caller's workers share an actor? Then they are dealt to as many actors as there are
+            nodes, at most `nodes`, and where one is lost its actor goes to any of the others.
     """
 
     nodes: int = 1

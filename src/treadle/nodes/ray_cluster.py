@@ -119,8 +119,11 @@ class Cluster:
         return (errors or said or [type(error).__name__])[-1]
 
     def never_began(self, error: BaseException) -> bool:
-        """Has an actor ended before anything of it ran, because its node was lost or had no room after all?"""
-        return isinstance(error, self._ray.exceptions.RayActorError) and "creation task" not in str(error)
+        """Has an actor ended before anything of it ran, because its node was lost or had no room after all? What has
+        raised there, or the process alone that died, is no fault of the node's."""
+        alone = ("creation task", "worker process has died")
+        is_actors = isinstance(error, self._ray.exceptions.RayActorError)
+        return is_actors and not any(each in str(error) for each in alone)
 
 
 def _unbound(method: Any) -> Any:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle import pickling
+from treadle.pool.messages import ExitReport, Hello, Reply, picklable, without_failing
 
 ALIGN = 64
+Said = Reply | Hello | ExitReport  # by a worker, or of its end
 
 
 class Message(NamedTuple):
@@ -59,6 +61,14 @@ class Writer:
             self._body += raw
             self._body += bytes(-raw.nbytes % ALIGN)
         self._messages.append(Message(head, tuple(raw.nbytes for raw in raws)))
+
+    def add_said(self, at: int, what: Said) -> None:
+        """What a worker has said. What cannot be pickled becomes its slot's failure."""
+        try:
+            self.add((at, what))
+        except Exception:  # noqa: BLE001 - pickling runs foreign code
+            assert isinstance(what, Reply) and what.extras is not None  # noqa: PT018 - all else is of our own make
+            self.add((at, Reply(what.id, without_failing(what.extras, "stream", picklable), what.last)))
 
     def batch(self, more: bool = False) -> Batch:
         """All that was added."""

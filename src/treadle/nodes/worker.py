@@ -1,4 +1,9 @@
-"""The backend "ray": a worker whose slots run in an actor on a node of a cluster.
+"""The backend "ray": a worker whose slot runs on a node of a cluster, in the pool of an actor.
+
+Workers are dealt to actors in groups, and an actor's pool has one for each of its group. What the pool says of it
+becomes of this one: an answer, its end, and that another process has taken its place. What a lost request means, and
+when it is enough, is decided here as for every other backend (`treadle.pool.calls`); when an actor is lost, with its
+node or alone, all of its group have died, and go to another one together.
 
 Starting one never waits for a node. Where none has room yet, as after the death of the one that it was on, the worker
 says what another one's slots have said, and is `placed` as soon as a node is there: whoever has work to give asks for
@@ -11,8 +16,10 @@ import logging
 import os
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -20,16 +27,18 @@ import numpy as np
 
 from treadle import pickling
 from treadle.errors import UsageError
-from treadle.nodes.host import ASIDE, Host, Site, World
+from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.software import software
-from treadle.nodes.travel import Batch, packed, read
+from treadle.nodes.travel import Batch, Said, packed, read
 from treadle.pool import carried, modules
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
+from treadle.pool.group import partition
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, Reply, Request, WorkerSpec
+from treadle.pool.life import State
+from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
 from treadle.pool.options import PoolOptions
 from treadle.pool.worker import Common, Worker, register
 
@@ -40,13 +49,19 @@ CREDITS = 2  # calls that are under way while there is more to come: the node wo
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
+TAKEN = "others may have its CPUs (`ray status` tells)"
+KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed itself
 
 
 class NodeCommon(Common):
-    """What the actors of a pool share: the connection, which nodes they are on, and what they are made of.
+    """What the workers of a pool share: the connection, and the actors that they are in.
 
     Attributes:
-        hello: the first that any of them has said.
+        hello: the latest good one that any of them has said.
+        groups: worker -> all that are in an actor with it.
+        actors: group -> its latest actor.
+        ring: wakes who waits for any of them.
+        lost: node -> when it seemed to be gone, though Ray may not know it yet.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -54,12 +69,15 @@ class NodeCommon(Common):
         if not isinstance(options.placement, Placement | None):
             raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
         self.placement: Placement = options.placement or Placement()
-        self.cluster: Cluster | None = None
+        self.cluster: Any = None  # a Cluster, once it is open
         self.hello: Hello | None = None
-        self.seats: dict[int, Machine] = {}  # worker -> where its actor is
+        self.groups: list[tuple[int, ...]] = []
+        self.actors: dict[tuple[int, ...], Actor] = {}
+        self.ring: Callable[[], None] = lambda: None
+        self._specs: list[WorkerSpec] = []
         self._machines: list[Machine] = []
         self._looked = float("-inf")
-        self._lost: dict[str, float] = {}  # node -> when it seemed to be gone
+        self.lost: dict[str, float] = {}
         self._waiting = False  # was it said that there are too few nodes?
         self._needed: set[str] = set()
         self._programs: dict[bytes, Any] = {}  # pickles of factories -> references to them
@@ -74,46 +92,62 @@ class NodeCommon(Common):
             raise UsageError(f"slot {slots[0]}: what belongs to a process of this machine cannot go to another node")
         named = modules.worth_preloading(found)
         self._needed |= {*named.ours, *named.users}
-        return WorkerSpec(index, slots, programs)
+        self._specs.append(WorkerSpec(index, slots, programs))
+        return self._specs[-1]
 
     def prepare(self) -> None:
-        assert self.cluster is not None
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))
+        n, shared = len(self._specs), self.placement.shared
+        groups = partition(n, min(self.placement.nodes, len(self._machines)) if shared else n)
+        self.groups = [group for group in groups for _ in group]
+        lasts = self.options.on_failure == "restart"  # how often is decided here
+        own = replace(
+            self.options, backend="process" if shared else INSIDE, placement=None, step_timeout=None, memory_limit=None,
+            max_episodes_per_worker=None, on_failure="restart" if lasts else "drop", max_restarts=None,
+        )  # fmt: skip
+        self._own_options = pickling.dumps(own)
 
-    def programs(self, spec: WorkerSpec) -> Any:
-        """A reference to what a worker is made of; workers that are made of the same have one."""
-        assert self.cluster is not None
-        if spec.programs not in self._programs:
-            self._programs[spec.programs] = self.cluster.put(np.frombuffer(spec.programs, np.uint8))
-        return self._programs[spec.programs]
+    def actor_of(self, worker: int) -> Actor | None:
+        """The actor that a worker is in, a new one if there is none; None: no node has room for it now."""
+        group = self.groups[worker]
+        actor = self.actors.get(group)
+        if actor is None or actor.gone:
+            machine = self._room()
+            if machine is None:
+                return None
+            actor = self.actors[group] = self._started(machine, [self._specs[index] for index in group])
+        return actor
 
-    def take_seat(self, worker: int) -> Machine | None:
-        """A node for a worker's actor; None: there is none with room now. Looks once in a while."""
-        assert self.cluster is not None
+    def _started(self, machine: Machine, specs: Sequence[WorkerSpec]) -> Actor:
+        """`specs`: of its group; what is made of the same goes to a node once."""
+        for spec in specs:
+            if spec.programs not in self._programs:
+                self._programs[spec.programs] = self.cluster.put(np.frombuffer(spec.programs, np.uint8))
+        cpus = self.placement.cpus or 0
+        gpus = min(1.0, machine.gpus) if self.placement.gpu else 0.0
+        handle = self.cluster.start(
+            Host, ASIDE, machine, cpus, gpus, self.world, Site(machine.address, cpus or max(1, int(machine.cpus))),
+            self._own_options, tuple(slot for spec in specs for slot in spec.slots),
+            *(self._programs[spec.programs] for spec in specs),
+        )  # fmt: skip
+        return Actor(self, machine, handle, len(specs))
+
+    def _room(self) -> Machine | None:
+        """A node for an actor. Looks once in a while."""
         now = monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._machines, self._looked = self.cluster.machines(), now
-        taken: dict[str, int] = {}
-        for machine in self.seats.values():
-            taken[machine.id] = taken.get(machine.id, 0) + 1
-        there = [each for each in self._machines if now - self._lost.get(each.id, float("-inf")) > LOST_SECONDS]
+        taken = Counter(actor.machine.id for actor in self.actors.values() if not actor.gone)
+        there = [each for each in self._machines if now - self.lost.get(each.id, float("-inf")) > LOST_SECONDS]
         found = seat(there, taken, self.placement)
-        if found is not None:
-            self.seats[worker] = found
-        elif not self._waiting:
+        if found is None and not self._waiting:
             self._waiting = True
             log.warning(
-                "%d of %d nodes are there; others are used as soon as they join", len(self.seats), self.placement.nodes
+                "%d of %d nodes are there; others are used as soon as they join", taken.total(), self.placement.nodes
             )
         return found
-
-    def leave_seat(self, worker: int, *, lost: bool = False) -> None:
-        """A worker's actor is gone; `lost`: and its node, it seems, though Ray may not know it yet."""
-        machine = self.seats.pop(worker, None)
-        if machine is not None and lost:
-            self._lost[machine.id] = monotonic()
 
     def close(self) -> None:
         self._programs.clear()
@@ -122,89 +156,85 @@ class NodeCommon(Common):
 
 
 class Actor:
-    """One actor, from its start to its end. What it answers is put into `inbox` by threads of Ray's.
+    """One actor, from its start to its end. What it answers is put into `_inbox` by threads of Ray's.
 
     Attributes:
-        out: calls of `advance` under way.
+        said: by each of its workers, in order, as far as it was not taken.
+        deaths: of each of them.
         gone: why there is no more of it; "" while there is.
         began: False: it has ended before anything of it ran.
-        looks: of its streams, as far as it was asked.
+        looks: of its workers' streams, as far as it was asked.
     """
 
-    def __init__(self, worker: NodeWorker, machine: Machine) -> None:
-        common: NodeCommon = worker.common
-        assert common.cluster is not None
-        self._cluster, self._worker, self.machine = common.cluster, worker, machine
-        placement = common.placement
-        cpus = placement.cpus or (1 if placement.shared else max(1, int(machine.cpus)))
-        site = Site(machine.address, cpus)
-        self.handle = self._cluster.start(
-            Host, ASIDE, machine, placement.cpus or 0, min(1.0, machine.gpus) if placement.gpu else 0.0,
-            common.world, site, worker.slots, common.programs(worker.spec),
-        )  # fmt: skip
-        self.inbox: deque[Batch] = deque()
-        self.hello: Hello | None = None
-        self.closed: dict[int, Raised] | None = None
+    def __init__(self, common: NodeCommon, machine: Machine, handle: Any, workers: int) -> None:
+        self._cluster, self._common, self.machine, self._handle = common.cluster, common, machine, handle
+        self.said: list[deque[Said]] = [deque() for _ in range(workers)]
+        self.deaths, self.looks = [0] * workers, [0] * workers
         self.gone, self.began = "", True
-        self.out = self.looks = 0
-        self._asked = False  # for its looks
-        self._call("hello", then=self._greeted)
+        self._inbox: deque[Batch] = deque()
+        self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
+        self._heard = self._ending = False  # anything of it; has it been asked to end?
+        self._slow_from = monotonic() + SLOW_SECONDS
+        self.listen(True)
 
-    def _call(self, method: str, *args: Any, then: Callable[[Any], None]) -> None:
+    def call(self, method: str, *args: Any, then: Callable[[Any], None] = lambda _: None) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             if error is None:
-                try:
-                    then(result)
-                except Exception as unread:  # noqa: BLE001 - of a class that is not here, say; Ray would only log it
-                    self.gone = self.gone or f"node {self.machine.address}: its answer cannot be read: {unread!r}"
+                self._heard = True
+                then(result)
             else:
-                if self.hello is None and self._cluster.never_began(error):
-                    self.began = False
-                self.gone = self.gone or f"node {self.machine.address}: {self._cluster.why(error)}"
-            self._worker.ring()
+                self.began = self.began and (self._heard or not self._cluster.never_began(error))
+                self.lost(self._cluster.why(error))
+            self._common.ring()
 
-        self._cluster.call(self.handle, method, *args, then=heard)
+        self._cluster.call(self._handle, method, *args, then=heard)
 
-    def _greeted(self, batch: Batch) -> None:
-        self.hello = next(read(batch))
+    def listen(self, more: bool) -> None:
+        """Sort what it has said. `more`: something is awaited of it, so have it say more."""
+        while self._inbox:
+            batch = self._inbox.popleft()
+            self._out -= 1
+            self._credits = CREDITS if batch.more else 1
+            try:
+                for worker, what in read(batch):
+                    self.said[worker].append(what)
+            except Exception as unread:  # noqa: BLE001 - of a class that is not here, say
+                self.lost(f"its answer cannot be read: {unread!r}")
+        while more and self._out < self._credits and not self._ending and not self.gone:
+            self._out += 1
+            self.call("advance", then=self._inbox.append)
+        if more and not self._heard and monotonic() > self._slow_from:
+            self._slow_from = float("inf")
+            log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)
 
-    def advance(self, request: Batch | None, broadcasts: Sequence[Any] = ()) -> None:
-        self.out += 1
-        self._call("advance", request, *broadcasts, then=self.inbox.append)
-
-    def look(self) -> None:
-        """Ask for its looks, unless it has been."""
-        if not self._asked:
-            self._asked = True
-            self._call("looks", then=self._looked)
-
-    def _looked(self, looks: int) -> None:
-        self.looks, self._asked = looks, False
-
-    def stop(self, id: int) -> None:
-        self._call("stop", id, then=lambda _: None)
-
-    def close(self) -> None:
+    def end(self) -> None:
         """Ask it to close its slots; then its process is ended."""
-        self.stop(CLOSING)
-        self._call("close", then=self._closed)
+        if not self._ending:
+            self._ending = True
+            if not self._heard:
+                self.kill()
+            else:
+                self.call("end")
+                self.call("close", then=self.lost)
 
-    def _closed(self, batch: Batch) -> None:
-        self.closed = next(read(batch))
+    def lost(self, why: str) -> None:
+        self.gone = self.gone or f"node {self.machine.address}: {why}"
 
     def kill(self) -> None:
-        self.gone = self.gone or f"node {self.machine.address}: it was ended by the caller"
-        self._cluster.kill(self.handle)
+        self.lost("it was ended by the caller")
+        self._cluster.kill(self._handle)
 
 
 class NodeWorker(Worker):
     """See the module.
 
     Attributes:
-        placed: has it an actor that is ready?
+        placed: is it ready, in an actor that is there?
     """
 
     _actor: Actor | None = None
+    _hello: Any = None
+    slow = f"A node that has not begun: {TAKEN}"
 
     @classmethod
     def common_of(cls, options: PoolOptions) -> Common:
@@ -212,70 +242,51 @@ class NodeWorker(Worker):
 
     @property
     def pid(self) -> int | None:  # type: ignore[override]
-        actor = self._actor
-        return None if actor is None or actor.hello is None else actor.hello.pid
+        return None if self._hello is None else self._hello.pid
 
     @property
     def placed(self) -> bool:
-        actor = self._actor
-        return actor is not None and actor.hello is not None and not actor.gone
+        return self._actor is not None and self._hello is not None and not self._actor.gone
 
     @property
     def about(self) -> Any:
-        """What its (first) slot has said of itself, on its own node."""
-        assert self._actor is not None
-        assert self._actor.hello is not None
-        return self._actor.hello.descriptions[0]
-
-    @property
-    def address(self) -> str:
-        """Of its node, "" while it has none."""
-        machine = self.common.seats.get(self.index)
-        return "" if machine is None else machine.address
+        """What its slot has said of itself, on its own node."""
+        return self._hello.descriptions[0]
 
     def start(self) -> None:
         self.report, self._forced, self._over = ExitReport(), False, False
-        self._replies: deque[Reply] = deque()
-        self._actor, self._beats, self._seen, self._silent = None, 0, -1, monotonic()
-        self.ring: Callable[[], None] = getattr(self, "ring", lambda: None)
+        self._said: deque[Said] = deque()
+        self._actor, self._hello, self._seen, self._silent = None, None, -1, monotonic()
+        self._give_up_at = float("inf")
         self._sit()
 
     def _sit(self) -> None:
         """Have an actor, if a node has room for one."""
-        machine = self.common.take_seat(self.index)
-        if machine is not None:
-            self._slow_from = monotonic() + SLOW_SECONDS
-            self._actor = Actor(self, machine)
+        self._actor = self.common.actor_of(self.index)
+        if self._actor is not None:
+            self._at = self.common.groups[self.index].index(self.index)
+            self._said = self._actor.said[self._at]
 
-    def _leave(self) -> None:
-        """Wait for a node again: Ray thought that this one was there."""
-        self.common.leave_seat(self.index, lost=True)
-        self._actor = None
+    def _next(self, kind: type, more: bool = True) -> Any:
+        """What it has said next, if it is of this kind; it stays there."""
+        if self._actor is not None:
+            self._actor.listen(more)
+        if self._said and isinstance(self._said[0], Hello):
+            self._hello = self._said.popleft()
+            if not self._hello.failed:
+                self.common.hello = self._hello
+        return self._said[0] if self._said and type(self._said[0]) is kind else None
 
     def hello(self) -> Hello | None:
-        common: NodeCommon = self.common
         if self._actor is None:  # it waits for a node
-            if common.hello is None:
-                self._sit()
-            return common.hello
-        found = self._actor.hello
-        if found is None and not self._actor.began and not self._over:
-            self._leave()
-            return None
-        if found is None and monotonic() > self._slow_from:
-            self._slow_from = float("inf")
-            log.warning("node %s has not begun yet: others may have its CPUs (`ray status` tells)", self.address)
-        if found is not None and not found.failed:
-            common.hello = common.hello or found
-        return found
+            return self.common.hello
+        self._next(Hello)
+        return self._hello
 
     def join(self, memory: MemoryLayout) -> None:
-        bell = memory.pool_bell
-        self.ring = bell.release
+        self.common.ring = memory.pool_bell.release
 
     def pack(self, payload: Any) -> Any:
-        if payload is None:
-            return None
         references = self._references(payload) if isinstance(payload, Payload) else []
         return _Packed(pickling.dumps(payload, 5), references)
 
@@ -292,50 +303,37 @@ class NodeWorker(Worker):
 
     def post(self, request: Request, packed_: Any) -> None:
         if self._actor is None:  # nobody gives it work; what it is asked besides has no answer
-            self._replies.append(Reply(request.id))
-            self.ring()
+            self._said.append(Reply(request.id))
+            self.common.ring()
             return
-        head = None if packed_ is None else packed_.head
-        message = packed((request.id, int(request.op), head))
-        self._actor.advance(message, () if packed_ is None else packed_.references)
-        if request.op is Op.STREAM and self._actor.out < CREDITS:
-            self._actor.advance(None)
+        keys = tuple(reference.hex() for reference in packed_.references)
+        message = packed((request.id, int(request.op), packed_.head))
+        self._tell("post", self._actor.deaths[self._at], message, keys, *packed_.references)
+        self._actor.listen(True)
+
+    def _tell(self, method: str, *args: Any) -> None:
+        if self._actor is not None and not self._actor.gone:
+            self._actor.call(method, self._at, *args)
 
     def take(self) -> Reply | None:
-        actor = self._actor
-        while not self._replies and actor is not None and actor.inbox:
-            batch = actor.inbox.popleft()
-            actor.out -= 1
-            self._replies.extend(read(batch))
-            if batch.more and actor.out < CREDITS:
-                actor.advance(None)
-        return self._replies.popleft() if self._replies else None
-
-    def idle(self) -> bool:
-        return False
-
-    def drain(self) -> None:
-        self.take()
+        if (reply := self._next(Reply)) is not None:
+            self._said.popleft()
+        return reply
 
     def stop(self, id: int) -> None:
-        if self._actor is not None and not self._actor.gone:
-            self._actor.stop(id)
-
-    def looks(self) -> int:
-        """Nobody is asked for them in passing: a call for each look of somebody at the run would be too many."""
-        return 0
+        self._tell("tell", "stop", id)
 
     def got_on(self, now: float) -> bool:
         """Its looks come with a message, so they are asked for only when nothing else has come for a while."""
         actor = self._actor
         if actor is None or now - self.turn < LOOK_SECONDS:
             return actor is None
-        if actor.looks != self._seen:
-            self._seen, self.turn = actor.looks, now
+        if actor.looks[self._at] != self._seen:
+            self._seen, self.turn = actor.looks[self._at], now
             return True
         if now - self._silent >= LOOK_SECONDS:
             self._silent = now
-            actor.look()
+            actor.call("looks", then=partial(setattr, actor, "looks"))
         return False
 
     def ended(self) -> bool:
@@ -344,45 +342,51 @@ class NodeWorker(Worker):
             if not self._over:
                 self._sit()
             return self._over
-        if actor.closed is not None and not actor.gone:
+        if self._next(ExitReport, self.changing) is not None:
+            return True
+        if self._hello is not None and self._hello.failed:  # perhaps it counted as started, and nobody looks at it
+            actor.lost("{0.error_type}: {0.message}".format(self._hello.failed[1]))
+        if monotonic() > self._give_up_at and not actor.gone:
             actor.kill()
         if not actor.began and not self._over and not self.owed:  # else what it owes is lost with it
-            self._leave()
+            self.common.lost[actor.machine.id] = monotonic()  # Ray thought that it was there
+            self._actor = None
             return False
-        return bool(actor.gone) and (self._over or not actor.inbox)
+        return bool(actor.gone) and (self._over or not self._said)
 
     def ask(self) -> None:
+        if self.state is State.RETIRING:
+            self.post(Request(0, Op.CLOSE), self.pack(None))
+            return
         self._over = True
         if self._actor is not None and not self._actor.gone:
-            if self._actor.hello is None:
-                self._actor.kill()
-            else:
-                self._actor.close()
-
-    def last_words(self) -> dict[int, Raised]:
-        return (self._actor.closed if self._actor is not None else None) or {}
+            self._actor.end()
 
     def kill(self, number: int) -> None:
         if self._actor is not None and number == signal.SIGKILL:
             self._forced = True
-            self._actor.kill()
+            if self._over or self._hello is None:
+                self._actor.kill()
+            else:
+                self._give_up_at = monotonic() + KILL_SECONDS
+                self._tell("tell", "kill", number)
 
     def bury(self) -> ExitReport:
         actor = self._actor
-        self.common.leave_seat(self.index)
-        if actor is not None:
+        if actor is not None and not self._over and (report := self._next(ExitReport, False)) is not None:
+            self._said.popleft()
+            actor.deaths[self._at] += 1
+            self.report = replace(report, forced=self._forced)
+        elif actor is not None:
             self.report = ExitReport(stderr=(actor.gone,), forced=self._forced)
             actor.kill()
         return self.report
-
-    def abandon(self) -> None:
-        self.kill(signal.SIGKILL)
 
 
 class _Packed:
     """A request's payload. `references`: to what goes along."""
 
-    def __init__(self, head: bytes | None, references: list[Any]) -> None:
+    def __init__(self, head: bytes, references: list[Any]) -> None:
         self.head, self.references = head, references
 
     def discard(self) -> None:

@@ -435,14 +435,14 @@ class ParallelEnv(VectorizedEnv):
         """
         local = self._local()
         states = [process.call("get_state") for process in self._batch()._envs]
-        kept = {
-            "format": FORMAT,
-            "name": self.name,
-            "local": local.get_state(),
-            "workers": [future() for future in states],
-            "action_space": self.action_space,
-        }
-        snapshot_file.write(path, kept)
+        snapshot_file.write(
+            path,
+            FORMAT,
+            name=self.name,
+            local=local.get_state(),
+            workers=[future() for future in states],
+            action_space=self.action_space,
+        )
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on where a snapshot was taken, here or in another process. The file is a pickle: read only what you trust.

@@ -199,7 +199,7 @@ class Batches:
         if not views:
             return {}
         found = {}
-        for row in np.flatnonzero(arrays[-2] | arrays[-1]).tolist():
+        for row in (arrays[-2] | arrays[-1]).nonzero()[0].tolist():
             slot = self.slots[row]
             info, untold = told.get(slot, (None, None))
             found[slot] = (final_observation(self.observations, views, slot, untold), {} if info is None else info)
@@ -255,6 +255,8 @@ def final_observation(
     layout: Layout, rows: Sequence[np.ndarray | None], slot: int, untold: dict[int, Any] | None
 ) -> Any:
     """A slot's terminal observation, from arrays [n, ...] of its leaves and what they do not tell."""
+    if len(rows) == 1 and not untold and rows[0] is not None:
+        return layout.unflatten([rows[0][slot].copy()])
     values = [None if array is None else array[slot].copy() for array in rows]
     for index, value in (untold or {}).items():
         values[index] = value

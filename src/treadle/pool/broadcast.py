@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from functools import partial
 from typing import Any
 
 from treadle import pickling
 from treadle.pool.channel import SPILL, mapped, spill, unpack
+from treadle.pool.interrupts import owned
 
 
 class Broadcast:
@@ -66,11 +68,6 @@ class Broadcast:
         if self.number >= 0:
             self._view = mapped(fds[self.number], private=True)
 
-    def received(self, files: list[memoryview]) -> None:
-        """As `arrived`, for the contents of the files."""
-        if self.number >= 0:
-            self._view = files[self.number]
-
     def __getstate__(self) -> dict[str, Any]:
         here = {"_value": None, "_here": False, "_view": None, "file": None, "elsewhere": None}
         return {**here, "_body": self._body, "note": self.note, "number": self.number}
@@ -102,10 +99,11 @@ class Payload(dict[int, Any]):
                     self.files += (file,)
                 broadcast.number = self.files.index(file)
 
-    def received(self, files: list[memoryview]) -> None:
-        """The files' contents are here, as copies of one's own."""
+    def received(self, files: list[io.FileIO]) -> None:
+        """As `arrived`, where broadcasts go on to others: the files are duplicated."""
         for broadcast in self.broadcasts:
-            broadcast.received(files)
+            if broadcast.number >= 0:
+                broadcast.file = owned(partial(os.dup, files[broadcast.number].fileno()))
 
     def arrived(self, fds: list[int]) -> None:
         """The files are here; each is mapped and its descriptor closed."""

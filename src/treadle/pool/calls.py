@@ -242,11 +242,14 @@ class Calls:
 
     # -- hearing from workers -----------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float | None, hear: Callable[[Event], None]) -> bool:
+    def poll(
+        self, timeout: float | None, hear: Callable[[Event], None], until: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
-        False at once when nothing can happen. Each event is told as it is taken, so that Ctrl-C comes before or after
-        both, where no environments run in the caller. Raises as `submit`.
+        False at once when nothing can happen, or when `until`, asked after every ring, says so. Each event is told as
+        it is taken, so that Ctrl-C comes before or after both, where no environments run in the caller. Raises as
+        `submit`.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -263,7 +266,7 @@ class Calls:
             if not self.expects:
                 return self._look_again(hear)
             left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
-            if left <= 0:
+            if left <= 0 or until():
                 return False
             starting = [m for m in self.workers if m.state is State.STARTING] if all_of_it else []
             if starting and not starting[0].in_caller:

@@ -199,13 +199,10 @@ def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
 
 
-def slow_start(where: Where, limit: float, stack: str, ready: int, workers: int) -> WorkerTimeout:
-    """A worker has not built its slots in time; so many of all workers have."""
+def slow_start(where: Where, limit: float, stack: str, ready: int, workers: int, why: str) -> WorkerTimeout:
+    """A worker has not built its slots in time; so many of all workers have. `why`: what may be the reason."""
     tail = f"\nits Python stack now:\n{stack}" if stack else ""
-    message = (
-        f"{where}: not ready after {limit:g} s (start_timeout); {ready} of {workers} workers are. Where imports take "
-        f"the time: the fork server does those of preload= once for all workers.{tail}"
-    )
+    message = f"{where}: not ready after {limit:g} s (start_timeout); {ready} of {workers} workers are. {why}{tail}"
     return WorkerTimeout(message, where=where, elapsed=limit, limit=limit, stack=stack)
 
 

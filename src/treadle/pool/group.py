@@ -119,8 +119,8 @@ class WorkerGroup:
                     failures.append(self.died(worker, _building(worker)))
             if waiting and monotonic() >= deadline:
                 for worker in waiting:
-                    stack = worker.stack()
-                    failures.append(failure.slow_start(_building(worker), limit, stack, len(hellos), len(self.workers)))
+                    where, ready, n = _building(worker), len(hellos), len(self.workers)
+                    failures.append(failure.slow_start(where, limit, worker.stack(), ready, n, worker.slow))
                 break
             if waiting:
                 self.sleep_on(waiting, min(SLICE, max(0.0, deadline - monotonic())))

@@ -252,7 +252,9 @@ def joined(parts: Iterable[Mapping[int, Any]]) -> Mapping[int, Any]:
                 rest.update(part.rest)
         elif part:
             rest.update(part)
-    return InfoRows(_together(groups), rest) if groups else dict(sorted(rest.items()))
+    if groups:
+        return InfoRows(_together(groups), rest)
+    return dict(sorted(rest.items())) if len(rest) > 1 else rest
 
 
 def _together(groups: list[Group]) -> list[Group]:

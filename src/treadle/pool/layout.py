@@ -60,6 +60,7 @@ class RowMemory:
         self.arena, self.array = arena, arena.array
         self.observations = _common_layout(descriptions, "observation_space")
         self.actions = _common_layout(descriptions, "action_space")
+        self.actions.numpy_integers = all(about.numpy_integers for about in descriptions)
         self.finals = any(d.finals for d in descriptions)
         self._n, plan = len(descriptions), arena.plan()
         self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, blocks + 1, self.finals)

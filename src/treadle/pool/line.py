@@ -65,8 +65,8 @@ class LineFields:
 
     @classmethod
     def plan(cls, plan: Plan, slots: int, fenced: bool = False) -> LineFields:
-        """Room for one request a slot and a few for the pool itself; at least 16 for streams to run ahead."""
-        depth = max(16, slots + 4)
+        """Room for two requests a slot and a few for the pool itself; at least 16 for streams to run ahead."""
+        depth = max(16, 2 * slots + 4)  # a slot may be told what a policy says of it, and stepped
         return cls(
             plan.add("u1", (CELL,)),
             plan.add("i8", (depth * 4,)),

@@ -7,7 +7,7 @@ which do the same with all the checks. Profile before adding a line to it: eight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +111,12 @@ class Lockstep:
         self._history = self.calls.history = History(self.memory, describe, full=full)
         self.step = self._bind()
 
+    def placed(self, slots: Collection[int]) -> None:
+        """These slots were put into states from elsewhere: what stood out for them does no more."""
+        self._stale.difference_update(slots)
+        if self.recovery is not None:
+            self.recovery.placed(slots)
+
     def waive_reset(self) -> None:
         """Allow a step before the first reset, for environments that may raise about it themselves."""
         self._must_reset = False
@@ -179,7 +185,7 @@ class Lockstep:
             self._pending = None
             batches.block = block
             said = [*told.values()] if extras is None else [extras, *told.values()]
-            if not all_fixed or any(each.raised for each in said):
+            if not all_fixed or (said and any(each.raised for each in said)):
                 return self._finish(block, said, ended=bool(ended & FLAG_ENDED))
             infos: Mapping[int, Any] = joined([each.infos for each in said]) if said else {}
             arrays = hand_out(block)

@@ -184,10 +184,14 @@ class Server:
             if loose is not None or layout.scalars:
                 untold = snapshot(layout.untold(observation, loose))
             if info:
-                checked_info(info)
+                if type(info) is not dict:
+                    checked_info(info)
                 try:
-                    info = snapshot(info)
+                    info = _copied(info)
+                except RecursionError:  # it is deep, or holds itself
+                    info = snapshot(checked_info(info))
                 except self._catch as error:  # copying runs foreign code
+                    checked_info(info)
                     raise unsendable(info, "final_info", self._catch) or error from None
         self._phase = "reset"
         record = program.ended(observation, reward, terminated, truncated, info)
@@ -378,7 +382,7 @@ class Server:
     def _extras(
         self, infos: dict[int, Any], loose: dict[int, list[Any]], finals: dict[int, Any], raised: dict[int, Raised]
     ) -> Extras:
-        if self._local:
+        if self._local and (infos or loose or raised):
             mine = Extras(infos, loose, {}, raised)  # final infos are copies already
             good, loose, _, raised = without_failing(mine, self._phase, snapshot, self._catch)
             infos, finals = dict(good), {i: final for i, final in finals.items() if i not in raised}
@@ -447,10 +451,10 @@ def snapshot(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: item if type(item) in _FINAL else _copied(item) for key, item in value.items()}
     if isinstance(value, _FINAL):
         return value
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
     return _deeply_copied(value)

@@ -78,6 +78,7 @@ class Worker(ABC):
         inline: does the caller's own thread do its work, when answers are taken?
         starts_here: must `start` be called by the caller's own thread? Else it is called where no interrupt reaches it.
         shared: does its memory have to be shared between processes?
+        slow: what is said of one that is not ready in time.
         pid: of its process; None where it has none of its own.
         server: serves the requests of one that is `inline`; and there `looked` is called at every look of a stream, as
             nobody else runs meanwhile.
@@ -100,6 +101,7 @@ class Worker(ABC):
     """
 
     in_caller = inline = starts_here = shared = False
+    slow = "Where imports take the time: the fork server does those of preload= once for all workers."
     payload_timeout = 0.0  # seconds for the rest of an answer whose beginning is there
     pid: int | None = None
     server: Any = None
@@ -330,11 +332,11 @@ class Worker(ABC):
 class SerialWorker(Worker):
     """Runs its requests when somebody takes the replies. A stream runs one reply further at each `take`."""
 
-    in_caller = inline = starts_here = True
+    in_caller = inline = starts_here = local = True
 
     def start(self) -> None:
         programs, self._hello = build_here(self.spec, self.factories, in_caller=True)
-        self.server = Server(self.slots, programs, in_caller=True, local=True)
+        self.server = Server(self.slots, programs, in_caller=True, local=self.local)
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
         self._stop = self._looks = 0

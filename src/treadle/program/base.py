@@ -22,6 +22,7 @@ class Description:
             False: the slot waits for a reset.
         begun: has its first episode begun with its being built? Then the program says so in `begun`, too.
         metadata: anything picklable that a face wants to know.
+        numpy_integers: are Discrete actions NumPy's integers for it? Where all of a pool's slots want them, they are.
     """
 
     observation_space: gym.Space | None = None
@@ -30,6 +31,7 @@ class Description:
     begins_next: bool = True
     begun: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
+    numpy_integers: bool = False
 
 
 class StreamControl(Protocol):

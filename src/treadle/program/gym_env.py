@@ -196,6 +196,7 @@ class GymEnv(Program):
             finals=self.on_end is OnEnd.SAME_STEP,
             begins_next=self.on_end is not OnEnd.HOLD,
             metadata=about,
+            numpy_integers=wants_numpy_integers(env),
         )
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -337,6 +338,13 @@ def check_reset(env: Any, *names: str) -> None:
                 f"{type(env).__name__}.reset() takes no `{name}`: Gymnasium's environments have "
                 "reset(*, seed=None, options=None). Add it, or wrap the environment in one that has it"
             )
+
+
+def wants_numpy_integers(env: Any) -> bool:
+    """Is it one of Gymnasium's own environments? They look whether their space contains the action, which takes a
+    NumPy integer in half the time (0.7 us less, of 6 for a step of CartPole). Others may compare it with an enum, which
+    takes 60 times as long with one (MiniGrid: 4 us a comparison), and get Python's."""
+    return type(getattr(env, "unwrapped", env)).__module__.startswith("gymnasium.envs.")
 
 
 def close_env(env: Any) -> None:

@@ -26,6 +26,7 @@ from treadle.record.hdf5 import ID_OFFSET, SEED_OFFSET, moved
 from treadle.record.journal import FILE_HEAD, FORMAT_SIZE, Journal, Record, packed, read
 from treadle.record.npz import PER_EPISODE, NpzEncoder, rows_of
 from treadle.record.parts import Format
+from treadle.whole_file import written
 
 KEPT = ".episodes"
 _SIZES = struct.Struct("<QQ")
@@ -33,19 +34,13 @@ _SIZES = struct.Struct("<QQ")
 
 def keep(path: Path, format: Format, records: Sequence[Record]) -> None:
     """Write down what a dataset of these records, in this order, does not hold. Raises OSError with the path."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb", buffering=1 << 20) as file:
-            file.write(FILE_HEAD["kept"])
-            for record in records:
-                moves, head, data = record.sections
-                # of an .npz file the head says which arrays the episode has
-                known = _SIZES.pack(len(head), len(data)) + (bytes(head) if format == "npz" else b"")
-                file.writelines(packed(record.note, bytes(moves), known, (), record.extra))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with written(path) as file:
+        file.write(FILE_HEAD["kept"])
+        for record in records:
+            moves, head, data = record.sections
+            # of an .npz file the head says which arrays the episode has
+            known = _SIZES.pack(len(head), len(data)) + (bytes(head) if format == "npz" else b"")
+            file.writelines(packed(record.note, bytes(moves), known, (), record.extra))
 
 
 def reopen(kept: Path, data: Path, format: Format, parts: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import os
 import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 from treadle.record.journal import EpisodeNote
 from treadle.sample.rollout_slot import Shares
 from treadle.sample.skipping import Skipped
+from treadle.whole_file import written
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,16 +149,8 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        try:
-            temporary.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
-            temporary.write_text(text)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with written(path) as file:
+        file.write(text.encode())
 
 
 def read_summary(path: str | Path) -> Summary:

@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.program.gym_env import EnvRecipe, close_env
+from treadle.program.gym_env import EnvRecipe, close_env, wants_numpy_integers
 from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
 from treadle.replays.checks import Checks
@@ -74,9 +74,10 @@ def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> En
     return EnvRecipe(built, kwargs, wrappers, tuple(repro.about.get("imports", ())))
 
 
-def actions_of(repro: Repro, space: Any) -> list[Any] | None:
+def actions_of(repro: Repro, space: Any, numpy_integers: bool = False) -> list[Any] | None:
     """The recorded actions, as the environment was given them; None: there are none."""
     layout = Layout.of(space)
+    layout.numpy_integers = numpy_integers
     arrays = _leaves(repro, layout)
     if all(array is None for array in arrays) or not layout.leaves:
         return None
@@ -283,7 +284,8 @@ def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], No
             f"the slot was last reset with a seed more than {about['lost']:,} steps before what is still recorded: "
             "reset(seed=...) from time to time, or collect by index, where every episode has its own seed"
         )
-    mode, actions = OnEnd(about["autoreset"]), actions_of(repro, env.action_space) or []
+    mode = OnEnd(about["autoreset"])
+    actions = actions_of(repro, env.action_space, wants_numpy_integers(env)) or []
     for place, leaves in (repro.get("mailed", trust) or {}).items():
         actions[int(place)] = _with_mailed(repro, env.action_space, int(place), leaves)
     given = repro.get("options", trust)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -126,8 +127,9 @@ class CallerCollection(Collection):
         """Another run in the same environments: iterate once more. What is being played is given up."""
         # steps of environments; nobody waits for more than what each is at. Who owes what the pool knows: an interrupt
         # may have lost what was told here, and the count with it
-        while self.calls and self.calls.poll(None, self._give_up):
-            continue
+        events = deque[Event]()
+        while self.calls and self.calls.poll(None, events.append):
+            self._heard(events)
         self._coming = 0
         self.schedule, self._root, self._failure = schedule, root, None
         self._watch = Watch(schedule.standing(), None)
@@ -137,14 +139,6 @@ class CallerCollection(Collection):
         for kept in (self._playing, self._suspects, self._deaths, self._out):
             kept.clear()
         self._former.clear()
-
-    def _give_up(self, event: Event) -> None:
-        if isinstance(event, Done):
-            self._answered(event)
-        elif isinstance(event, Lost):
-            self._died(event)
-        else:
-            self._ready(event.worker)
 
     # -- handing out -------------------------------------------------------------------------------------------------
 

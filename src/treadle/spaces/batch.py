@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -309,7 +310,8 @@ def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi:
     if not 0 <= lo <= hi or (layout.fixed and hi > n):
         raise ValueError(f"rows {lo} to {hi} are not within 0 to {n}")
     columns = [
-        None if array is None else _column_reader(leaf, array[lo:hi]) for leaf, array in zip(layout.leaves, arrays)
+        None if array is None else _column_reader(leaf, array[lo:hi], layout.numpy_integers)
+        for leaf, array in zip(layout.leaves, arrays)
     ]
 
     def column_of(index: int, mailed: Mapping[int, Sequence[Any]]) -> list[Any]:
@@ -334,9 +336,9 @@ def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi:
     return read
 
 
-def _column_reader(leaf: Leaf, view: ndarray) -> Callable[[], list[Any]]:
+def _column_reader(leaf: Leaf, view: ndarray, numpy_integers: bool) -> Callable[[], list[Any]]:
     if isinstance(leaf.space, gs.Discrete):
-        return view.tolist
+        return partial(list, view) if numpy_integers else view.tolist  # type: ignore[arg-type]  # an array iterates
     return lambda: list(view.copy())
 
 

@@ -65,7 +65,7 @@ class Layout(Outline):
 
         What is written is of the leaf's dtype. Where that is not what was given (float64 for a float32 Box, lists), the
         values are to go by message as well, so that environments get them as Gymnasium's vectors would hand them over:
-        unrounded, a list as a list. Only of a Discrete leaf every action is a Python int.
+        unrounded, a list as a list. Only of a Discrete leaf every action is an integer.
 
         Args:
             arrays: for each fixed leaf an array [n, *shape] of its dtype; None for a loose one.
@@ -93,8 +93,8 @@ class Layout(Outline):
 
         Returns:
             ``read(mailed=None)``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python
-            int, another fixed one a row of a private copy, unless ``mailed`` has its hi - lo values, as it must of
-            every loose leaf: by the index of the leaf.
+            int (or NumPy's: ``numpy_integers``), another fixed one a row of a private copy, unless ``mailed`` has its
+            hi - lo values, as it must of every loose leaf: by the index of the leaf.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.

@@ -211,7 +211,10 @@ class Outline:
         scalars: indices of the fixed ones of shape ().
         plan: how the space nests: nested dicts and tuples whose leaves are indices into ``leaves``.
         row_nbytes: bytes of the fixed leaves of one value, without padding.
+        numpy_integers: are actions of Discrete leaves read as NumPy's integers, and not as Python's? May be set.
     """
+
+    numpy_integers = False
 
     def __init__(self, space: gym.Space[Any]) -> None:
         leaves: list[Leaf] = []
@@ -229,7 +232,7 @@ class Outline:
         return cls(space)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.space,)
+        return type(self), (self.space,), {"numpy_integers": self.numpy_integers}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.space!r})"

@@ -8,24 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import UsageError
+from treadle.whole_file import written
 
 
-def write(path: str | os.PathLike[str], kept: dict[str, Any]) -> None:
-    """Write `kept`, which has its "format". The file takes its name when all of it is on the disk.
+def write(path: str | os.PathLike[str], format: str, **kept: Any) -> None:
+    """Write `kept`, by name, as something of this format. The file takes its name when all of it is on the disk.
 
     Raises what pickling raises, and OSError; nothing new is left there then.
     """
-    target = Path(path)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with open(part, "wb") as file:
-            pickle.dump(kept, file, 5)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with written(Path(path), durable=True) as file:
+        pickle.dump({"format": format, **kept}, file, 5)
 
 
 def read(path: str | os.PathLike[str], expected: str, what: str) -> dict[str, Any]:

@@ -279,9 +279,7 @@ class SampledTasks(TaskVector):
     def _have_taken(self, states: dict[int, SampledState]) -> None:
         for slot, state in states.items():
             self._results.put_slot(slot, state.books)
-        self._lockstep._stale -= states.keys()
-        if self._lockstep.recovery is not None:
-            self._lockstep.recovery.placed(states.keys())
+        self._lockstep.placed(states)
 
     @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:
@@ -290,16 +288,16 @@ class SampledTasks(TaskVector):
         while results of `async_step` wait for `wait_step`."""
         states = self.get_states()
         self._check_seen("snapshot")
-        kept = {
-            "format": FORMAT,
-            "states": states,
-            "checkpoint": checkpoint.take(self._lockstep),
-            "live": list(self._live),
-            "steps": self._results.steps.copy(),
-            "episodes": self._results.episodes.copy(),
-            "space": self.observation_space,
-        }
-        snapshot_file.write(path, kept)
+        snapshot_file.write(
+            path,
+            FORMAT,
+            states=states,
+            checkpoint=checkpoint.take(self._lockstep),
+            live=list(self._live),
+            steps=self._results.steps.copy(),
+            episodes=self._results.episodes.copy(),
+            space=self.observation_space,
+        )
 
     @one_at_a_time
     def restore(self, path: str | os.PathLike[str]) -> None:

@@ -70,7 +70,7 @@ class Chaotic(Sound):
 
     Args:
         folder: where its process says with its first step that it is there; None: nowhere, and nobody strikes it.
-            SIGUSR1 has the process do in the next step what the kind of the zoo does that a file there names.
+            SIGUSR1 has the process do in the next step what the kind of the zoo does that its file there names.
         caller: the process that is not to be struck.
     """
 
@@ -94,7 +94,8 @@ class Chaotic(Sound):
             # not before: an environment of planning is reset while it is built, and a pool that starts is no face
             Path(self._folder, f"{os.getpid()}.pid").touch()
             _told.add(self._folder)
-        (due, _due), sound = (_due, ""), super().step(action)
+        due, _due = _due, ""  # not in one line with what may take time: an order that comes meanwhile is for the next
+        sound = super().step(action)
         return (due and ZOO[due].at_step(self, sound)) or sound
 
     def observe(self, action: Any) -> np.ndarray:
@@ -106,7 +107,7 @@ class Chaotic(Sound):
 
 def _noted(folder: str, *_: Any) -> None:
     global _due
-    _due = Path(folder, "what").read_text()
+    _due = Path(folder, f"{os.getpid()}.what").read_text()
 
 
 @dataclass
@@ -176,7 +177,7 @@ class Storm:
 
     def _strike(self, pid: int, kind: str) -> None:
         if kind in ZOO:
-            Path(self._folder, "what").write_text(kind)
+            Path(self._folder, f"{pid}.what").write_text(kind)  # its own: it may read it late
         os.kill(pid, signal.SIGUSR1 if kind in ZOO else getattr(signal, kind))
         if kind == "SIGSTOP":
             self._over.wait(self._rng.uniform(0.001, 0.1))

@@ -51,6 +51,12 @@ ADVICE = {
     "silent": "check observations before they are written into a batch",
     "residue": "look for processes and shared memory after a run",
 }
+TITLES = {  # of the drills, in their order
+    "contract": "nothing goes wrong",
+    "caught timeout": "a timeout is caught, and the next step",
+    **{name: fault.title for name, fault in FAULTS.items()},
+    "orphaned": "the caller is killed",
+}
 
 
 @dataclass
@@ -116,9 +122,9 @@ def check_vector_env(
     """
     if limit <= 0:
         raise UsageError(f"a drill's limit (--limit) is more than 0 seconds, got {limit:g}")
-    chosen = list(DRILLS if drills is None else drills)
-    if unknown := sorted(set(chosen) - set(DRILLS)):
-        raise UsageError(f"no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
+    chosen = list(TITLES if drills is None else drills)
+    if unknown := sorted(set(chosen) - set(TITLES)):
+        raise UsageError(f"no drill {unknown[0]!r}; there are {', '.join(TITLES)}")
     report = Report(env_name(make), ADVICE)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "make")
@@ -137,10 +143,6 @@ def check_vector_env(
                 break
             _judge(report, drill)
     return report
-
-
-EXCEPTIONS = ("init", "reset", "raise", "unpicklable", "two arguments")  # of FAULTS: an environment raises
-DRILLS = ("contract", "caught timeout", *FAULTS, "orphaned")
 
 
 def _run(file: Path, out: Path, name: str, limit: float, python: str) -> Drill:
@@ -208,13 +210,13 @@ def _judge(report: Report, drill: Drill) -> None:
         report.add(FAULT, "stale", f"after a caught {told['timeout']} {late}")
     if "passed" in told:
         report.add(FAULT, "silent", f"{TITLES[name]}: the row says {told['passed']}, and nobody is told")
-    if "no error" in told and name in EXCEPTIONS:
+    if "no error" in told and FAULTS[name].raises:
         report.add(FAULT, "silent", f"{TITLES[name]}: the steps go on, and nobody is told")
     if "ended" in told and name in FAULTS:
         report.add(WARNING, "errors", f"{TITLES[name]}: so does the caller")
-    if "raised" in told and name in (*FAULTS,):
+    if "raised" in told and name in FAULTS:
         lacks = [what for what, key in (("which environment it was", "names"), ("why", "cause")) if not told[key]]
-        if name in ("exit", "kill", "shape", "precise", "hang") and "why" in lacks:
+        if "why" in lacks and not FAULTS[name].raises:
             lacks.remove("why")
         if lacks:
             report.add(WARNING, "errors", f"{TITLES[name]}: {told['raised']} does not say {' nor '.join(lacks)}")
@@ -223,23 +225,6 @@ def _judge(report: Report, drill: Drill) -> None:
             f"{n} {word}" for n, word in ((drill.left, "processes"), (drill.shm, "files in /dev/shm")) if n
         )
         report.add(FAULT, "residue", f"{TITLES[name]}: {what} left behind")
-
-
-TITLES = {
-    "contract": "nothing goes wrong",
-    "caught timeout": "a timeout is caught, and the next step",
-    "init": "a constructor raises",
-    "reset": "a reset raises",
-    "raise": "a step raises",
-    "unpicklable": "a step raises what cannot be pickled",
-    "two arguments": "a step raises what cannot be unpickled",
-    "exit": "an environment ends its process",
-    "kill": "a worker is killed",
-    "hang": "a step never returns",
-    "shape": "an observation of another shape",
-    "precise": "1e300 in float64 for float32",
-    "orphaned": "the caller is killed",
-}
 
 
 def _marked(mark: str) -> list[int]:

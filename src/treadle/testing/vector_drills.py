@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -221,7 +221,7 @@ def caught_timeout(make: Make, told: Told) -> None:
 
 def goes_wrong(make: Make, told: Told, fault: str) -> None:
     """One environment goes wrong: what does the caller see, and can it close?"""
-    broken = truthful(N, FAULTS[fault])
+    broken = truthful(N, FAULTS[fault].kind)
     vector = make(broken) if fault != "init" else None
     try:
         with told.timed("error"):
@@ -262,17 +262,25 @@ def orphaned(make: Make, told: Told) -> None:
     time.sleep(3600)
 
 
-FAULTS = {  # of the zoo
-    "init": "InitRaises",
-    "reset": "ResetRaises",
-    "raise": "StepRaises",
-    "unpicklable": "RaisesUnpicklable",
-    "two arguments": "RaisesTwoArguments",
-    "exit": "OsExits",
-    "kill": "KillsItself",
-    "hang": "Hangs",
-    "shape": "WrongShape",
-    "precise": "TooPrecise",
+class Fault(NamedTuple):
+    """What goes wrong with an environment. `kind`: of the zoo. `raises`: is it an exception, which has to be told?"""
+
+    kind: str
+    title: str
+    raises: bool = False
+
+
+FAULTS = {
+    "init": Fault("InitRaises", "a constructor raises", True),
+    "reset": Fault("ResetRaises", "a reset raises", True),
+    "raise": Fault("StepRaises", "a step raises", True),
+    "unpicklable": Fault("RaisesUnpicklable", "a step raises what cannot be pickled", True),
+    "two arguments": Fault("RaisesTwoArguments", "a step raises what cannot be unpickled", True),
+    "exit": Fault("OsExits", "an environment ends its process"),
+    "kill": Fault("KillsItself", "a worker is killed"),
+    "hang": Fault("Hangs", "a step never returns"),
+    "shape": Fault("WrongShape", "an observation of another shape"),
+    "precise": Fault("TooPrecise", "1e300 in float64 for float32"),
 }
 
 

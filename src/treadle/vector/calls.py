@@ -126,23 +126,21 @@ class SlotCalls(gym.vector.VectorEnv):
         given = states_by_slot(states, slots, self.num_envs, SlotState)
         self._turns.check_free("call_async")
         self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
-        self._lockstep._stale -= given.keys()
-        if self._lockstep.recovery is not None:
-            self._lockstep.recovery.placed(given.keys())
+        self._lockstep.placed(given)
 
     @one_at_a_time
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
         and the generators of the action spaces. The file is there whole, or not at all."""
         states = self.get_states()
-        kept = {
-            "format": FORMAT,
-            "states": states,
-            "checkpoint": checkpoint.take(self._lockstep),
+        snapshot_file.write(
+            path,
+            FORMAT,
+            states=states,
+            checkpoint=checkpoint.take(self._lockstep),
             **self._core.counts.kept(),
-            "spaces": (self.action_space, self.single_action_space),
-        }
-        snapshot_file.write(path, kept)
+            spaces=(self.action_space, self.single_action_space),
+        )
 
     @one_at_a_time
     def restore(self, path: str | os.PathLike[str]) -> None:

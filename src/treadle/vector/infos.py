@@ -190,10 +190,11 @@ def _of_finals(news: Mapping[int, News], finals: Finals) -> dict[int, News]:
 
 
 def _final_infos(finals: Finals, news: Mapping[int, News], own: frozenset[str]) -> Infos:
-    own, told = own - FINALS, _of_finals(news, finals)
-    return {
-        slot: {**own_names(info, own, "env"), **_words(told.get(slot, News(0)))} for slot, (_, info) in finals.items()
-    }
+    own = own - FINALS
+    found: Infos = {slot: own_names(info, own, "env") for slot, (_, info) in finals.items()}
+    for slot, each in _of_finals(news, finals).items():
+        found[slot].update(_words(each))
+    return found
 
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:

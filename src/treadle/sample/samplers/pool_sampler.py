@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import pickle
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -163,14 +165,8 @@ class PoolSampler(Sampler):
             WorkersLost: nobody is left to sample.
         """
         wanted = _count("num_samples", num_samples)
-        if self._here is not None:
-            return self._sampled_here(Schedule(steps=wanted, first=self._base), agent_update, env_update, wanted)
-        rule: StopRule = AtLeast(wanted)
-        if self._schedule == "deterministic":
-            rule = ByIndex(Schedule(steps=wanted), self._group.count, self._base)
-        with Progress(self._progress) as shown:
-            watch = Watch(Standing(of_steps=wanted), shown.tell)
-            return self._sampled(rule, agent_update, env_update, watch, -(-wanted // (MESSAGES * self._group.count)))
+        each = -(-wanted // (MESSAGES * len(self._agents)))
+        return self._sampled(partial(AtLeast, wanted), agent_update, env_update, steps=wanted, together=each)
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Play so many episodes in each worker.
@@ -186,16 +182,8 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
-        each = _count("n_eps_per_worker", n_eps_per_worker)
-        if self._here is not None:
-            schedule = Schedule(episodes=each * self._factory.n_workers, first=self._base)
-            return self._sampled_here(schedule, agent_update, env_update)
-        wanted = each * self._group.count
-        rule: StopRule = Exactly(each, self._group.count)
-        if self._schedule == "deterministic":
-            rule = ByIndex(Schedule(episodes=wanted), self._group.count, self._base)
-        with Progress(self._progress) as shown:
-            return self._sampled(rule, agent_update, env_update, Watch(Standing(of_episodes=wanted), shown.tell))
+        each, workers = _count("n_eps_per_worker", n_eps_per_worker), len(self._agents)
+        return self._sampled(partial(Exactly, each, workers), agent_update, env_update, episodes=each * workers)
 
     def evaluate(
         self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
@@ -216,35 +204,54 @@ class PoolSampler(Sampler):
         """
         episodes = _count("episodes", episodes)
         check_seed(seed)
-        if self._here is not None:
-            self._told_here(agent_update, env_update)
-            with Progress(self._progress) as shown:
-                watch = Watch(Standing(of_episodes=episodes), shown.tell)
+        with self._watched(episodes=episodes) as watch:
+            if self._here is not None:
+                self._told_here(agent_update, env_update)
                 played = map(score_of, self._here.by_index(Schedule(episodes=episodes), seed, watch))
-            scores = [replace(each, truncated=not each.terminated) for each in played]
-            return evaluation_of(policy_name(self._agents[0]), scores, seed)
-        rule = ByIndex(Schedule(episodes=episodes), self._group.count)
-        with Progress(self._progress) as shown:
-            watch = Watch(Standing(of_episodes=episodes), shown.tell)
-            self._gather(rule, agent_update, env_update, watch, Trajectories.strip, root=seed, aside=True)
-        return _evaluation(policy_name(self._agents[0]), rule.batches(), seed)
-
-    def _sampled_here(
-        self, schedule: Schedule, agent_update: Any, env_update: Any, steps: int | None = None
-    ) -> EpisodeBatch:
-        """With the agent in the caller. steps: that are enough in order of arrival; None: the schedule says."""
-        here = self._here
-        assert here is not None
-        self._told_here(agent_update, env_update)
-        with Progress(self._progress) as shown:
-            watch = Watch(Standing(of_steps=steps, of_episodes=schedule.episodes), shown.tell)
-            if steps is None or self._schedule == "deterministic":
-                episodes = here.by_index(schedule, self._root, watch)
-                self._base = schedule.end or 0
+                scores = [replace(each, truncated=not each.terminated) for each in played]
             else:
-                episodes = here.arriving(steps, self._root, watch)
-        self.total_env_steps += sum(map(len, episodes))
-        return here.batch(episodes)
+                rule = ByIndex(Schedule(episodes=episodes), self._group.count)
+                self._gather(rule, agent_update, env_update, watch, Trajectories.strip, root=seed, aside=True)
+                scores = _scores(rule.batches(), seed)
+        return evaluation_of(policy_name(self._agents[0]), scores, seed)
+
+    @contextmanager
+    def _watched(self, steps: int | None = None, episodes: int | None = None) -> Iterator[Watch]:
+        with Progress(self._progress) as shown:
+            yield Watch(Standing(of_steps=steps, of_episodes=episodes), shown.tell)
+
+    def _sampled(
+        self,
+        arriving: Callable[[], StopRule],
+        agent_update: Any,
+        env_update: Any,
+        *,
+        steps: int | None = None,
+        episodes: int | None = None,
+        together: int = 1 << 40,
+    ) -> Any:
+        """Sample so many steps, or episodes. arriving: makes the rule of what is enough in order of arrival. together:
+        steps that are worth a message."""
+        by_index, here, buffers = self._schedule == "deterministic", self._here, self._buffers
+        with self._watched(steps, episodes) as watch:
+            if here is not None:
+                self._told_here(agent_update, env_update)
+                schedule = Schedule(episodes, steps, first=self._base)
+                if by_index or steps is None:
+                    batch = here.batch(here.by_index(schedule, self._root, watch))
+                    self._base = schedule.end or 0
+                else:
+                    batch = here.batch(here.arriving(steps, self._root, watch))
+            else:
+                schedule = Schedule(episodes, steps)
+                rule = ByIndex(schedule, self._group.count, self._base) if by_index else arriving()
+                buffers.begin()
+                settle = partial(Trajectories.settle, lay=buffers.lay)
+                self._gather(rule, agent_update, env_update, watch, settle, root=self._root, steps=together)
+                self._base += schedule.end or 0  # of use by index alone
+                batch = batch_of(rule.batches(), buffers.joined)
+        self.total_env_steps += len(batch.rewards)
+        return batch
 
     def _told_here(self, agent_update: Any, env_update: Any) -> None:
         assert self._here is not None
@@ -254,19 +261,6 @@ class PoolSampler(Sampler):
             if isinstance(given, list):
                 raise UsageError(f"{what} is a list, one a worker; an agent in the caller is one: give one for all")
         self._here.update(agent_update, env_update)
-
-    def _sampled(self, rule: StopRule, agent_update: Any, env_update: Any, watch: Watch, steps: int = 1 << 40) -> Any:
-        buffers = self._buffers
-        buffers.begin()
-        self._gather(
-            rule, agent_update, env_update, watch, lambda batch: batch.settle(buffers.lay), root=self._root, steps=steps
-        )
-        if isinstance(rule, ByIndex):
-            assert rule.schedule.end is not None
-            self._base += rule.schedule.end
-        batch = batch_of(rule.batches(), buffers.joined)
-        self.total_env_steps += len(batch.rewards)
-        return batch
 
     def _gather(
         self,
@@ -374,8 +368,8 @@ def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> t
     return found["agents"], found["envs"], found["worker_factory"]
 
 
-def _evaluation(policy: str, batches: Sequence[Trajectories], seed: int) -> Evaluation:
-    """The evaluation of rollouts 0, 1, 2, ... of the root `seed`, in order."""
+def _scores(batches: Sequence[Trajectories], seed: int) -> list[Score]:
+    """The scores of rollouts 0, 1, 2, ... of the root `seed`, in order."""
     scores = []
     singles = [batch.part(i, i + 1) for batch in batches for i in range(len(batch.rollouts))]
     for index, batch in enumerate(singles):
@@ -391,7 +385,7 @@ def _evaluation(policy: str, batches: Sequence[Trajectories], seed: int) -> Eval
                 not terminated,
             )
         )
-    return evaluation_of(policy, scores, seed)
+    return scores
 
 
 def _count(name: str, count: Any) -> int:

@@ -12,9 +12,9 @@ from treadle.sample.samplers.pool_sampler import PoolSampler
 class RaySampler(PoolSampler):
     """As `MultiprocessingSampler`, with its workers spread over the nodes of a Ray cluster.
 
-    Each worker is an actor; it is asked with orders of episodes and answers with batches of them. An update of the
-    agents is put into Ray's object store once, and pulled once by each node. A worker whose node is lost is one that
-    has died: see on_failure; with "restart" its place is on another node.
+    Each node has a pool with its share of them, asked with orders of episodes; batches of them come back. An update of
+    the agents is put into Ray's object store once, and pulled once by each node. A worker that dies is replaced by its
+    node's pool, and one whose node is lost has died, too: see on_failure; with "restart" its place is on another node.
 
     Args:
         agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`; what belongs to this process
