@@ -93,7 +93,7 @@ def test_other_nonsense_is_refused_in_a_line(call: Any, match: str) -> None:
 def test_so_are_arguments_of_a_vectors_methods(name: str, given: dict[str, Any]) -> None:
     with closing(MAKE(2)) as envs:
         if name == "recv":
-            envs.async_reset(seed=0)
+            envs.async_reset(seed=0)  # and never received: closing says so
         else:
             envs.reset(seed=0)
         with pytest.raises(treadle.UsageError, match=r"must be|policy is|a seed is|reset options"):

@@ -196,7 +196,7 @@ def test_check_state_of_planning_environments() -> None:
     assert check_state(Abacus("abacus"), steps=12).kind == "abacus"
     with pytest.raises(UsageError, match="steps must be a whole number of at least 1"):
         check_state(Abacus("abacus"), steps=0)
-    with pytest.raises(UsageError, match="no actions"):
+    with pytest.raises(UsageError, match="actions is a sequence of them"):
         check_state("CartPole-v1", actions=[])
 
 
