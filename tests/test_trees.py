@@ -165,3 +165,11 @@ def test_equal_looks_into_object_arrays() -> None:
 def test_equal_tells_apart(a: Any, b: Any) -> None:
     assert not trees.equal(a, b)
     assert not trees.equal(b, a)
+
+
+def test_a_row_of_a_tree_is_a_view() -> None:
+    tree = {"a": np.arange(6).reshape(3, 2), "b": (["x", "y", "z"], np.arange(3))}
+    found = trees.row(tree, 1)
+    assert found["a"].tolist() == [2, 3]
+    assert np.shares_memory(found["a"], tree["a"])
+    assert found["b"] == ("y", 1)

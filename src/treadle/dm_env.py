@@ -242,7 +242,7 @@ class DmEnvironment(DmVector):
         return self._row(super().step(trees.map(lambda leaf: np.asarray(leaf)[None], action)))
 
     def _row(self, batch: dm_env.TimeStep) -> dm_env.TimeStep:
-        kind, observation = int(batch.step_type[0]), trees.map(lambda leaf: leaf[0], batch.observation)
+        kind, observation = int(batch.step_type[0]), trees.row(batch.observation, 0)
         if kind == FIRST:
             return dm_env.restart(observation)
         return dm_env.TimeStep(dm_env.StepType(kind), batch.reward[0], batch.discount[0], observation)

@@ -229,7 +229,7 @@ class _RowsInLists:
         infos = [told.get(row, {}) for row in range(self.num_envs)]
         for row in np.flatnonzero(terminated | truncated).tolist():
             if "final_obs" not in infos[row]:  # it has ended before its environment
-                final = trees.map(lambda leaf, row=row: leaf[row], observations)
+                final = trees.row(observations, row)
                 infos[row] = {"final_obs": final, "final_info": infos[row]}
         return observations, rewards, terminated, truncated, infos
 

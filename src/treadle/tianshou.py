@@ -181,7 +181,7 @@ class VectorEnv(BaseVectorEnv):
             del infos["valid"]
             told = rows_of_infos(infos, len(slots))
             for row, slot in enumerate(slots):
-                seen = trees.map(lambda leaf, row=row: leaf[row], observations)
+                seen = trees.row(observations, row)
                 ends = bool(terminated[row]), bool(truncated[row])
                 self._arrived[slot] = seen, float(rewards[row]), *ends, told.get(row, {})
 

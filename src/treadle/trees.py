@@ -85,6 +85,11 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return _map(lambda _, values: fn(*values), [tree, *rest], ())
 
 
+def row(tree: Any, index: int) -> Any:
+    """What every array and list of a tree has at one place of its first axis; of arrays, views."""
+    return map(lambda leaf: leaf[index], tree)
+
+
 def stack(trees: Sequence[Any]) -> Any:
     """Makes one tree of T trees of the same structure: leaf by leaf, on a new leading axis.
 
@@ -138,7 +143,7 @@ def split(tree: Any, n: int) -> list[Any]:
         return leaf
 
     whole = _map(checked, [tree], ())
-    return [map(lambda leaf, i=i: leaf[i], whole) for i in range(n)]
+    return [row(whole, i) for i in range(n)]
 
 
 def _leaf_outline(leaf: Any) -> str:

@@ -271,7 +271,7 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
 
     def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
         return {
-            (*at[:-1], at[-1] * self.width + i): trees.map(lambda leaf, i=i: leaf[i], final["observation"])
+            (*at[:-1], at[-1] * self.width + i): trees.row(final["observation"], i)
             for at, final in finals.items()
             for i in range(self.width)
         }

@@ -68,7 +68,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         self.agents = [agent for agent, alive in zip(self.possible_agents, self.vector.alive[0]) if alive]
 
     def _of(self, agents: list[Any], batch: Any) -> dict[Any, Any]:
-        return {agent: trees.map(lambda leaf: leaf[0], batch[agent]) for agent in agents}
+        return {agent: trees.row(batch[agent], 0) for agent in agents}
 
     def _told(self, agents: list[Any], infos: Any) -> dict[Any, Any]:
         told = rows_of_infos(infos, 1).get(0, {})

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from treadle import trees
 from treadle.errors import UsageError
 from treadle.pool import bell
 from treadle.pool.batched import BatchedStep, Orders
@@ -191,7 +192,7 @@ class Owned:
             if last is None:
                 raise UsageError("its autoreset mode is SAME_STEP, and its infos have no final_obs")
             told = rows_of_infos(told, self._k) if told else {}
-            finals = {row: (_row_of(last, row), told.get(row, {})) for row in ended.tolist()}
+            finals = {row: (trees.row(last, row), told.get(row, {})) for row in ended.tolist()}
         by_row = rows_of_infos(infos, self._k) if infos else {}
         return BatchedStep(observations, rewards, terminated, truncated, len(ended) > 0, begun, by_row, finals)
 
@@ -243,15 +244,6 @@ def _seed_of(seeds: list[int | None]) -> Any:
     if first is None and all(seed is None for seed in seeds):
         return None
     return first if first is not None and seeds == list(range(first, first + len(seeds))) else seeds
-
-
-def _row_of(batch: Any, row: int) -> Any:
-    """One row of observations that are batched as arrays, or as an object array of observations."""
-    if isinstance(batch, dict):
-        return {key: _row_of(part, row) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_row_of(part, row) for part in batch)
-    return batch[row]
 
 
 def rows_of_infos(infos: dict[str, Any], k: int) -> dict[int, dict[str, Any]]:

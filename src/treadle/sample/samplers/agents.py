@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from treadle import trees
 from treadle.program.policies import asker_of
-from treadle.sample.samplers.columns import row_of, stacked
+from treadle.sample.samplers.columns import stacked
 
 
 class FunctionAgent:
@@ -43,7 +44,7 @@ class FunctionAgent:
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """(action, {}) for one observation."""
         actions = self._ask(stacked([observation]), 1)
-        return row_of(actions, 0), {}
+        return trees.row(actions, 0), {}
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
         """(actions, {}) for a batch."""
@@ -96,7 +97,7 @@ def action_of(agent: Any, observation: Any) -> tuple[Any, dict[str, Any]]:
     if one is not None:
         return one(observation)
     actions, infos = _method(agent, "get_actions")(stacked([observation]))
-    return row_of(actions, 0), {key: value[0] for key, value in infos.items()}
+    return trees.row(actions, 0), {key: value[0] for key, value in infos.items()}
 
 
 def actions_of(agent: Any, observations: list[Any]) -> tuple[Any, dict[str, Any]]:

@@ -182,7 +182,6 @@ class _RowByRow:
         self._agent = agent
 
     def get_actions(self, observations: Any) -> Any:
-        first = trees.leaves(observations)[0]
-        rows = [trees.map(lambda leaf, row=row: leaf[row], observations) for row in range(len(first))]
-        actions, infos = actions_of(self._agent, rows)
+        rows = len(trees.leaves(observations)[0])
+        actions, infos = actions_of(self._agent, trees.split(observations, rows))
         return actions, {key: np.asarray(values) for key, values in infos.items()}

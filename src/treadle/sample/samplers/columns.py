@@ -60,11 +60,6 @@ def rows_of(tree: Any, start: int, stop: int | None) -> Any:
     return trees.map(lambda values: values[start:stop], tree)
 
 
-def row_of(tree: Any, i: int) -> Any:
-    """Row i of every array and list."""
-    return trees.map(lambda values: values[i], tree)
-
-
 def joined(values: Sequence[Any], there: Callable[..., np.ndarray | None] | None = None) -> Any:
     """Trees one after the other, in one pass.
 
@@ -268,14 +263,9 @@ def _shape(element: Any) -> Any:
     return np.shape(element)
 
 
-def _first(values: Any) -> Any:
-    """The first row."""
-    return values[0] if isinstance(values, np.ndarray) else trees.map(lambda leaf: leaf[0], values)
-
-
 def check_values(field: str, values: Any, space: Any) -> None:
     """Raise ValueError unless the first row fits the space. Out of bounds only warns."""
-    first = _first(values)
+    first = values[0] if isinstance(values, np.ndarray) else trees.row(values, 0)
     if _contains(space, first):
         return
     noun = "observation" if "observation" in field else "action"
@@ -385,7 +375,7 @@ def check_episodes(env_spec: Any, episode_infos: dict[str, Any], last_observatio
                 f"last_observations has batch size {len(leaf)} but must have batch size {episodes} to match the "
                 "number of episodes"
             )
-    first = _first(last_observations)
+    first = last_observations[0] if isinstance(last_observations, np.ndarray) else trees.row(last_observations, 0)
     if not soft_contains(env_spec.observation_space, first):
         raise ValueError(
             f"last_observations must have the same number of entries as there are episodes ({episodes}) but got data "

@@ -18,7 +18,6 @@ from treadle.sample.samplers.columns import (
     cut_table,
     join_tables,
     pad_batch_array,
-    row_of,
     rows_of,
 )
 from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of, types_of
@@ -135,7 +134,7 @@ class EpisodeBatch(TimeStepBatch):
         table = {**self.table(), "next_observations": self.next_observations}
         del table["last_observations"], table["lengths"]
         return [
-            {**cut_table(table, i, i + 1, *rows), "episode_infos": row_of(self.episode_infos_by_episode, i)}
+            {**cut_table(table, i, i + 1, *rows), "episode_infos": trees.row(self.episode_infos_by_episode, i)}
             for i, rows in enumerate(self._ranges())
         ]
 
