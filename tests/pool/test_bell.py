@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,3 +150,21 @@ def test_a_pool_on_pipe_bells(setup: dict[str, Any], monkeypatch: pytest.MonkeyP
         for t in range(1, 20):
             batch = pool.step([0, 1, 2, 3])
             assert batch.rewards.tolist() == [t] * 4
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({"cpu.max": "150000 50000\n"}, 3),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "20000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_quota_of_either_version_of_cgroups_is_read(tmp_path: Path, files: dict[str, str], count: int | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert bells.quota(str(tmp_path)) == count

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +190,12 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypa
     told = capfd.readouterr().err
     assert "force=True (--force) starts again" in told
     assert "resume" not in told  # `dataset merge` has no such option
+    with pytest.raises(SystemExit) as done:
+        main(["dataset", "merge", "p0", "p1", "--out", "all", "--force"])
+    assert done.value.code == 0
+    *_, last = capfd.readouterr().out.splitlines()
+    loaded = subprocess.run([sys.executable, *shlex.split(last)[1:]], capture_output=True, text=True, check=True)
+    assert "MinariDataset" in loaded.stdout
     with pytest.raises(SystemExit) as done:
         main(["collect", "CartPole-v1", "--steps", "5", "--shard", "0/2", "--out", "p2"])
     assert done.value.code == 2

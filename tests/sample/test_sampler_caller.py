@@ -239,3 +239,24 @@ def test_what_makes_no_sense_is_refused() -> None:
     made.shutdown_worker()
     with pytest.raises(ClosedPool):
         made.obtain_samples(0, 5, None)
+
+
+class NotBuilt(Exception):
+    pass
+
+
+def not_built() -> gym.Env:
+    raise NotBuilt("no such level")
+
+
+def test_an_update_that_cannot_be_built_leaves_the_sampler_as_it_was() -> None:
+    with LocalSampler(Greedy(), Walk, max_episode_length=20, seed=0, inference="caller") as sampler:
+        with pytest.raises(WorkerError, match="no such level"):
+            sampler.obtain_exact_episodes(1, None, NewEnvUpdate(not_built))
+        assert len(sampler.obtain_exact_episodes(2, None).lengths) >= 2
+        sampler.obtain_exact_episodes(1, None, NewEnvUpdate(Walk))
+
+
+class Greedy:
+    def get_actions(self, observations: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(len(observations), np.int64), {}

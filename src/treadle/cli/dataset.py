@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from treadle.cli import failures
@@ -21,6 +22,7 @@ def merge(options: Merge) -> int:
         print(as_json(vars(summary)))
     elif not options.quiet:
         print_table(rows_of(summary, dataset=summary.recoverable))
+        print(f'python -c "import treadle; print(treadle.load({os.path.relpath(options.out)!r}))"')
     return failures.OK
 
 

@@ -13,12 +13,14 @@ does not work for shared memory (macOS), a pipe is the bell.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
 import select
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -119,14 +121,16 @@ class LocalBell:
 def cores() -> int:
     """Processors this process may use: its affinity, and the cgroup's quota where there is one (at least 1)."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            count = min(count, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return max(1, count)
-    return max(1, count)
+    return max(1, min(count, quota() or count))
+
+
+def quota(root: str = "/sys/fs/cgroup") -> int | None:
+    """Processors that the cgroup's quota of time comes to (at least 1), of version 2 or 1; None: it has none."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # of the other version, or no number: "max"
+            time, period = (int(word) for name in names for word in Path(root, name).read_text().split())
+            return max(1, round(time / period)) if time > 0 and period > 0 else None
+    return None
 
 
 def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:

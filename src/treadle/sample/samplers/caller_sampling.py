@@ -121,8 +121,13 @@ class CallerSampling:
             self._run.ask_from_now(agent)
         if env is not None:
             self._envs.append(env)
+            try:
+                run = self._built()
+            except BaseException:  # those that are there go on
+                self._envs.pop()
+                raise
             self._run.close()
-            self._endless, self._run = None, self._built()
+            self._endless, self._run = None, run
         self._run.version = self._version
 
     def by_index(self, schedule: Schedule, root: int, watch: Watch) -> list[Episode]:
