@@ -266,6 +266,41 @@ def test_few_descriptors() -> None:
     assert script.end() == (0, "")
 
 
+def test_no_descriptor_for_a_large_hello() -> None:
+    """What a worker says of its spaces is lost with the descriptor that it comes by, and that is what is told."""
+    script = Script("""
+        import resource
+        import gymnasium as gym
+        import numpy as np
+        from treadle.pool.group import WorkerGroup
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        class Wide(Sound):
+            observation_space = gym.spaces.Box(np.zeros(100_000), np.arange(1.0, 100_001.0), dtype=np.float64)
+        begin = WorkerGroup._start
+        def filled(group, missed):
+            held = []
+            try:
+                while True:
+                    held.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            try:
+                return begin(group, missed)
+            finally:
+                for fd in held:
+                    os.close(fd)
+        WorkerGroup._start = filled
+        try:
+            Pool([gym_env(Wide)], workers=1)
+        except OSError as error:
+            say(kind=type(error).__name__, error=str(error))
+    """)
+    said = script.hear()
+    assert said["kind"] == "TooManyFiles"
+    assert "may have 200" in said["error"]
+    assert script.end()[0] == 0
+
+
 def test_no_more_descriptors_while_it_runs() -> None:
     """A request, an answer and a fresh worker that would need some are refused or told so, and all goes on after."""
     script = Script("""

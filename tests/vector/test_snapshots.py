@@ -122,6 +122,26 @@ def test_states_of_slots_are_interchangeable() -> None:
         env.close()
 
 
+def test_ended_episodes_are_refused_where_there_are_none_between_two_steps() -> None:
+    before, after = vector("cartpole", "NextStep"), vector("cartpole", "SameStep")
+    try:
+        before.reset(seed=0)
+        after.reset(seed=1)
+        while not any((states := before.get_states())[slot].over for slot in range(3)):
+            before.step(np.array([1, 1, 1]))
+        ended = [slot for slot, state in enumerate(states) if state.over]
+        with pytest.raises(UsageError, match="have ended, and a vector in SAME_STEP"):
+            after.set_states(states)
+        assert not any(state.over for state in after.get_states())
+        before.step(np.array([1, 1, 1]))
+        after.set_states([before.get_states()[ended[0]]] * 3)
+        rows = after.step(np.array([1, 1, 1]))[0]
+        assert (rows == before.step(np.array([1, 1, 1]))[0][ended[0]]).all()
+    finally:
+        before.close()
+        after.close()
+
+
 def test_what_is_no_snapshot(tmp_path: Path) -> None:
     env = vector("cartpole", "NextStep")
     try:

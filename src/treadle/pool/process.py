@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import current_process
 from typing import Any
 
-from treadle.errors import UsageError
+from treadle.errors import TooManyFiles, UsageError
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
@@ -180,6 +180,8 @@ class ProcessWorker(Worker):
             message = self.channel.recv()
         except Undecodable as undecodable:  # its spaces, say: of a module that is not here
             return Hello(self._child.pid, failed=(self.spec.slots[0], Raised.of(undecodable.error, "init")))
+        except TooManyFiles:  # of ours, which a large hello takes one of: it is lost
+            raise
         except (EOFError, OSError):
             return None
         return None if message is None else message[0]

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import UsageError
@@ -121,9 +122,16 @@ class SlotCalls(gym.vector.VectorEnv):
             states: one for each of them.
             slots: which; None: all.
 
-        Raises UsageError for a wrong number of states, StateError for one of another environment.
+        Raises UsageError for a wrong number of states, and for ended episodes where there are none between two steps
+        (SAME_STEP); StateError for a state of another environment.
         """
         given = states_by_slot(states, slots, self.num_envs, SlotState)
+        over = [slot for slot, state in given.items() if state.over]
+        if over and self._core.mode is AutoresetMode.SAME_STEP:
+            raise UsageError(
+                f"the episodes of the states for slots {over} have ended, and a vector in SAME_STEP has none that have: "
+                "take them one step later, or make this vector in the mode of theirs"
+            )
         self._turns.check_free("call_async")
         self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
         self._lockstep.placed(given)
