@@ -263,6 +263,42 @@ def test_a_worker_that_dies_while_planning_is_replaced_on_its_node() -> None:
     assert found[0][1] == found[1][1]
 
 
+class BuiltOnce(gym.Wrapper):  # type: ignore[type-arg]
+    """Can be made once by each process's predecessor only: a folder remembers."""
+
+    def __init__(self, folder: str) -> None:
+        if len(os.listdir(folder)) == 2:
+            raise ValueError("no third one")
+        Path(folder, str(os.getpid())).touch()
+        super().__init__(gym.make("CartPole-v1"))
+
+
+def test_a_constructor_that_raises_when_a_worker_is_replaced_is_told(tmp_path: Path) -> None:
+    """With its own error, as soon as it has raised: nobody waits for such a worker."""
+    given = {"seed": 5, "max_episode_length": 500, "on_failure": "restart", "start_timeout": 500.0}
+    placed = {"placement": Placement(1, shared=True), "n_workers": 2}
+    with treadle.RaySampler(Weights(), lambda: BuiltOnce(str(tmp_path)), **given, **placed) as sampler:
+        sampler.obtain_samples(0, 100, None)
+        os.kill(sampler._group.pool.workers[1].pid, signal.SIGKILL)
+        with pytest.raises(ValueError, match="no third one"):
+            while True:
+                sampler.obtain_samples(0, 100, None)
+
+
+def test_a_sampler_over_nodes_asks_its_agent_in_the_workers() -> None:
+    made = {"seed": 5, "max_episode_length": 500, "n_workers": 1}
+    for kind, where in ((treadle.RaySampler, "caller"), (treadle.MultiprocessingSampler, "node")):
+        with pytest.raises(UsageError, match="is asked in its workers"):
+            kind(Weights(), lambda: gym.make("CartPole-v1"), inference=where, **made)
+
+
+def test_what_is_for_one_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="backend='thread' is for one machine"):
+        treadle.plan.make("CartPole-v1", 2, nodes=1, backend="thread")
+    with pytest.raises(UsageError, match="memory_limit is for workers of this machine"):
+        treadle.plan.make("CartPole-v1", 2, nodes=1, memory_limit="2GB")
+
+
 def test_an_actor_that_dies_alone_is_replaced_on_the_same_node(caplog: pytest.LogCaptureFixture) -> None:
     """Its workers end with it, and all of them are replaced."""
     with closing(treadle.plan.make("CartPole-v1", 2, on_failure="restart", nodes=1)) as env:

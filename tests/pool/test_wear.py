@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from scripts import Script
 
 from treadle import DefaultWorker, MultiprocessingSampler, VectorEnv, WorkerFactory, collect, evaluate
 from treadle.errors import UsageError, WorkerDied
@@ -70,13 +71,14 @@ def test_options_that_nobody_can_honour_are_refused() -> None:
 
 
 def test_private_memory_is_neither_shared_nor_a_files() -> None:
-    before = private_memory(os.getpid())
-    assert before is not None
-    kept = os.urandom(2**20) * 64
-    after = private_memory(os.getpid())
-    assert after is not None
-    assert 60 * 2**20 < after - before < 80 * 2**20
-    del kept
+    script = Script("""
+        from treadle.pool.wear import private_memory
+        before = private_memory(os.getpid())
+        kept = os.urandom(2**20) * 64
+        say(more=private_memory(os.getpid()) - before)
+    """)  # a process in which nothing else comes and goes
+    assert 60 * 2**20 < script.hear()["more"] < 80 * 2**20
+    assert script.end()[0] == 0
     assert private_memory(2**22 + 1) is None
 
 

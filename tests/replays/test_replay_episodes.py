@@ -246,7 +246,7 @@ def test_pictures_are_made_of_what_was_played(tmp_path: Path) -> None:
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = run_of(tmp_path / "o")
-    with pytest.raises(UsageError, match="--step"):
+    with pytest.raises(UsageError, match="step must be a whole number"):
         treadle.replay(out, step=-1)
     with pytest.raises(UsageError, match="timeout"):
         treadle.replay(out, timeout=-1)

@@ -138,7 +138,7 @@ def test_of_episodes_that_nobody_takes_no_book_is_kept() -> None:
     with sampler(MultiprocessingSampler, inference="caller", num_envs=8) as made:
         made.obtain_samples(0, 1, None)
         kept = made._here._run.versions
-        assert any(made.obtain_samples(epoch, 1, None) and len(kept) for epoch in range(1, 40))
+        assert any(made.obtain_samples(epoch, 1, None) and len(kept) for epoch in range(1, 4000))
         made._here._run.again(Schedule(), 0)
         assert not kept
 
@@ -247,6 +247,21 @@ class NotBuilt(Exception):
 
 def not_built() -> gym.Env:
     raise NotBuilt("no such level")
+
+
+def test_episodes_of_two_ways_to_sample_are_not_played_twice() -> None:
+    with sampler(LocalSampler, inference="caller") as made:
+        seen = [
+            each.observations.tobytes()
+            for batch in (
+                made.obtain_exact_episodes(3, None),
+                made.obtain_samples(0, 60, None),
+                made.obtain_exact_episodes(3, None),
+                made.obtain_samples(0, 60, None),
+            )
+            for each in batch.split()
+        ]
+    assert len(set(seen)) == len(seen) > 8
 
 
 def test_an_update_that_cannot_be_built_leaves_the_sampler_as_it_was() -> None:

@@ -177,7 +177,8 @@ class Raises(Walk):
 @pytest.mark.parametrize("how", ["kill", "exit"])
 def test_a_worker_that_dies_is_dropped_and_the_others_episodes_stay(how: str, caplog: Any) -> None:
     with make(MultiprocessingSampler, [Coin(), Deadly(40, how)], Walk()) as sampler:
-        assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
+        while "worker 1 is dropped" not in caplog.text:  # on a busy machine the other one may play all of them before
+            assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
         expected = "the worker was ended by SIGKILL" if how == "kill" else "the worker exited with code 3"
         assert f"worker 1 is dropped, 1 of 2 are left: {expected}" in caplog.text
         with pytest.raises(WorkersLost, match=f"worker 1: {expected}"):

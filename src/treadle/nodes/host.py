@@ -27,6 +27,7 @@ from treadle.nodes.travel import Batch, Said, Writer, read
 from treadle.pool.broadcast import Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.channel import parts_of, spill
+from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register
@@ -89,6 +90,7 @@ class Host:
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
         self._pool: Any = None
+        self._workers: list[Worker] = []
         world.enter()
         try:
             if others := differences(world.software, here=site.address):
@@ -128,6 +130,8 @@ class Host:
             while (posted := self._requests.get(wait, IDLE_SECONDS)) is not None:
                 self._begin(*posted)
                 wait = False
+        if self._closing:  # its end was what was posted
+            return False
         if not self._said:
             self._calls.poll(seconds, self._hear, lambda: not self._requests.empty())
         return bool(self._said) or self._calls.expects
@@ -170,7 +174,12 @@ class Host:
             awaited = event.call.op is not Op.STREAM
             self._said.append((at, replace(event.reply, extras=extras), awaited))
         elif isinstance(event, Lost):
-            self._ended(event.worker.index, event.worker.report)
+            at = event.worker.index
+            self._ended(at, event.worker.report)
+            if event.verdict is RestartPolicy.RAISE and self._pool.policy is RestartPolicy.RESTART:
+                # it is not started again, as its constructor raises, say; and the caller is not to wait for it
+                failed = self._slots[at], _failure(event.error, self._slots)[1]
+                self._said.append((at, Hello(os.getpid(), failed=failed), True))
         else:
             self._said.append((event.worker.index, self._hello(event.worker), True))
 
@@ -195,19 +204,21 @@ class Host:
             deaths: of its, that the caller knows of: what was posted before it knew of another one is lost.
             keys, contents: of files that go along.
         """
-        self._requests.put((at, deaths, message, keys, contents))
-        self._ring()
+        if not self._closing:
+            self._requests.put((at, deaths, message, keys, contents))
+            self._ring()
 
     def _ring(self) -> None:
         self._pool.memory.pool_bell.release()
 
-    def tell(self, at: int, method: str, *args: Any) -> None:
-        """Stop a worker's streams, or kill it: see `Worker`."""
-        getattr(self._workers[at], method)(*args)
+    def tell(self, at: int, deaths: int, method: str, *args: Any) -> None:
+        """Stop a worker's streams, or kill it: see `Worker`. deaths: as of `post`."""
+        if not self._closing and deaths == self._deaths[at]:
+            getattr(self._workers[at], method)(*args)
 
     def looks(self) -> list[int]:
         """How often each worker's streams have looked."""
-        return [worker.looks() for worker in self._workers]
+        return [worker.looks() for worker in self._workers] or [0] * len(self._slots)
 
     def end(self) -> None:
         """Nothing more is to be told: `close` comes next."""

@@ -68,6 +68,8 @@ class NodeCommon(Common):
         super().__init__(options)
         if not isinstance(options.placement, Placement | None):
             raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
+        if options.memory_limit is not None:  # it would be looked for among this machine's processes
+            raise UsageError("memory_limit is for workers of this machine: over nodes give max_episodes_per_worker")
         self.placement: Placement = options.placement or Placement()
         self.cluster: Any = None  # a Cluster, once it is open
         self.hello: Hello | None = None
@@ -104,7 +106,7 @@ class NodeCommon(Common):
         self.groups = [group for group in groups for _ in group]
         lasts = self.options.on_failure == "restart"  # how often is decided here
         own = replace(
-            self.options, backend="process" if shared else INSIDE, placement=None, step_timeout=None, memory_limit=None,
+            self.options, backend="process" if shared else INSIDE, placement=None, step_timeout=None,
             max_episodes_per_worker=None, on_failure="restart" if lasts else "drop", max_restarts=None,
         )  # fmt: skip
         self._own_options = pickling.dumps(own)
@@ -308,8 +310,12 @@ class NodeWorker(Worker):
             return
         keys = tuple(reference.hex() for reference in packed_.references)
         message = packed((request.id, int(request.op), packed_.head))
-        self._tell("post", self._actor.deaths[self._at], message, keys, *packed_.references)
+        self._tell("post", self._deaths, message, keys, *packed_.references)
         self._actor.listen(True)
+
+    @property
+    def _deaths(self) -> int:
+        return 0 if self._actor is None else self._actor.deaths[self._at]
 
     def _tell(self, method: str, *args: Any) -> None:
         if self._actor is not None and not self._actor.gone:
@@ -321,17 +327,18 @@ class NodeWorker(Worker):
         return reply
 
     def stop(self, id: int) -> None:
-        self._tell("tell", "stop", id)
+        self._tell("tell", self._deaths, "stop", id)
 
     def got_on(self, now: float) -> bool:
         """Its looks come with a message, so they are asked for only when nothing else has come for a while."""
-        actor = self._actor
-        if actor is None or now - self.turn < LOOK_SECONDS:
+        actor, limit = self._actor, self.common.options.step_timeout
+        pause = LOOK_SECONDS if limit is None else min(LOOK_SECONDS, limit / 4)  # several looks before it is late
+        if actor is None or now - self.turn < pause:
             return actor is None
         if actor.looks[self._at] != self._seen:
             self._seen, self.turn = actor.looks[self._at], now
             return True
-        if now - self._silent >= LOOK_SECONDS:
+        if now - self._silent >= pause:
             self._silent = now
             actor.call("looks", then=partial(setattr, actor, "looks"))
         return False
@@ -369,7 +376,7 @@ class NodeWorker(Worker):
                 self._actor.kill()
             else:
                 self._give_up_at = monotonic() + KILL_SECONDS
-                self._tell("tell", "kill", number)
+                self._tell("tell", self._deaths, "kill", number)
 
     def bury(self) -> ExitReport:
         actor = self._actor

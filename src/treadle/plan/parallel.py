@@ -339,6 +339,8 @@ class ParallelEnv(VectorizedEnv):
         }
         self._pool_options, kwargs = options.split(kwargs)
         if nodes is not None:
+            if (backend := self._pool_options.get("backend", "process")) != "process":
+                raise UsageError(f"backend={backend!r} is for one machine: with nodes= the workers are processes")
             from treadle.nodes.worker import BACKEND  # which makes itself known when it is imported
 
             self._pool_options |= {"backend": BACKEND, "placement": Placement(nodes, None, ray_address, shared=True)}

@@ -520,7 +520,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
             before = _held()
             face(Trial(ledger, storm, more, partial(Chaotic, folder, os.getpid())))
             storm.on.clear()
-            end = time.monotonic() + 2
+            end = time.monotonic() + 10
             while (left := storm.living()) and time.monotonic() < end:
                 time.sleep(0.02)
             after = _held()

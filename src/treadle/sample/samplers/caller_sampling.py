@@ -108,6 +108,11 @@ class CallerSampling:
         return run
 
     @property
+    def upcoming(self) -> int:
+        """The first index that no episode in order of arrival has had."""
+        return self._arrivals.upcoming
+
+    @property
     def closed(self) -> bool:
         return self._run.pool.closed
 
@@ -140,10 +145,10 @@ class CallerSampling:
         end = schedule.end
         return [self._stamped(found[index]) for index in sorted(found) if end is None or index < end]
 
-    def arriving(self, steps: int, root: int, watch: Watch) -> list[Episode]:
-        """Episodes as they come, until they have so many steps."""
+    def arriving(self, steps: int, root: int, watch: Watch, first: int) -> list[Episode]:
+        """Episodes as they come, until they have so many steps; those that begin now have indices from `first` on."""
         if self._endless is None or not self._stale:
-            self._arrivals = Schedule(first=self._arrivals.upcoming)
+            self._arrivals = Schedule(first=first)
             self._run.again(self._arrivals, root)
             self._run.watched(watch)
             self._endless = iter(self._run)

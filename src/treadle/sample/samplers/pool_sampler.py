@@ -107,6 +107,11 @@ class PoolSampler(Sampler):
         self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
         self.total_env_steps = 0
         asking, _ = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers, 1, pool_options)
+        if asking is not None and (inference == "node" or self.backend == "ray"):
+            raise UsageError(
+                "a sampler's agent is asked in its workers, or, on one machine, in the caller (inference='caller'); "
+                "treadle.collect(nodes=..., inference='node') asks a policy once a node"
+            )
         pool_options["backend"] = self.backend
         self._here = None if asking is None else self._asked_here(asking, allow_stale, pool_options)
         if self._here is not None:
@@ -241,7 +246,10 @@ class PoolSampler(Sampler):
                     batch = here.batch(here.by_index(schedule, self._root, watch))
                     self._base = schedule.end or 0
                 else:
-                    batch = here.batch(here.arriving(steps, self._root, watch))
+                    try:
+                        batch = here.batch(here.arriving(steps, self._root, watch, self._base))
+                    finally:  # also what was interrupted is not played twice
+                        self._base = max(self._base, here.upcoming)
             else:
                 schedule = Schedule(episodes, steps)
                 rule = ByIndex(schedule, self._group.count, self._base) if by_index else arriving()
