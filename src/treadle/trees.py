@@ -86,7 +86,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """What every array and list of a tree has at one place of its first axis; of arrays, views."""
+    """What every array and list of a tree has at one place of its first axis: of arrays views, or scalars."""
     return map(lambda leaf: leaf[index], tree)
 
 

@@ -140,9 +140,9 @@ class Workers:
         self._calls = self.pool.calls
 
     @property
-    def in_process(self) -> bool:
-        """Do the slots run in the caller's own process?"""
-        return self.pool.options.backend != "process"
+    def shares_memory(self) -> bool:
+        """Are the slots in processes of this machine, which see the arena? In the caller's own nothing need be laid."""
+        return self.pool.options.backend == "process"
 
     def ask(
         self,
@@ -284,7 +284,7 @@ class BatchEnv:
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
         arena = self._pools[0].pool.memory.arena
-        if arena is not None and len(self._pools) == 1 and not self._pools[0].in_process:
+        if arena is not None and len(self._pools) == 1 and self._pools[0].shares_memory:
             self._buffers = BufferPool(arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
 
     def __len__(self) -> int:

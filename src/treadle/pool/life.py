@@ -6,7 +6,7 @@
     any --close--> CLOSING --closed--> CLOSED
 
 A missing pair is a bug in the caller of this table and raises. `BUSY` means at least one request is outstanding:
-`send` while BUSY and `reply` with more to come leave it BUSY. Where a worker's death is decided: `dispatch.py`
+`send` while BUSY and `reply` with more to come leave it BUSY. Where a worker's death is decided: `calls.py`
 observes it, `after` below says what it means, `failure.py` says what to do about it.
 """
 

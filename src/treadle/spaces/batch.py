@@ -183,7 +183,7 @@ def _checked(leaf: Leaf, column: Any, n: int, cast: bool) -> tuple[Any, Any]:
     _check_values(leaf, batch, 0)
     if cast:
         return _cast(leaf, batch), None
-    if as_it_is or isinstance(leaf.space, gs.Discrete):  # a Discrete action is a Python int, however it came
+    if as_it_is or isinstance(leaf.space, gs.Discrete):  # a Discrete action is an integer, however it came
         return batch, None
     return batch, copy.deepcopy(column)  # the caller may write to its own meanwhile
 
