@@ -47,7 +47,8 @@ class Cluster:
 
 
 def worker_on(cluster: Cluster) -> NodeWorker:
-    common = NodeCommon(SimpleNamespace(placement=Placement(2)))  # type: ignore[arg-type]  # as much as is read of it
+    options: Any = SimpleNamespace(placement=Placement(2), memory_limit=None, step_timeout=None)  # as much as is read
+    common = NodeCommon(options)
     common.cluster = cluster  # type: ignore[assignment]
     common.world, common._own_options, common.groups = None, b"", [(0,)]  # type: ignore[assignment]
     spec = WorkerSpec(0, (0,), b"")

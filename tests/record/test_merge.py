@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -301,3 +303,27 @@ def test_load_says_what_is_wrong(tmp_path):
         load(tmp_path)
     assert len(load(reports[1].path)) == len(episodes)
     assert [n.index for n in recover(tmp_path / ".parts")] == list(range(len(episodes)))
+
+
+CTRL_C = """
+import os, signal, sys
+from treadle.record import minari
+
+class Presses:
+    def find_spec(self, name, path=None, target=None):
+        if name == "h5py.h5t":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Presses())
+try:
+    minari.require()
+except KeyboardInterrupt:
+    print("pressed", "h5py.h5t" in sys.modules, "minari" in sys.modules)
+"""
+
+
+def test_ctrl_c_waits_for_the_import_of_what_cannot_be_interrupted() -> None:
+    """A module of Cython that begins made a KeyError of it, which ended the command."""
+    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("pressed True True\n", "")

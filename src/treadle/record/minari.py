@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from treadle.pool.interrupts import Later
+
 if TYPE_CHECKING:
     from minari import MinariDataset
 
@@ -25,8 +27,9 @@ def require() -> None:
 
 def _minari() -> Any:
     try:
-        import h5py  # noqa: F401  (Minari reads with it, but does not depend on it)
-        import minari
+        with Later():  # modules of Cython make other errors of a Ctrl-C that comes while they begin
+            import h5py  # noqa: F401  (Minari reads with it, but does not depend on it)
+            import minari
     except ImportError as error:
         raise ImportError(f"datasets need Minari and h5py ({error}): pip install 'treadle[data]'") from error
     return minari
