@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 PRELUDE = """
-import json, os, sys, time, signal, threading, warnings
+import contextlib, json, os, sys, time, signal, threading, warnings
 import numpy as np
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
@@ -23,6 +23,20 @@ def pids(pool):
 
 def say(**what):
     print(json.dumps(what), flush=True)
+
+@contextlib.contextmanager
+def no_descriptor_left():
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
 
 """
 

@@ -278,17 +278,8 @@ def test_no_descriptor_for_a_large_hello() -> None:
             observation_space = gym.spaces.Box(np.zeros(100_000), np.arange(1.0, 100_001.0), dtype=np.float64)
         begin = WorkerGroup._start
         def filled(group, missed):
-            held = []
-            try:
-                while True:
-                    held.append(os.open("/dev/null", os.O_RDONLY))
-            except OSError:
-                pass
-            try:
+            with no_descriptor_left():
                 return begin(group, missed)
-            finally:
-                for fd in held:
-                    os.close(fd)
         WorkerGroup._start = filled
         try:
             Pool([gym_env(Wide)], workers=1)
@@ -313,22 +304,15 @@ def test_no_more_descriptors_while_it_runs() -> None:
             def die(self):
                 os._exit(3)
         def told(ask):
-            held = []
-            try:
-                while True:
-                    held.append(os.open("/dev/null", os.O_RDONLY))
-            except OSError:
-                pass
-            try:
-                ask()
-            except Exception as error:
-                where = getattr(error, "where", None)
-                say(kind=[kind.__name__ for kind in type(error).__mro__], slot=where and where.slot, error=str(error))
-            else:
-                say(error=None)
-            finally:
-                for fd in held:
-                    os.close(fd)
+            with no_descriptor_left():
+                try:
+                    ask()
+                except Exception as error:
+                    where = getattr(error, "where", None)
+                    kinds = [kind.__name__ for kind in type(error).__mro__]
+                    say(kind=kinds, slot=where and where.slot, error=str(error))
+                else:
+                    say(error=None)
         with Pool([gym_env(Mine)] * 2, workers=2, on_failure="restart") as pool:
             pool.reset()
             told(lambda: pool.lockstep.call("give"))

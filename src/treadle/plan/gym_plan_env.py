@@ -79,12 +79,9 @@ class GymPlanEnv(PlanEnv):
         if obs_type is not None and obs_type not in self.AVAILABLE_OBS_TYPES:
             raise UsageError(f"obs_type must be one of {sorted(self.AVAILABLE_OBS_TYPES)}, got {obs_type!r}")
         self._env = name
-        self._wrappers = wrappers = list(wrappers) if isinstance(wrappers, Iterable) else wrappers
-        named = (
-            [each[0] if isinstance(each, tuple) and each else each for each in wrappers or ()]
-            if isinstance(wrappers, list)
-            else wrappers or ()
-        )
+        self._wrappers = named = list(wrappers) if isinstance(wrappers, Iterable) else wrappers or ()
+        if isinstance(named, list):
+            named = [each[0] if isinstance(each, tuple) and each else each for each in named]
         own, _, self._imports = recipe_parts(env_kwargs, named, imports)
         self._remove_time_limit, self._render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
         self._env_kwargs = {**own, **kwargs}
@@ -104,7 +101,7 @@ class GymPlanEnv(PlanEnv):
         if self._remove_time_limit:
             env = without_time_limit(env)
         self._gym_env = env
-        self.apply_wrappers(self._wrappers or ())
+        self.apply_wrappers(self._wrappers)
         self._keep()
         self._picture = self._picture_space()
         # ours does nothing where there is no picture, and is not asked then: it is a tenth of a step of CartPole

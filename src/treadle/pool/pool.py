@@ -208,7 +208,7 @@ def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
     check_whole(workers=workers)
     check_whole(none=False, blocks=blocks)
     check_whole(0, none=False, inline=inline)
-    if not 0 <= inline <= n:
+    if inline > n:
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
 
 
