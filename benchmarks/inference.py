@@ -243,6 +243,7 @@ def measure(chosen: Sequence[Setting], rates: Rates, rounds: int, episodes: int,
                     return False
                 steps, seconds = run(setting, episodes)
                 found.append(steps / seconds)
+                row["episodes"] = [episodes]
                 progress(f"{setting.name} {turn + 1}/{rounds} {name}: {steps / seconds:,.0f} steps/s, {seconds:.0f} s")
     return True
 
@@ -252,18 +253,19 @@ def complete(setting: Setting, rates: Rates) -> dict[str, float] | None:
     row = rates.get(setting.name, {})
     if any(not row.get(name) for name in contestants(setting)):
         return None
-    return {name: median(found) for name, found in row.items()}
+    return {name: median(found) for name, found in row.items()}  # of "episodes", too
 
 
 def table(rows: Sequence[tuple[Setting, dict[str, float]]], facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = [
         f"{datetime.date.today()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; {versions}.",
-        f"{facts['episodes']} episodes an environment, {facts['rounds']} rounds, contestants interleaved, "
-        f"load average at start {facts['load_at_start']:g}. Environment steps a second; shares are of the ideal.",
+        f"{facts['rounds']} rounds, contestants interleaved, load average at start {facts['load_at_start']:g}. "
+        "Environment steps a second; shares are of the ideal; so many episodes an environment.",
         "",
-        "| row | ideal | static | step | best fixed size | auto | auto of the best fixed | of the ideal | x static |",
-        "|---|---:|---:|---:|---|---:|---:|---:|---:|",
+        "| row | episodes | ideal | static | step | best fixed size | auto | auto of the best fixed | of the ideal "
+        "| x static |",
+        "|---|---:|---:|---:|---:|---|---:|---:|---:|---:|",
     ]
     for setting, rates in rows:
         most, _ = ideal(setting)
@@ -271,7 +273,8 @@ def table(rows: Sequence[tuple[Setting, dict[str, float]]], facts: dict[str, Any
         best = max(fixed, key=lambda name: fixed[name])
         auto = rates["auto"]
         text.append(
-            f"| {setting.name} | {figure(most)} | {figure(rates['static'])} ({rates['static'] / most:.2f}) | "
+            f"| {setting.name} | {rates['episodes']:g} | {figure(most)} | "
+            f"{figure(rates['static'])} ({rates['static'] / most:.2f}) | "
             f"{figure(rates['step'])} ({rates['step'] / most:.2f}) | {best}: {figure(fixed[best])} "
             f"({fixed[best] / most:.2f}) | {figure(auto)} | {auto / fixed[best]:.2f} | {auto / most:.2f} | "
             f"{auto / rates['static']:.2f} |"

@@ -98,6 +98,16 @@ def test_a_slow_policy_is_asked_for_many_and_a_quick_one_for_whoever_is_there() 
     assert simulated(Pace(0.04, 0.001, steps, 16), 16, slow) > 1.2 * at_once
 
 
+@pytest.mark.parametrize("slots", [16, 64])
+def test_of_sizes_that_do_as_well_one_in_the_middle_is_waited_for(slots: int) -> None:
+    """Where the workers are the bottleneck: steps that come later than the model knows cost nothing then."""
+    pace = Pace(0.006, 0.0002, (0.001,), 2)
+    choice = best(pace, slots)
+    most = max(simulated(pace, slots, Choice(size, math.inf)) for size in candidates(slots))
+    assert 1 < choice.size <= slots // 4
+    assert simulated(pace, slots, Choice(2 * choice.size, math.inf)) >= 0.98 * most
+
+
 def test_what_the_user_gives_is_kept() -> None:
     pace = Pace(0.04, 0.001, (0.004,), 16)
     assert best(pace, 16, size=5).size == 5

@@ -274,8 +274,9 @@ def best(
     """The size and patience with which most steps are made, of those given or of a few.
 
     Of those that do as well (`LEVEL`) the one that asks least often, as each batch costs more than the model knows (who
-    waits is woken, and takes a core from the workers); but one that waits for the slowest of the slots, or for ever,
-    only where no other does as well.
+    waits is woken, and takes a core from the workers). Steps come later than it knows, too: where sizes do as well even
+    if they are waited for however long, it is the one in the middle of them (half of the largest). One that waits for
+    the slowest of the slots, or for ever, only where no other does as well.
     """
     most = slots if most is None else min(most, slots)
     at_once, rates = Choice(1, 0.0), dict[Choice, float]()
@@ -292,6 +293,7 @@ def best(
         for rows in sizes[1:]:
             play(Choice(rows, math.inf))
         sizes = sorted({choice.size for choice in sorted(rates, key=lambda each: rates[each])[-3:]} | {3 * most // 4})
+        sizes = sorted({*sizes, *_sure(rates, most)})
     for rows in sizes:
         if patience is not None:
             play(Choice(rows, patience))
@@ -301,10 +303,22 @@ def best(
     if not rates:
         return at_once
     level = LEVEL * max(rates.values())
+    sure = _sure(rates, most)
     good = [choice for choice, rate in rates.items() if rate >= level]
     good = [choice for choice in good if not math.isinf(choice.patience)] or good
     good = [choice for choice in good if choice.size <= 3 * most // 4] or good
+    good = [choice for choice in good if choice.size in sure] or good
     return max(good, key=lambda choice: (choice.size if choice.patience else 1, choice.patience))
+
+
+def _sure(rates: dict[Choice, float], most: int) -> list[int]:
+    """Of the sizes that do as well however long they are waited for the one in the middle, if none of them has to wait
+    for the slowest of the slots."""
+    level = LEVEL * max(rates.values())
+    patient = {each.size: rate for each, rate in rates.items() if each.size == 1 or math.isinf(each.patience)}
+    good = [size for size, rate in patient.items() if rate >= level]
+    largest = max(good, default=most)
+    return [min(size for size in good if 2 * size >= largest)] if largest <= 3 * most // 4 else []
 
 
 def candidates(most: int) -> list[int]:
