@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle.sample.node_rollouts import FedSchedule
 from treadle.sample.schedule import Schedule
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=60, max_size=60)
@@ -129,6 +130,27 @@ def test_a_run_of_steps_is_a_prefix_whatever_the_number_of_workers() -> None:
         runs.append((schedule.end, schedule.prefix_steps))
     assert len(set(runs)) == 1
     assert runs[0][1] >= 1000 > runs[0][1] - lengths[runs[0][0] - 1]
+
+
+def test_a_schedule_knows_whether_others_follow() -> None:
+    schedule = Schedule(episodes=2)
+    for index in range(2):
+        assert schedule.goes_on
+        assert schedule.take() == index
+    assert not schedule.goes_on
+    schedule.lose(1)
+    assert schedule.goes_on  # it is made again
+    assert Schedule(steps=5).goes_on
+
+
+def test_what_a_node_is_fed_is_dealt_at_once_as_long_as_others_follow() -> None:
+    sizes = {}
+    for more in (False, True):
+        schedule = FedSchedule()
+        schedule.feed(range(41), more)
+        schedule.finish(schedule.take() or 0, 20)
+        sizes[more] = schedule.share(4)
+    assert sizes == {False: (2, 2), True: (10, 10)}
 
 
 def test_what_is_left_to_hand_out() -> None:

@@ -274,7 +274,8 @@ class Collection:
         return found
 
     def _send(self, worker: Worker, indices: list[int]) -> None:
-        order = RolloutOrder(self._root, tuple(indices), 1 if worker.restarts else BATCH, self._skipping.skip)
+        batch, more = 1 if worker.restarts else BATCH, self.schedule.goes_on
+        order = RolloutOrder(self._root, tuple(indices), batch, self._skipping.skip, more)
         self._dealt[worker.index] += indices
         self._given[worker.index] += len(indices)
         self.calls.submit(worker, Op.STREAM, dict.fromkeys(worker.slots, order), worker.slots, order)
@@ -287,7 +288,7 @@ class Collection:
             return []
         finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
-            error = failure.task_error(raised, slot, worker.shown, worker.pid)
+            error = failure.task_error(raised, slot, worker)
             self._raised(failed.raised(error, self._root, finished), worker)
         return [each for slot, ready in extras.infos.items() for each in self._results(ready, worker, slot)]
 
@@ -312,7 +313,7 @@ class Collection:
                 self._remark(index, result)
             else:
                 mine.remove(index)
-                error = failure.task_error(result.raised, slot, worker.shown, worker.pid)
+                error = failure.task_error(result.raised, slot, worker)
                 self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
         tally.episodes += len(found)
         tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps

@@ -22,7 +22,7 @@ from treadle.sample.caller import CallerCollection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import Remark, Results, RolloutOrder, RolloutRecipe, Shares
-from treadle.sample.schedule import Schedule
+from treadle.sample.schedule import SHARES_LEFT, Schedule
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 BATCH_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
@@ -54,9 +54,12 @@ class Failed:
 
 
 class FedSchedule(Schedule):
-    """Indices as they come."""
+    """Indices as they come. `more`: will there be others?"""
 
-    def feed(self, indices: Iterable[int]) -> None:
+    more = False
+
+    def feed(self, indices: Iterable[int], more: bool) -> None:
+        self.more = more
         for index in indices:
             self.lengths.pop(index, None)  # it was made before, and got lost on its way
             self._again.append(index)
@@ -71,6 +74,10 @@ class FedSchedule(Schedule):
 
     def to_hand_out(self, mean: float) -> float:
         return len(self._again)
+
+    def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
+        """As far as others follow, nothing is kept back for whoever is done early."""
+        return super().share(workers, times, 1 if self.more else shares, first)
 
 
 class OnNode(Collection):
@@ -88,10 +95,10 @@ class OnNode(Collection):
         """Is anything with a worker?"""
         return any(self._dealt.values())
 
-    def feed(self, indices: Iterable[int]) -> Results:
+    def feed(self, order: RolloutOrder) -> Results:
         """Give out what is to be made; returns what was decided meanwhile."""
         assert isinstance(self.schedule, FedSchedule)
-        self.schedule.feed(indices)
+        self.schedule.feed(order.indices, order.more)
         return self.turn(None)
 
     def turn(self, seconds: float | None) -> Results:
@@ -159,7 +166,7 @@ class NodeRollouts(Program):
     def stream(self, order: RolloutOrder, control: StreamControl) -> Generator[Results, None, Results | None]:
         run, since, until = self._running(), 0.0, monotonic() + TURN_SECONDS
         schedule: Any = run.schedule
-        ready, told = run.feed(order.indices), 0.0
+        ready, told = run.feed(order), 0.0
         while not control.stopped():
             since = since if ready else monotonic()
             ready += run.turn(max(0.0, since + BATCH_SECONDS - monotonic()) if ready else TURN_SECONDS)

@@ -67,12 +67,14 @@ class RolloutOrder:
         batch: results that may travel together; 1 after a death, so that the loss of a worker loses only what it was
             playing.
         skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
+        more: will others follow? Then nobody stands idle when this one is done.
     """
 
     root: int
     indices: tuple[int, ...]
     batch: int = BATCH
     skip: bool = False
+    more: bool = False
 
 
 @dataclass(frozen=True)

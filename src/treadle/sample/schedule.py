@@ -90,6 +90,16 @@ class Schedule:
             return math.inf
         return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
 
+    @property
+    def mean(self) -> float:
+        """Steps of an episode, of those that are finished; 1 before any is."""
+        return max(1.0, self._total / len(self.lengths)) if self.lengths else 1.0
+
+    @property
+    def goes_on(self) -> bool:
+        """Are there indices still to be taken, as far as is known now?"""
+        return self.to_hand_out(self.mean) > 0
+
     def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
         """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
         plays).
@@ -99,10 +109,9 @@ class Schedule:
         orders may be than those of a worker that is near. `shares`: that what is left is worth to each. `first`: of
         both numbers, before anybody knows how long an episode is.
         """
-        known = len(self.lengths)
-        mean = max(1.0, self._total / known) if known else 1.0
+        mean = self.mean
         left = self.to_hand_out(mean) / (workers * shares)
-        if not known:
+        if not self.lengths:
             return (max(1, int(min(first, left))),) * 2
         size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
         return max(1, int(size)), max(0, int(min(AHEAD * times, left)))
