@@ -9,7 +9,9 @@ from treadle.testing import chaos
 from treadle.testing.chaos import FACES, Ledger
 
 SECONDS = float(os.environ.get("TREADLE_CHAOS_SECONDS", "5"))
-MARKS = {"nodes": (pytest.mark.heavy, pytest.mark.ray, pytest.mark.slow), "step NEXT_STEP": (), "step SAME_STEP": ()}
+FAR = [name for name in FACES if name.startswith("nodes")]
+RAY = (pytest.mark.heavy, pytest.mark.ray, pytest.mark.slow)
+MARKS = {**dict.fromkeys(FAR, RAY), "step NEXT_STEP": (), "step SAME_STEP": ()}
 EACH = [pytest.param(name, marks=MARKS.get(name, (pytest.mark.slow,))) for name in FACES]
 
 
@@ -17,7 +19,7 @@ EACH = [pytest.param(name, marks=MARKS.get(name, (pytest.mark.slow,))) for name 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 @pytest.mark.parametrize("name", EACH)
 def test_books_are_balanced(name: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> None:
-    if name == "nodes":
+    if name in FAR:
         request.getfixturevalue("ray_cluster")
     with caplog.at_level(logging.ERROR, "treadle"):
         ledger = chaos.brave(name, SECONDS)

@@ -37,6 +37,7 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import TaskRaised
 from treadle.nodes import worker
+from treadle.nodes.placing import Placement
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.pool import failure
 from treadle.progress import print_table
@@ -44,6 +45,8 @@ from treadle.sample.collect import collect
 from treadle.sample.evaluate import evaluate
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler
+from treadle.sample.samplers.pool_sampler import PoolSampler
+from treadle.sample.samplers.ray_sampler import RaySampler
 from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import VectorSampledTasks
@@ -403,9 +406,10 @@ class Calm:
         return 0, {}
 
 
-def _sampler(trial: Trial, seed: int, **how: Any) -> MultiprocessingSampler:
+def _sampler(trial: Trial, seed: int, **how: Any) -> PoolSampler:
     factory: Any = WorkerFactory(seed=seed, max_episode_length=50, n_workers=2, worker_class=DefaultWorker)
-    return MultiprocessingSampler(factory, Calm(), trial.env(), worker_output="keep", **OPTIONS, **how)
+    kind: type[PoolSampler] = RaySampler if "placement" in how else MultiprocessingSampler
+    return kind(factory, Calm(), trial.env(), worker_output="keep", **OPTIONS, **how)
 
 
 def arriving(trial: Trial) -> None:
@@ -457,9 +461,9 @@ def collecting(trial: Trial, number: int, batched: bool = False, **how: Any) -> 
         yield each.index, each.observations.tobytes() + each.rewards.tobytes()
 
 
-def sampling(trial: Trial, number: int) -> Made:
-    """`MultiprocessingSampler` in its deterministic schedule."""
-    with _sampler(trial, number, schedule="deterministic") as sampler:
+def sampling(trial: Trial, number: int, **how: Any) -> Made:
+    """`MultiprocessingSampler`, or `RaySampler`, in its deterministic schedule."""
+    with _sampler(trial, number, schedule="deterministic", **how) as sampler:
         for index, each in enumerate(sampler.obtain_exact_episodes(100, Calm()).split()):
             yield index, each.observations.tobytes() + each.rewards.tobytes()
 
@@ -471,9 +475,9 @@ def evaluating(trial: Trial, number: int) -> Made:
         yield score.index, repr(score).encode()
 
 
-def planning(trial: Trial, number: int) -> Made:
+def planning(trial: Trial, number: int, **how: Any) -> Made:
     """`ParallelEnv.step_batch` from one state, several times."""
-    with ParallelEnv(GymPlanEnv, trial.env, n_workers=2, worker_output="keep", **OPTIONS) as env:
+    with ParallelEnv(GymPlanEnv, trial.env, n_workers=2, worker_output="keep", **OPTIONS, **how) as env:
         state, *_ = env.reset()
         for at in range(40):
             _, shown, rewards, *_ = env.step_batch([0] * ITEMS, [state] * ITEMS, dt=1 + at % 4)
@@ -493,15 +497,17 @@ FACES: dict[str, tuple[Callable[[Trial], None], tuple[str, ...]]] = {
     "eval": (by_index(evaluating), DEATHS),
     "caller": (by_index(collecting, batched=True, inference="caller", num_envs=4), DEATHS),
     "nodes": (by_index(collecting, nodes=2, workers=1), DEATHS),
+    "nodes, sampling": (by_index(sampling, placement=Placement(2, shared=True)), DEATHS),
+    "nodes, planning": (by_index(planning, nodes=2), DEATHS),
 }
 
 
 def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
     """Run a face in a storm for so long, and balance its books."""
     face, kinds = FACES[name]
-    ledger = Ledger()
+    ledger, far = Ledger(), name.startswith("nodes")
     with tempfile.TemporaryDirectory() as folder:
-        storm = Storm(Path(folder), seed, kinds, ledger, "ray::" if name == "nodes" else "")
+        storm = Storm(Path(folder), seed, kinds, ledger, "ray::" if far else "")
         waits, failure.BACKOFF, worker.LOST_SECONDS = (failure.BACKOFF, worker.LOST_SECONDS), 0.0, 0.5
         begin, looks = 0.0, list[tuple[int, int, int]]()
 
@@ -514,7 +520,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
             return passed < seconds
 
         try:  # what lasts as long as the caller is started first: a fork server, say, or a connection to Ray
-            there: dict[str, Any] = {"nodes": 1} if name == "nodes" else {}
+            there: dict[str, Any] = {"nodes": 1} if far else {}
             for _ in collect(Sound, episodes=1, worker_output="keep", **there):
                 continue
             before = _held()
@@ -526,7 +532,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
             after = _held()
             ledger.processes, ledger.memory = len(left), after[2] - looks[0][2]
             leaks = [max(0, late - early - SLACK) for early, late in zip(*looks, strict=True)]  # while it ran
-            if name != "nodes":  # Ray's come and go as it likes
+            if not far:  # Ray's come and go as it likes
                 ledger.descriptors, ledger.threads = after[0] - before[0] + leaks[0], after[1] - before[1] + leaks[1]
         finally:
             storm.end()
@@ -544,12 +550,12 @@ def main() -> None:
     """The command: a line for each face; exit code 1 when books are not balanced."""
     parser = argparse.ArgumentParser(prog="python -m treadle.testing.chaos", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--face", default="all", choices=["all", *FACES], help='"nodes" wants Ray')
+    parser.add_argument("--face", default="all", choices=["all", *FACES], help='those of "nodes" want Ray')
     parser.add_argument("--minutes", type=float, default=1.0, help="for each face")
     parser.add_argument("--seed", type=int, default=0, help="of what happens when")
     given = parser.parse_args()
     logging.getLogger("treadle").setLevel(logging.ERROR)
-    every = [name for name in FACES if name != "nodes" or find_spec("ray")]
+    every = [name for name in FACES if not name.startswith("nodes") or find_spec("ray")]
     names = every if given.face == "all" else [given.face]
     ledgers = {name: brave(name, 60 * given.minutes, given.seed) for name in names}
     print_table([ledger.cells(name) for name, ledger in ledgers.items()], HEADER)
