@@ -29,6 +29,7 @@ class Where:
         seed: what the slot's last seeded reset was given.
         last_action: the action of the failing step.
         item: of a batch that planning stepped, 0-based.
+        node: the address of the machine that it ran on, where workers run on several.
     """
 
     slot: int | None = None
@@ -40,11 +41,14 @@ class Where:
     seed: int | None = None
     last_action: Any = None
     item: int | None = None
+    node: str | None = None
 
     def __str__(self) -> str:
         runner = [f"worker {self.worker}"] if self.worker is not None else ["in the caller"]
         if self.pid is not None:
             runner.append(f"pid {self.pid}")
+        if self.node is not None:
+            runner.append(f"node {self.node}")
         who = f"slot {self.slot} ({', '.join(runner)})" if self.slot is not None else ", ".join(runner)
         if self.phase is None:
             return who

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -237,7 +239,8 @@ def test_a_worker_that_dies_while_sampling_is_replaced_on_its_node(caplog: pytes
                 made[kind] += [sampler.obtain_samples(0, 500, None) for _ in range(20)]
     for one, other in zip(*made.values(), strict=False):
         assert one.observations.tobytes() == other.observations.tobytes()
-    assert "worker 1 is replaced: the worker was ended by SIGKILL" in caplog.text
+    address = actors[1].machine.address
+    assert f"worker 1 is replaced: the worker on node {address} was ended by SIGKILL" in caplog.text
 
 
 def test_a_worker_that_dies_while_planning_is_replaced_on_its_node() -> None:
@@ -261,6 +264,66 @@ def test_a_worker_that_dies_while_planning_is_replaced_on_its_node() -> None:
                 check_replaced(pool, actors, pids)
             found.append((first, told))
     assert found[0][1] == found[1][1]
+
+
+class ActsOnOne(gym.Wrapper):  # type: ignore[type-arg]
+    """What action 1 does is said when it is made."""
+
+    def __init__(self, env: gym.Env, deed: Callable[[], Any]) -> None:
+        super().__init__(env)
+        self.deed = deed
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            self.deed()
+        return super().step(action)
+
+
+def dies() -> None:
+    os._exit(3)
+
+
+def raises() -> None:
+    raise KeyError("the valve is stuck")
+
+
+@pytest.mark.parametrize(("deed", "kind"), [(dies, treadle.WorkerDied), (raises, treadle.TaskRaised)])
+def test_planning_is_told_which_item_has_failed_and_on_which_node(deed: Callable[[], None], kind: type) -> None:
+    wrappers = [partial(ActsOnOne, deed=deed)]
+    actions = [0] * 24
+    actions[13] = 1
+    with closing(treadle.plan.make("CartPole-v1", 3, wrappers=wrappers, nodes=2)) as env:
+        state, _, _ = env.reset()
+        with pytest.raises(kind) as failed:
+            env.step_batch(actions, [state] * 24)
+        workers = env._workers.pool.workers
+        where = failed.value.where
+        assert where.item == 13
+        assert where.node == workers[where.worker]._actor.machine.address
+        assert f"node {where.node})" in str(failed.value)
+        assert "item 13 of" in str(failed.value)
+
+
+def test_a_sampler_is_told_on_which_node_its_worker_has_died() -> None:
+    given = {"seed": 5, "max_episode_length": 500, "n_workers": 2, "on_failure": "raise"}
+    make = partial(ActsOnOne, gym.make("CartPole-v1"), dies)
+    with treadle.RaySampler(
+        lambda batch: [1] * len(batch), make, placement=Placement(2, shared=True), **given
+    ) as sampler:
+        with pytest.raises(treadle.WorkerDied) as failed:
+            sampler.obtain_samples(0, 100, None)
+        where = failed.value.where
+        assert where.node == sampler._group.pool.workers[where.worker]._actor.machine.address
+
+
+def test_a_constructor_that_raises_is_told_once_for_all_workers_of_a_node(tmp_path: Path) -> None:
+    given = {"seed": 5, "max_episode_length": 500, "n_workers": 4, "placement": Placement(1, shared=True)}
+    for name in "ab":
+        Path(tmp_path, name).touch()
+    with pytest.raises(treadle.StartupFailed, match="no third one") as failed:
+        treadle.RaySampler(Weights(), lambda: BuiltOnce(str(tmp_path)), **given)
+    slots = [each.where.slot for each in failed.value.failures]
+    assert len(slots) == len(set(slots))
 
 
 class BuiltOnce(gym.Wrapper):  # type: ignore[type-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from treadle.nodes.placing import Machine, Placement
 from treadle.nodes.travel import Batch, Message, packed
 from treadle.nodes.worker import NodeCommon, NodeWorker
 from treadle.pool.life import Event
-from treadle.pool.messages import Hello, WorkerSpec
+from treadle.pool.messages import Hello, Op, Reply, Request, WorkerSpec
 
 
 class NeverBegan(Exception):
@@ -46,8 +47,10 @@ class Cluster:
         return str(error)
 
 
-def worker_on(cluster: Cluster) -> NodeWorker:
-    options: Any = SimpleNamespace(placement=Placement(2), memory_limit=None, step_timeout=None)  # as much as is read
+def worker_on(cluster: Cluster, shared: bool = False) -> NodeWorker:
+    options: Any = SimpleNamespace(
+        placement=Placement(2, shared=shared), memory_limit=None, step_timeout=None
+    )  # as much as is read
     common = NodeCommon(options)
     common.cluster = cluster  # type: ignore[assignment]
     common.world, common._own_options, common.groups = None, b"", [(0,)]  # type: ignore[assignment]
@@ -77,6 +80,32 @@ def test_a_worker_whose_node_never_was_there_sits_down_elsewhere() -> None:
     worker.see(Event.HELLO)
     assert not worker.ended()
     assert worker.placed
+
+
+def test_what_is_asked_of_one_that_waits_for_a_node_waits_with_it() -> None:
+    cluster = Cluster()
+    there, cluster.there = cluster.there, []
+    worker = worker_on(cluster, shared=True)
+    worker.see(Event.HELLO)
+    worker.send(Request(7, Op.CALL), worker.packed({0: ("get", (), {})}), (0,), None)
+    assert worker.take() is None
+    assert not worker.ended()
+    cluster.there, worker.common._looked = there, float("-inf")
+    assert not worker.ended()
+    assert [method for method, _ in cluster.calls] == ["advance", "post"]
+    cluster.calls[0][1](packed((0, Hello(2, ()))), None)
+    cluster.calls[-1][1](None, None)
+    worker._actor.listen(True)  # type: ignore[union-attr]
+    cluster.calls[-1][1](packed((0, Reply(7))), None)
+    assert worker.take() == Reply(7)
+
+
+def test_one_that_waits_for_a_node_can_be_killed() -> None:
+    cluster = Cluster()
+    cluster.there = []
+    worker = worker_on(cluster, shared=True)
+    worker.kill(signal.SIGKILL)
+    assert worker.ended()
 
 
 def test_an_answer_that_cannot_be_read_is_the_actors_end() -> None:

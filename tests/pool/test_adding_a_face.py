@@ -49,7 +49,7 @@ def mapped(function: Callable[[Any], Any], items: Sequence[Any], **options: Any)
                 extras, worker = event.reply.extras, event.worker
                 assert extras is not None
                 for slot, raised in extras.raised.items():
-                    raise failure.task_error(raised, slot, worker.shown, worker.pid)
+                    raise failure.task_error(raised, slot, worker)
                 results.update((event.tag, result) for result in extras.infos.values())
 
         def deal(worker: Worker) -> None:

@@ -175,7 +175,7 @@ class Host:
             self._said.append((at, replace(event.reply, extras=extras), awaited))
         elif isinstance(event, Lost):
             at = event.worker.index
-            self._ended(at, event.worker.report)
+            self._ended(at, replace(event.worker.report, at=event.error.where))
             if event.verdict is RestartPolicy.RAISE and self._pool.policy is RestartPolicy.RESTART:
                 # it is not started again, as its constructor raises, say; and the caller is not to wait for it
                 failed = self._slots[at], _failure(event.error, self._slots)[1]

@@ -7,7 +7,8 @@ node or alone, all of its group have died, and go to another one together.
 
 Starting one never waits for a node. Where none has room yet, as after the death of the one that it was on, the worker
 says what another one's slots have said, and is `placed` as soon as a node is there: whoever has work to give asks for
-that. An actor's death is known from the calls that it has not answered; the error names its node.
+that; of one that is to share an actor with others nobody asks, and what it was given waits with it. An actor's death is
+known from the calls that it has not answered; the error names its node.
 """
 
 from __future__ import annotations
@@ -247,6 +248,10 @@ class NodeWorker(Worker):
         return None if self._hello is None else self._hello.pid
 
     @property
+    def node(self) -> str | None:  # type: ignore[override]
+        return None if self._actor is None else self._actor.machine.address
+
+    @property
     def placed(self) -> bool:
         return self._actor is not None and self._hello is not None and not self._actor.gone
 
@@ -260,6 +265,7 @@ class NodeWorker(Worker):
         self._said: deque[Said] = deque()
         self._actor, self._hello, self._seen, self._silent = None, None, -1, monotonic()
         self._give_up_at = float("inf")
+        self._early: list[tuple[Request, Any]] = []
         self._sit()
 
     def _sit(self) -> None:
@@ -268,6 +274,9 @@ class NodeWorker(Worker):
         if self._actor is not None:
             self._at = self.common.groups[self.index].index(self.index)
             self._said = self._actor.said[self._at]
+            early, self._early = self._early, []
+            for request, packed_ in early:
+                self.post(request, packed_)
 
     def _next(self, kind: type, more: bool = True) -> Any:
         """What it has said next, if it is of this kind; it stays there."""
@@ -304,6 +313,9 @@ class NodeWorker(Worker):
         return found
 
     def post(self, request: Request, packed_: Any) -> None:
+        if self._actor is None and self.common.placement.shared:
+            self._early.append((request, packed_))
+            return
         if self._actor is None:  # nobody gives it work; what it is asked besides has no answer
             self._said.append(Reply(request.id))
             self.common.ring()
@@ -370,6 +382,8 @@ class NodeWorker(Worker):
             self._actor.end()
 
     def kill(self, number: int) -> None:
+        if self._actor is None:
+            self._over = True
         if self._actor is not None and number == signal.SIGKILL:
             self._forced = True
             if self._over or self._hello is None:

@@ -189,8 +189,7 @@ class Workers:
                 future.settle(error=event.error)
 
     def _raised(self, slot: int, raised: Raised) -> Any:
-        worker = self.by_slot[slot]
-        return failure.task_error(raised, slot, worker.shown, worker.pid)
+        return failure.task_error(raised, slot, self.by_slot[slot])
 
     def raise_failed(
         self, slot: int, item: int, raised: Raised, n: int, keep: Callable[[WorkerError], None] = lambda error: None

@@ -502,7 +502,7 @@ class Calls:
         """Start another one once a worker that retires has ended, and end it when it takes too long."""
         if worker.ended():
             for slot, raised in worker.last_words().items():
-                log.warning("%s", failure.task_error(raised, slot, worker.shown, worker.pid))
+                log.warning("%s", failure.task_error(raised, slot, worker))
             worker.bury()
             worker.see(life.Event.DIED)
             self.restart(worker)

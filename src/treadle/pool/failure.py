@@ -102,10 +102,12 @@ def caster(expected: str, got: str) -> str:
     return "a wrapper such as gymnasium.wrappers.DtypeObservation can cast" if same_shape else ""
 
 
-def task_error(raised: Raised, slot: int, worker: int | None, pid: int | None) -> WorkerError:
-    """The error of a slot whose program raised; the original is its `__cause__` where it can be rebuilt. Where it was
-    raised in this process, its frames are that one's `__traceback__`, down to the user's own."""
-    where = Where(slot, worker, pid, raised.phase, raised.step, raised.episode, raised.seed, raised.last_action)
+def task_error(raised: Raised, slot: int, worker: Worker | None) -> WorkerError:
+    """The error of a slot whose program raised, in a worker or (None) the caller; the original is its `__cause__` where
+    it can be rebuilt. Where it was raised in this process, its frames are that one's `__traceback__`, down to the
+    user's own."""
+    at = raised.phase, raised.step, raised.episode, raised.seed, raised.last_action
+    where = Where(slot, None, None, *at) if worker is None else worker.at(slot, *at)
     original = raised.original
     fields: dict[str, Any] = {
         "where": where,
@@ -144,7 +146,7 @@ def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
     worker = next(m for m in workers if first in m.slots)
-    error = task_error(raised[first], first, worker.shown, worker.pid)
+    error = task_error(raised[first], first, worker)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")
@@ -211,12 +213,16 @@ def reason(error: WorkerError) -> str:
     if isinstance(error, WorkerTimeout):
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
-        if error.out_of_memory:
-            return f"the worker was ended by SIGKILL: {of_memory(error)}"
-        if error.signal:
-            return f"the worker was ended by {error.signal}"
-        return "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
+        return how_it_ended(error) + (f": {of_memory(error)}" if error.out_of_memory else "")
     return str(error).splitlines()[0].removeprefix(f"{error.where}: ")
+
+
+def how_it_ended(error: WorkerDied) -> str:
+    """The worker, the machine that it was on where that is not this one, and its end."""
+    worker = "the worker" if error.where.node is None else f"the worker on node {error.where.node}"
+    if error.signal:
+        return f"{worker} was ended by {error.signal}"
+    return f"{worker} died" if error.exit_code is None else f"{worker} exited with code {error.exit_code}"
 
 
 def of_memory(error: WorkerDied) -> str:

@@ -111,7 +111,8 @@ class WorkerGroup:
                     worker.see(Event.HELLO)
                     if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
-                        failures.append(failure.task_error(raised, slot, worker.shown, hello.pid or None))
+                        if slot in worker.slots:  # else one that it was built together with tells of it
+                            failures.append(failure.task_error(raised, slot, worker))
                     else:
                         hellos[worker.index] = hello
                 elif ended:
@@ -139,7 +140,10 @@ class WorkerGroup:
 
     def died(self, worker: Worker, where: Where, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerError:
         """Bury a worker that has ended; the error tells how, and what can be done under the `policy`."""
-        return failure.died(where, worker.bury(), policy)
+        report = worker.bury()
+        if report.at is not None:
+            where = worker.at(where.slot, report.at.phase, report.at.step, report.at.episode, item=report.at.item)
+        return failure.died(where, report, policy)
 
     def restart(self, worker: Worker) -> None:
         """Start a dead worker anew; `restarted` tells when it is ready. When it cannot be started, because there are no
@@ -170,7 +174,7 @@ class WorkerGroup:
             slot, raised = hello.failed
             self._await_ends([worker], monotonic() + FAREWELL)  # it closes what it has built
             worker.bury()
-            error = failure.task_error(raised, slot, worker.shown, hello.pid)
+            error = failure.task_error(raised, slot, worker)
             worker.failed(error)
             worker.see(Event.DIED)
             return error
@@ -196,7 +200,7 @@ class WorkerGroup:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for worker in self.workers:
             for slot, raised in worker.last_words().items():
-                log.warning("%s", failure.task_error(raised, slot, worker.shown, worker.pid))
+                log.warning("%s", failure.task_error(raised, slot, worker))
             worker.bury()
         self._common.close()
 
@@ -213,7 +217,7 @@ class WorkerGroup:
 
 
 def _building(worker: Worker) -> Where:
-    return Where(worker.building(), worker.shown, worker.pid, "init")
+    return worker.at(worker.building(), "init")
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:

@@ -160,31 +160,29 @@ class MemoryLayout:
         when all are, or nobody knows, and there are several."""
         if owed is None and worker.owed:
             owed = worker.owed[0]
-        pid, shown, line, rows = worker.pid, worker.shown, worker.line, self.rows
+        line, rows = worker.line, self.rows
         if owed is None:
-            return Where(worker.slots[0] if len(worker.slots) == 1 else None, shown, pid)
+            return worker.at(worker.slots[0] if len(worker.slots) == 1 else None)
         request, phase = owed.request, owed.request.op.name.lower()
         slot: int | None = owed.slots[0] if len(owed.slots) == 1 else None
         if request.op is Op.STREAM and line is not None:
             episode, step = line.making()
             if episode is not None:
-                return Where(slot, shown, pid, "reset" if step is None else "step", step, episode)
+                return worker.at(slot, "reset" if step is None else "step", step, episode)
         if rows is not None and request.op in (Op.STEP, Op.RESET, Op.CALL):
             slot = next((s for s in owed.slots if rows.done[s] != request.id), slot)
         if slot is None or rows is None or request.op not in (Op.STEP, Op.RESET):
             at = line.words[ITEM] if request.op is Op.CALL and line is not None else 0
-            return Where(slot, shown, pid, phase, item=at - 1 if at else None)
+            return worker.at(slot, phase, item=at - 1 if at else None)
         if request.op is Op.RESET:
-            return Where(slot, shown, pid, phase, seed=request.payload[slot][0])
+            return worker.at(slot, phase, seed=request.payload[slot][0])
         later = sum(each.request.op is Op.STEP and len(each.slots) == len(worker.slots) for each in worker.owed)
         if len(worker.owed[0].slots) == len(worker.slots):
             later -= 1
         began, own, episode, seed = (int(rows.array(getattr(rows.fields, name))[slot]) for name in WORDS)
         step = line.posted - worker.asides - max(0, later) + own - began if line is not None else None
-        return Where(
+        return worker.at(
             slot,
-            shown,
-            pid,
             phase,
             step,
             episode if episode >= 0 else None,

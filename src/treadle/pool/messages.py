@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from treadle import pickling
+from treadle.errors import Where
 from treadle.pool.original import DEEPEST, Original, shown, traceback_of
 from treadle.spaces import Mismatch
 
@@ -149,7 +150,7 @@ class Hello:
 @dataclass(frozen=True)
 class ExitReport:
     """How a worker ended. code None and signal None: it is still running, or nobody could tell. `oom`: what says that
-    memory ran out, "" when nothing does, None when nobody counts."""
+    memory ran out, "" when nothing does, None when nobody counts. `at`: what one elsewhere was doing."""
 
     code: int | None = None
     signal: str | None = None
@@ -157,6 +158,7 @@ class ExitReport:
     stack: str = ""
     forced: bool = False
     oom: str | None = None
+    at: Where | None = None
 
 
 def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.errors import TooManyFiles, UsageError, WorkerError, WorkerTimeout
+from treadle.errors import TooManyFiles, UsageError, Where, WorkerError, WorkerTimeout
 from treadle.pool.arena import too_many_files
 from treadle.pool.interrupts import Later
 from treadle.pool.life import ALIVE, TABLE, Event, State, after
@@ -80,6 +80,7 @@ class Worker(ABC):
         shared: does its memory have to be shared between processes?
         slow: what is said of one that is not ready in time.
         pid: of its process; None where it has none of its own.
+        node: the address of the machine that it runs on, where that is not this one.
         server: serves the requests of one that is `inline`; and there `looked` is called at every look of a stream, as
             nobody else runs meanwhile.
         line: how it is asked; None until it has joined, after its end, and where nothing travels.
@@ -104,6 +105,7 @@ class Worker(ABC):
     slow = "Where imports take the time: the fork server does those of preload= once for all workers."
     payload_timeout = 0.0  # seconds for the rest of an answer whose beginning is there
     pid: int | None = None
+    node: str | None = None
     server: Any = None
     looked: Callable[[], None] | None = None
 
@@ -238,6 +240,19 @@ class Worker(ABC):
     def shown(self) -> int | None:
         """Its number in errors; None for the caller's own share."""
         return None if self.inline else self.index
+
+    def at(
+        self,
+        slot: int | None,
+        phase: str | None = None,
+        step: int | None = None,
+        episode: int | None = None,
+        seed: int | None = None,
+        last_action: Any = None,
+        item: int | None = None,
+    ) -> Where:
+        """A place in it."""
+        return Where(slot, self.shown, self.pid, phase, step, episode, seed, last_action, item, self.node)
 
     @property
     def changing(self) -> bool:

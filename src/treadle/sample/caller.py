@@ -229,7 +229,7 @@ class CallerCollection(Collection):
             error = UsageError(f"{batch}: {error}")
         seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
         raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
-        told = failure.task_error(raised, slots[row], None, None)
+        told = failure.task_error(raised, slots[row], None)
         found = failed.raised(told, self._root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
@@ -300,7 +300,7 @@ class CallerCollection(Collection):
         seed = seeding.episode_env_seed(self._root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
-        error = failure.task_error(raised, slot, worker.shown, worker.pid)
+        error = failure.task_error(raised, slot, worker)
         if self._skipping.skip and raised.phase in SKIPPED and self._begun[slot] > 1:
             self._begin(worker, slot, index, anew=True)
             return

@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
-from treadle.pool.failure import caster, of_memory
+from treadle.pool.failure import caster, how_it_ended, of_memory
 from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
@@ -74,7 +74,8 @@ def died(
         return _made(error, f"{_place(where)}: {reason}", where, reason, finished)
     seed = seeding.episode_env_seed(root, index)
     known = at.episode == index
-    where = Where(at.slot, at.worker, at.pid, at.phase if known else "stream", at.step if known else None, index, seed)
+    doing = (at.phase, at.step) if known else ("stream", None)
+    where = Where(at.slot, at.worker, at.pid, *doing, index, seed, node=at.node)
     reason = reason_of(error, _doing(where) if known else "")
     kind = "fresh worker" if fresh else "worker"
     workers = f"{deaths} {kind}s their lives; the last time" if deaths > 1 else f"a {kind} its life:"
@@ -136,11 +137,7 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
         reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
         return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
-        if error.signal:
-            reason = f"the worker was ended by {error.signal}"
-        else:
-            reason = "the worker died" if error.exit_code is None else f"the worker exited with code {error.exit_code}"
-        reason += doing + (f": {of_memory(error)}" if error.out_of_memory else "")
+        reason = how_it_ended(error) + doing + (f": {of_memory(error)}" if error.out_of_memory else "")
         if place := user_frame(error.stack, innermost_first=True):
             reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason

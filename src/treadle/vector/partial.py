@@ -299,7 +299,7 @@ class PartialBatches:
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                error = failure.task_error(raised[slot], slot, worker.shown, worker.pid)
+                error = failure.task_error(raised[slot], slot, worker)
                 self._errors.append(self._calls.keep(error, noted=True))
             else:
                 self._state[slot] = READY

@@ -330,7 +330,7 @@ class Gathering:
         if extras is not None:
             for result in extras.infos.values():
                 if isinstance(result, Mishap):
-                    error = failure.task_error(result.raised, asked.worker, event.worker.shown, event.worker.pid)
+                    error = failure.task_error(result.raised, asked.worker, event.worker)
                     log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
                     self._group.keep(asked, error)
                 elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
@@ -344,7 +344,7 @@ class Gathering:
                         self._settle(settled)
             for raised in extras.raised.values():
                 worker = event.worker
-                error = failure.task_error(raised, asked.worker, worker.shown, worker.pid)
+                error = failure.task_error(raised, asked.worker, worker)
                 self._raised(event, asked, error)
         if reply.last and ours:
             self._open.remove(asked)
