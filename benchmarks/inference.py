@@ -273,7 +273,7 @@ def table(rows: Sequence[tuple[Setting, dict[str, float]]], facts: dict[str, Any
         best = max(fixed, key=lambda name: fixed[name])
         auto = rates["auto"]
         text.append(
-            f"| {setting.name} | {rates['episodes']:g} | {figure(most)} | "
+            f"| {setting.name} | {rates.get('episodes', math.nan):g} | {figure(most)} | "
             f"{figure(rates['static'])} ({rates['static'] / most:.2f}) | "
             f"{figure(rates['step'])} ({rates['step'] / most:.2f}) | {best}: {figure(fixed[best])} "
             f"({fixed[best] / most:.2f}) | {figure(auto)} | {auto / fixed[best]:.2f} | {auto / most:.2f} | "

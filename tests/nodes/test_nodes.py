@@ -128,6 +128,7 @@ def test_what_raises_is_told_with_its_episode_and_node() -> None:
     with pytest.raises(treadle.CollectionFailed, match=r"episode 0 .*step 1: KeyError.*\(on node") as failed:
         list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Raises], episodes=20))
     assert failed.value.where.episode == 0
+    assert f"(on node {failed.value.where.node})" in str(failed.value)
     assert isinstance(failed.value.__cause__, treadle.TaskRaised)
 
 

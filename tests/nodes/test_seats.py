@@ -49,7 +49,7 @@ class Cluster:
 
 def worker_on(cluster: Cluster, shared: bool = False) -> NodeWorker:
     options: Any = SimpleNamespace(
-        placement=Placement(2, shared=shared), memory_limit=None, step_timeout=None
+        placement=Placement(2, shared=shared), memory_limit=None, step_timeout=None, start_timeout=60.0
     )  # as much as is read
     common = NodeCommon(options)
     common.cluster = cluster  # type: ignore[assignment]
@@ -92,12 +92,53 @@ def test_what_is_asked_of_one_that_waits_for_a_node_waits_with_it() -> None:
     assert not worker.ended()
     cluster.there, worker.common._looked = there, float("-inf")
     assert not worker.ended()
-    assert [method for method, _ in cluster.calls] == ["advance", "post"]
+    assert [method for method, _ in cluster.calls] == ["advance"]
     cluster.calls[0][1](packed((0, Hello(2, ()))), None)
-    cluster.calls[-1][1](None, None)
-    worker._actor.listen(True)  # type: ignore[union-attr]
-    cluster.calls[-1][1](packed((0, Reply(7))), None)
+    assert worker.take() is None
+    assert "post" in [method for method, _ in cluster.calls]
+    then = [then for method, then in cluster.calls if method == "advance"][-1]
+    then(packed((0, Reply(7))), None)
     assert worker.take() == Reply(7)
+
+
+def test_a_stream_that_waits_for_a_node_is_stopped_when_it_begins() -> None:
+    cluster = Cluster()
+    worker = worker_on(cluster, shared=True)
+    worker.see(Event.HELLO)  # by another one's
+    worker.send(Request(7, Op.STREAM), worker.packed({0: None}), (0,), None)
+    worker.stop(7)
+    cluster.calls[0][1](packed((0, Hello(2, ()))), None)
+    assert worker.take() is None
+    methods = [method for method, _ in cluster.calls]
+    assert methods[methods.index("post") :] == ["post", "tell"]
+
+
+def test_nobody_waits_longer_for_a_node_than_for_a_start() -> None:
+    cluster = Cluster()
+    cluster.there = []
+    worker = worker_on(cluster, shared=True)
+    worker.see(Event.HELLO)
+    worker.send(Request(7, Op.CALL), worker.packed(None), (0,), 1.0)
+    assert not worker.ended()
+    assert worker.turn > 0  # no deadline runs while nobody is at work
+    worker.common.options.start_timeout = -1.0
+    assert worker.ended()
+    assert "no node has been there" in worker.bury().stderr[0]
+
+
+def test_what_was_not_posted_waits_for_another_node_when_the_first_never_was_there() -> None:
+    cluster = Cluster()
+    worker = worker_on(cluster, shared=True)
+    worker.see(Event.HELLO)
+    worker.send(Request(7, Op.CALL), worker.packed(None), (0,), None)
+    cluster.calls[0][1](None, NeverBegan("its node is gone"))
+    assert not worker.ended()
+    cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")
+    assert not worker.ended()
+    assert cluster.started == ["a", "b"]
+    cluster.calls[-1][1](packed((0, Hello(2, ()))), None)
+    assert worker.take() is None
+    assert cluster.calls[-1][0] == "post"
 
 
 def test_one_that_waits_for_a_node_can_be_killed() -> None:

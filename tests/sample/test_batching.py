@@ -108,6 +108,10 @@ def test_of_sizes_that_do_as_well_one_in_the_middle_is_waited_for(slots: int) ->
     assert simulated(pace, slots, Choice(2 * choice.size, math.inf)) >= 0.98 * most
 
 
+def test_with_a_patience_of_ones_own_the_most_are_waited_for_that_do_as_well() -> None:
+    assert best(Pace(0.006, 0.0002, (0.001,), 2), 16, patience=0.02).size == 8
+
+
 def test_what_the_user_gives_is_kept() -> None:
     pace = Pace(0.04, 0.001, (0.004,), 16)
     assert best(pace, 16, size=5).size == 5

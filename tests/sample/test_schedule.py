@@ -150,7 +150,7 @@ def test_what_a_node_is_fed_is_dealt_at_once_as_long_as_others_follow() -> None:
         schedule.feed(range(41), more)
         schedule.finish(schedule.take() or 0, 20)
         sizes[more] = schedule.share(4)
-    assert sizes == {False: (2, 2), True: (10, 10)}
+    assert sizes == {False: (2, 2), True: (10, 32)}
 
 
 def test_what_is_left_to_hand_out() -> None:

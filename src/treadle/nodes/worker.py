@@ -266,6 +266,7 @@ class NodeWorker(Worker):
         self._actor, self._hello, self._seen, self._silent = None, None, -1, monotonic()
         self._give_up_at = float("inf")
         self._early: list[tuple[Request, Any]] = []
+        self._stopped, self._waits_from = 0, monotonic()
         self._sit()
 
     def _sit(self) -> None:
@@ -274,9 +275,14 @@ class NodeWorker(Worker):
         if self._actor is not None:
             self._at = self.common.groups[self.index].index(self.index)
             self._said = self._actor.said[self._at]
-            early, self._early = self._early, []
-            for request, packed_ in early:
-                self.post(request, packed_)
+
+    def _catch_up(self) -> None:
+        """It is placed: give it what has waited for that."""
+        early, self._early = self._early, []
+        for request, packed_ in early:
+            self.post(request, packed_)
+        if early and self._stopped:
+            self.stop(self._stopped)
 
     def _next(self, kind: type, more: bool = True) -> Any:
         """What it has said next, if it is of this kind; it stays there."""
@@ -286,6 +292,7 @@ class NodeWorker(Worker):
             self._hello = self._said.popleft()
             if not self._hello.failed:
                 self.common.hello = self._hello
+                self._catch_up()
         return self._said[0] if self._said and type(self._said[0]) is kind else None
 
     def hello(self) -> Hello | None:
@@ -313,7 +320,9 @@ class NodeWorker(Worker):
         return found
 
     def post(self, request: Request, packed_: Any) -> None:
-        if self._actor is None and self.common.placement.shared:
+        if self.common.placement.shared and self._hello is None:
+            if not self._early:
+                self._waits_from = monotonic()
             self._early.append((request, packed_))
             return
         if self._actor is None:  # nobody gives it work; what it is asked besides has no answer
@@ -339,6 +348,7 @@ class NodeWorker(Worker):
         return reply
 
     def stop(self, id: int) -> None:
+        self._stopped = id
         self._tell("tell", self._deaths, "stop", id)
 
     def got_on(self, now: float) -> bool:
@@ -347,6 +357,8 @@ class NodeWorker(Worker):
         pause = LOOK_SECONDS if limit is None else min(LOOK_SECONDS, limit / 4)  # several looks before it is late
         if actor is None or now - self.turn < pause:
             return actor is None
+        if self._early:
+            return True
         if actor.looks[self._at] != self._seen:
             self._seen, self.turn = actor.looks[self._at], now
             return True
@@ -357,6 +369,11 @@ class NodeWorker(Worker):
 
     def ended(self) -> bool:
         actor = self._actor
+        if self._early:
+            self.turn = monotonic()  # nobody is at work on it yet
+            if self.turn - self._waits_from > self.common.options.start_timeout:
+                self._over = True
+                return True
         if actor is None:
             if not self._over:
                 self._sit()
@@ -367,7 +384,7 @@ class NodeWorker(Worker):
             actor.lost("{0.error_type}: {0.message}".format(self._hello.failed[1]))
         if monotonic() > self._give_up_at and not actor.gone:
             actor.kill()
-        if not actor.began and not self._over and not self.owed:  # else what it owes is lost with it
+        if not actor.began and not self._over and len(self.owed) <= len(self._early):  # else the rest is lost with it
             self.common.lost[actor.machine.id] = monotonic()  # Ray thought that it was there
             self._actor = None
             return False
@@ -394,11 +411,15 @@ class NodeWorker(Worker):
 
     def bury(self) -> ExitReport:
         actor = self._actor
+        if self._early:
+            limit = self.common.options.start_timeout
+            self.report = ExitReport(stderr=(f"no node has been there for it for {limit:g} s (start_timeout)",))
+            self._early = []
         if actor is not None and not self._over and (report := self._next(ExitReport, False)) is not None:
             self._said.popleft()
             actor.deaths[self._at] += 1
             self.report = replace(report, forced=self._forced)
-        elif actor is not None:
+        elif actor is not None and actor.gone:
             self.report = ExitReport(stderr=(actor.gone,), forced=self._forced)
             actor.kill()
         return self.report

@@ -111,7 +111,7 @@ class WorkerGroup:
                     worker.see(Event.HELLO)
                     if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
-                        if slot in worker.slots:  # else one that it was built together with tells of it
+                        if all(each.where.slot != slot for each in failures):  # those built together tell of one
                             failures.append(failure.task_error(raised, slot, worker))
                     else:
                         hellos[worker.index] = hello

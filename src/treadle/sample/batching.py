@@ -303,7 +303,7 @@ def best(
     if not rates:
         return at_once
     level = LEVEL * max(rates.values())
-    sure = _sure(rates, most)
+    sure = _sure(rates, most) if patience is None else []
     good = [choice for choice, rate in rates.items() if rate >= level]
     good = [choice for choice in good if not math.isinf(choice.patience)] or good
     good = [choice for choice in good if choice.size <= 3 * most // 4] or good

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -22,7 +22,7 @@ from treadle.sample.caller import CallerCollection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import Remark, Results, RolloutOrder, RolloutRecipe, Shares
-from treadle.sample.schedule import SHARES_LEFT, Schedule
+from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 BATCH_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
@@ -45,6 +45,7 @@ class Failed:
     @classmethod
     def of(cls, error: CollectionFailed, address: str, skip: bool) -> Failed:
         error.args = (f"{error} (on node {address})",)
+        error.where = replace(error.where, node=address)
         return cls(error, error.__cause__, skip)
 
     def rebuilt(self, finished: int) -> CollectionFailed:
@@ -76,8 +77,11 @@ class FedSchedule(Schedule):
         return len(self._again)
 
     def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
-        """As far as others follow, nothing is kept back for whoever is done early."""
-        return super().share(workers, times, 1 if self.more else shares, first)
+        """As long as others follow, nothing is kept back for whoever is done early."""
+        if not self.more:
+            return super().share(workers, times, shares, first)
+        size, _ = super().share(workers, times, 1, first)
+        return size, AHEAD * times
 
 
 class OnNode(Collection):
