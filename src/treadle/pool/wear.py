@@ -159,7 +159,7 @@ class Wear:
         """How much each episode has added, where episodes are known and there were some between two looks."""
         seen = self._seen[worker.pid or -1]
         played = self.played(worker) - seen.played
-        if played <= 0:
+        if played <= 0 or seen.now <= seen.first:
             return ""
         return f", {shown((seen.now - seen.first) / played)} more with each of {played:,} episodes"
 
