@@ -97,7 +97,7 @@ def test_what_is_asked_of_one_that_waits_for_a_node_waits_with_it() -> None:
     assert worker.take() is None
     assert "post" in [method for method, _ in cluster.calls]
     then = [then for method, then in cluster.calls if method == "advance"][-1]
-    then(packed((0, Reply(7))), None)
+    then(packed((0, Reply(7)))._replace(number=1), None)
     assert worker.take() == Reply(7)
 
 
@@ -139,6 +139,18 @@ def test_what_was_not_posted_waits_for_another_node_when_the_first_never_was_the
     cluster.calls[-1][1](packed((0, Hello(2, ()))), None)
     assert worker.take() is None
     assert cluster.calls[-1][0] == "post"
+
+
+def test_a_small_answer_that_overtakes_a_large_one_waits_for_it() -> None:
+    cluster = Cluster()
+    worker = worker_on(cluster)
+    cluster.calls[0][1](packed((0, Hello(2, ())))._replace(more=True), None)
+    assert worker.hello() is not None
+    assert [method for method, _ in cluster.calls] == ["advance"] * 3
+    cluster.calls[2][1](packed((0, Reply(8)))._replace(number=2), None)
+    assert worker.take() is None
+    cluster.calls[1][1](packed((0, Reply(7)))._replace(number=1), None)
+    assert [worker.take(), worker.take()] == [Reply(7), Reply(8)]
 
 
 def test_one_that_waits_for_a_node_can_be_killed() -> None:

@@ -86,6 +86,9 @@ class Host:
 
     def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
         self._slots, self._deaths, self._closing = slots, [0] * len(slots), False
+        self._batches = 0  # that were told
+        self._due = [0] * len(slots)  # the number of the next request to each worker
+        self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
@@ -118,7 +121,9 @@ class Host:
                 due = due or awaited
             left = since + ENOUGH_SECONDS - monotonic() if writer.nbytes else None
             if due or writer.nbytes >= ENOUGH_BYTES or (left is not None and left <= 0) or not self._turn(left):
-                return writer.batch(bool(self._said) or (not self._closing and self._calls.expects))
+                self._batches += 1
+                more = bool(self._said) or (not self._closing and self._calls.expects)
+                return writer.batch(more, self._batches - 1)
 
     def _turn(self, seconds: float | None) -> bool:
         """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:
@@ -196,17 +201,23 @@ class Host:
 
     # -- while it works ----------------------------------------------------------------------------------------------
 
-    def post(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], *contents: Any) -> None:
+    def post(self, at: int, number: int, deaths: int, message: Batch, keys: tuple[str, ...], *contents: Any) -> None:
         """Ask a worker. A message has (id, op, payload); with CLOSE another process is to take its place.
 
         Args:
             at: which worker.
+            number: of what it was asked in this actor. Ray keeps no order where an actor has threads: a request whose
+                references have yet to arrive is overtaken by the next.
             deaths: of its, that the caller knows of: what was posted before it knew of another one is lost.
             keys, contents: of files that go along.
         """
-        if not self._closing:
-            self._requests.put((at, deaths, message, keys, contents))
-            self._ring()
+        if self._closing:
+            return
+        self._ahead[at, number] = at, deaths, message, keys, contents
+        while (posted := self._ahead.pop((at, self._due[at]), None)) is not None:
+            self._due[at] += 1
+            self._requests.put(posted)
+        self._ring()
 
     def _ring(self) -> None:
         self._pool.memory.pool_bell.release()

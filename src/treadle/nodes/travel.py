@@ -28,11 +28,13 @@ class Message(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages, and one buffer for all. `more`: is there more to come of what was asked for?"""
+    """Messages, and one buffer for all. `more`: is there more to come of what was asked for? `number`: of what its
+    sender has told so far, as a small one overtakes a large one on its way."""
 
     messages: tuple[Message, ...]
     body: np.ndarray
     more: bool = False
+    number: int = 0
 
 
 class Writer:
@@ -70,9 +72,9 @@ class Writer:
             assert isinstance(what, Reply) and what.extras is not None  # noqa: PT018 - all else is of our own make
             self.add((at, Reply(what.id, without_failing(what.extras, "stream", picklable), what.last)))
 
-    def batch(self, more: bool = False) -> Batch:
+    def batch(self, more: bool = False, number: int = 0) -> Batch:
         """All that was added."""
-        return Batch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more)
+        return Batch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more, number)
 
 
 def read(batch: Batch) -> Iterator[Any]:

@@ -164,6 +164,7 @@ class Actor:
     Attributes:
         said: by each of its workers, in order, as far as it was not taken.
         deaths: of each of them.
+        posted: requests to each of them.
         gone: why there is no more of it; "" while there is.
         began: False: it has ended before anything of it ran.
         looks: of its workers' streams, as far as it was asked.
@@ -172,9 +173,11 @@ class Actor:
     def __init__(self, common: NodeCommon, machine: Machine, handle: Any, workers: int) -> None:
         self._cluster, self._common, self.machine, self._handle = common.cluster, common, machine, handle
         self.said: list[deque[Said]] = [deque() for _ in range(workers)]
-        self.deaths, self.looks = [0] * workers, [0] * workers
+        self.deaths, self.looks, self.posted = [0] * workers, [0] * workers, [0] * workers
         self.gone, self.began = "", True
         self._inbox: deque[Batch] = deque()
+        self._arrived: dict[int, Batch] = {}  # of it, until those before them have been sorted
+        self._sorted = 0  # batches
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
         self._heard = self._ending = False  # anything of it; has it been asked to end?
         self._slow_from = monotonic() + SLOW_SECONDS
@@ -196,6 +199,10 @@ class Actor:
         """Sort what it has said. `more`: something is awaited of it, so have it say more."""
         while self._inbox:
             batch = self._inbox.popleft()
+            self._arrived[batch.number] = batch
+        while self._sorted in self._arrived:
+            batch = self._arrived.pop(self._sorted)
+            self._sorted += 1
             self._out -= 1
             self._credits = CREDITS if batch.more else 1
             try:
@@ -331,7 +338,8 @@ class NodeWorker(Worker):
             return
         keys = tuple(reference.hex() for reference in packed_.references)
         message = packed((request.id, int(request.op), packed_.head))
-        self._tell("post", self._deaths, message, keys, *packed_.references)
+        self._tell("post", self._actor.posted[self._at], self._deaths, message, keys, *packed_.references)
+        self._actor.posted[self._at] += 1
         self._actor.listen(True)
 
     @property
