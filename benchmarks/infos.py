@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
+from benchmarks.recorder import in_pairs
 from benchmarks.report import machine, progress, publish
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -43,17 +44,11 @@ def measured(env: str, options: dict[str, Any], turns: int, steps: int) -> tuple
     vectors = [treadle.VectorEnv([partial(made, env, silent)] * COUNT, **options) for silent in (True, False)]
     try:
         actions = [vectors[0].action_space.sample() for _ in range(64)]
-        found: list[list[float]] = [[], []]
         for vector in vectors:
             vector.reset(seed=0)
-        for turn in range(turns + 2):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                start = perf_counter()
-                for step in range(steps):
-                    vectors[which].step(actions[step % 64])
-                found[which].append((perf_counter() - start) / steps * 1e6)
-        without, with_it = (float(np.percentile(each[2:], 25)) for each in found)  # the first two warm up
-        return without, with_it
+        found = in_pairs(vectors, actions, turns + 2, steps, perf_counter)[2:]  # the first two warm up
+        without, with_it = np.percentile(found, 25, axis=0)
+        return float(without), float(with_it)
     finally:
         for vector in vectors:
             vector.close()

@@ -8,8 +8,11 @@ which the middle half of them lies.
 import argparse
 import datetime
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -40,19 +43,27 @@ def measured(env: str, count: int, pairs: int, seconds: float) -> list[tuple[flo
             vectors[0].step(actions[steps % 64])
             vectors[1].step(actions[steps % 64])
             steps += 1
-        found = []
-        for turn in range(pairs):
-            spent = [0.0, 0.0]
-            for on in (0, 1) if turn % 2 else (1, 0):
-                start = processor_seconds(pids)
-                for step in range(steps):
-                    vectors[on].step(actions[step % 64])
-                spent[on] = (processor_seconds(pids) - start) / steps * 1e6
-            found.append((spent[0], spent[1]))
-        return found
+        return in_pairs(vectors, actions, pairs, steps, partial(processor_seconds, pids))
     finally:
         for vector in vectors:
             vector.close()
+
+
+def in_pairs(
+    vectors: Sequence[Any], actions: Sequence[Any], pairs: int, steps: int, clock: Callable[[], float]
+) -> list[tuple[float, float]]:
+    """Two vectors step the same actions in turns, of which each pair begins with the other one than the pair before:
+    microseconds a batch of each, by a clock of seconds."""
+    found = []
+    for turn in range(pairs):
+        spent = [0.0, 0.0]
+        for which in (0, 1) if turn % 2 else (1, 0):
+            start = clock()
+            for step in range(steps):
+                vectors[which].step(actions[step % len(actions)])
+            spent[which] = (clock() - start) / steps * 1e6
+        found.append((spent[0], spent[1]))
+    return found
 
 
 def multiprocessing_children() -> set[int]:

@@ -6,10 +6,9 @@ import os
 import pytest
 
 from treadle.testing import chaos
-from treadle.testing.chaos import FACES, Ledger
+from treadle.testing.chaos import FACES, FAR, Ledger
 
 SECONDS = float(os.environ.get("TREADLE_CHAOS_SECONDS", "5"))
-FAR = [name for name in FACES if name.startswith("nodes")]
 RAY = (pytest.mark.heavy, pytest.mark.ray, pytest.mark.slow)
 MARKS = {**dict.fromkeys(FAR, RAY), "step NEXT_STEP": (), "step SAME_STEP": ()}
 EACH = [pytest.param(name, marks=MARKS.get(name, (pytest.mark.slow,))) for name in FACES]

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
@@ -86,7 +87,7 @@ class Host:
 
     def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
         self._slots, self._deaths, self._closing = slots, [0] * len(slots), False
-        self._batches = 0  # that were told
+        self._numbers = count()  # of batches
         self._due = [0] * len(slots)  # the number of the next request to each worker
         self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
@@ -121,9 +122,8 @@ class Host:
                 due = due or awaited
             left = since + ENOUGH_SECONDS - monotonic() if writer.nbytes else None
             if due or writer.nbytes >= ENOUGH_BYTES or (left is not None and left <= 0) or not self._turn(left):
-                self._batches += 1
                 more = bool(self._said) or (not self._closing and self._calls.expects)
-                return writer.batch(more, self._batches - 1)
+                return writer.batch(more, next(self._numbers))
 
     def _turn(self, seconds: float | None) -> bool:
         """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:

@@ -175,8 +175,7 @@ class Actor:
         self.said: list[deque[Said]] = [deque() for _ in range(workers)]
         self.deaths, self.looks, self.posted = [0] * workers, [0] * workers, [0] * workers
         self.gone, self.began = "", True
-        self._inbox: deque[Batch] = deque()
-        self._arrived: dict[int, Batch] = {}  # of it, until those before them have been sorted
+        self._inbox: dict[int, Batch] = {}  # by number, until those before them have been sorted
         self._sorted = 0  # batches
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
         self._heard = self._ending = False  # anything of it; has it been asked to end?
@@ -197,11 +196,8 @@ class Actor:
 
     def listen(self, more: bool) -> None:
         """Sort what it has said. `more`: something is awaited of it, so have it say more."""
-        while self._inbox:
-            batch = self._inbox.popleft()
-            self._arrived[batch.number] = batch
-        while self._sorted in self._arrived:
-            batch = self._arrived.pop(self._sorted)
+        while self._sorted in self._inbox:
+            batch = self._inbox.pop(self._sorted)
             self._sorted += 1
             self._out -= 1
             self._credits = CREDITS if batch.more else 1
@@ -212,10 +208,13 @@ class Actor:
                 self.lost(f"its answer cannot be read: {unread!r}")
         while more and self._out < self._credits and not self._ending and not self.gone:
             self._out += 1
-            self.call("advance", then=self._inbox.append)
+            self.call("advance", then=self._arrived)
         if more and not self._heard and monotonic() > self._slow_from:
             self._slow_from = float("inf")
             log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)
+
+    def _arrived(self, batch: Batch) -> None:
+        self._inbox[batch.number] = batch
 
     def end(self) -> None:
         """Ask it to close its slots; then its process is ended."""
@@ -379,7 +378,9 @@ class NodeWorker(Worker):
         actor = self._actor
         if self._early:
             self.turn = monotonic()  # nobody is at work on it yet
-            if self.turn - self._waits_from > self.common.options.start_timeout:
+            limit = self.common.options.start_timeout
+            if self.turn - self._waits_from > limit:
+                self.report = ExitReport(stderr=(f"no node has been there for it for {limit:g} s (start_timeout)",))
                 self._over = True
                 return True
         if actor is None:
@@ -418,11 +419,7 @@ class NodeWorker(Worker):
                 self._tell("tell", self._deaths, "kill", number)
 
     def bury(self) -> ExitReport:
-        actor = self._actor
-        if self._early:
-            limit = self.common.options.start_timeout
-            self.report = ExitReport(stderr=(f"no node has been there for it for {limit:g} s (start_timeout)",))
-            self._early = []
+        actor, self._early = self._actor, []
         if actor is not None and not self._over and (report := self._next(ExitReport, False)) is not None:
             self._said.popleft()
             actor.deaths[self._at] += 1

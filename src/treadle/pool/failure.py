@@ -213,16 +213,18 @@ def reason(error: WorkerError) -> str:
     if isinstance(error, WorkerTimeout):
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
-        return how_it_ended(error) + (f": {of_memory(error)}" if error.out_of_memory else "")
+        return how_it_ended(error)
     return str(error).splitlines()[0].removeprefix(f"{error.where}: ")
 
 
-def how_it_ended(error: WorkerDied) -> str:
-    """The worker, the machine that it was on where that is not this one, and its end."""
+def how_it_ended(error: WorkerDied, doing: str = "") -> str:
+    """The worker, the machine that it was on where that is not this one, and its end; `doing`: while it was at what."""
     worker = "the worker" if error.where.node is None else f"the worker on node {error.where.node}"
     if error.signal:
-        return f"{worker} was ended by {error.signal}"
-    return f"{worker} died" if error.exit_code is None else f"{worker} exited with code {error.exit_code}"
+        end = f"was ended by {error.signal}"
+    else:
+        end = "died" if error.exit_code is None else f"exited with code {error.exit_code}"
+    return f"{worker} {end}{doing}" + (f": {of_memory(error)}" if error.out_of_memory else "")
 
 
 def of_memory(error: WorkerDied) -> str:

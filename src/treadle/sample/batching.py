@@ -292,8 +292,8 @@ def best(
         play(at_once)
         for rows in sizes[1:]:
             play(Choice(rows, math.inf))
-        sizes = sorted({choice.size for choice in sorted(rates, key=lambda each: rates[each])[-3:]} | {3 * most // 4})
-        sizes = sorted({*sizes, *_sure(rates, most)})
+        fastest = sorted(rates, key=lambda each: rates[each])[-3:]
+        sizes = sorted({3 * most // 4, *(choice.size for choice in fastest), *_sure(rates, most)})
     for rows in sizes:
         if patience is not None:
             play(Choice(rows, patience))

@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
-from treadle.pool.failure import caster, how_it_ended, of_memory
+from treadle.pool.failure import caster, how_it_ended
 from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
@@ -137,7 +137,7 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
         reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
         return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
-        reason = how_it_ended(error) + doing + (f": {of_memory(error)}" if error.out_of_memory else "")
+        reason = how_it_ended(error, doing)
         if place := user_frame(error.stack, innermost_first=True):
             reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason

@@ -500,12 +500,13 @@ FACES: dict[str, tuple[Callable[[Trial], None], tuple[str, ...]]] = {
     "nodes, sampling": (by_index(sampling, placement=Placement(2, shared=True)), DEATHS),
     "nodes, planning": (by_index(planning, nodes=2), DEATHS),
 }
+FAR = tuple(name for name in FACES if name.startswith("nodes"))  # on other machines, by Ray
 
 
 def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
     """Run a face in a storm for so long, and balance its books."""
     face, kinds = FACES[name]
-    ledger, far = Ledger(), name.startswith("nodes")
+    ledger, far = Ledger(), name in FAR
     with tempfile.TemporaryDirectory() as folder:
         storm = Storm(Path(folder), seed, kinds, ledger, "ray::" if far else "")
         waits, failure.BACKOFF, worker.LOST_SECONDS = (failure.BACKOFF, worker.LOST_SECONDS), 0.0, 0.5
@@ -555,7 +556,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of what happens when")
     given = parser.parse_args()
     logging.getLogger("treadle").setLevel(logging.ERROR)
-    every = [name for name in FACES if not name.startswith("nodes") or find_spec("ray")]
+    every = [name for name in FACES if name not in FAR or find_spec("ray")]
     names = every if given.face == "all" else [given.face]
     ledgers = {name: brave(name, 60 * given.minutes, given.seed) for name in names}
     print_table([ledger.cells(name) for name, ledger in ledgers.items()], HEADER)

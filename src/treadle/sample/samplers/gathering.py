@@ -343,9 +343,7 @@ class Gathering:
                     for settled in rule.settled():
                         self._settle(settled)
             for raised in extras.raised.values():
-                worker = event.worker
-                error = failure.task_error(raised, asked.worker, worker)
-                self._raised(event, asked, error)
+                self._raised(event, asked, failure.task_error(raised, asked.worker, event.worker))
         if reply.last and ours:
             self._open.remove(asked)
 
