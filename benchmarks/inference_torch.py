@@ -26,7 +26,7 @@ from benchmarks.report import figure, machine, progress, write_between_markers
 from benchmarks.workloads import TURNS_PER_100_US, compute
 
 PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
-BEGIN, END = "<!-- inference-torch:begin -->", "<!-- inference-torch:end -->"
+MARK = "<!-- inference-torch{}:{} -->"  # "" or "-cpu", "begin" or "end"
 SECONDS = 4.0  # of each measurement
 NUM_ENVS = (16, 64)
 
@@ -116,7 +116,8 @@ class Row:
 
 
 def rows(atari: bool) -> list[Row]:
-    frames = Row("Pong, convolutions" if atari else "frames (1 ms a step), convolutions", pong if atari else Frames, 0)
+    seen = ("Pong preprocessed", pong) if atari else ("frames (1 ms a step)", Frames)
+    frames = Row(f"{seen[0]}, convolutions", seen[1], 0)
     return [*(Row(f"CartPole, MLP of {width}", "CartPole-v1", width) for width in (64, 512, 2048)), frames]
 
 
@@ -184,7 +185,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         text.append(f"| {row.name} | " + " | ".join(cells) + " |")
     print("\n".join(text))
     if options.write:
-        write_between_markers(PAGE, "\n".join(text), BEGIN, END)
+        which = "" if device else "-cpu"
+        write_between_markers(PAGE, "\n".join(text), MARK.format(which, "begin"), MARK.format(which, "end"))
     return 0
 
 

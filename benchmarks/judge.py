@@ -12,6 +12,7 @@ from benchmarks.field import LOOPS
 from benchmarks.limit import Limit
 from benchmarks.ours import ARMS, AUTO
 from benchmarks.report import Spread, figure
+from benchmarks.rows import parse_row
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,41 @@ def overview(rows: Sequence[Judged]) -> str:
     return "\n".join(text)
 
 
+def workers_only(rows: Sequence[Judged]) -> str:
+    """The table of what has no slot in the caller, as AsyncVectorEnv has none: the time that its batches take beyond
+    those of the limit, and its medians as multiples of AsyncVectorEnv's. Empty where they were not there."""
+    text = [
+        "| row | batch of the limit, us | of workers only | more | x Async, of medians: steps/s | p99 | CPU a step |",
+        "|---|" + "---:|" * 6,
+    ]
+    for row in rows:
+        by_name = {standing.name: standing for standing in row.standings}
+        limit, ours, theirs = (by_name.get(name) for name in (Limit.name, "Treadle workers only", "Gymnasium Async"))
+        if limit is None or ours is None or theirs is None:
+            continue
+        times = [1e6 * parse_row(row.row).n_envs / each.rate.median for each in (limit, ours)]
+        p99 = ours.p99 / theirs.p99 if ours.p99 and theirs.p99 else None
+        multiples = [ours.rate.median / theirs.rate.median, p99, ours.cpu_us / theirs.cpu_us]
+        cells = [*(figure(each) for each in (*times, times[1] - times[0])), *map(_two, multiples)]
+        text.append(f"| {' | '.join([row.row, *cells])} |")
+    return "\n".join(text) if len(text) > 2 else ""
+
+
+def arms(rows: Sequence[Judged]) -> str:
+    """The table of what `auto` chooses from, and of its choice, as multiples of the best plain loop."""
+    names = (*ARMS, AUTO)
+    text = [
+        "| row | " + " | ".join(name.removeprefix("Treadle ") for name in names) + " |",
+        "|---|" + "---:|" * len(names),
+    ]
+    for row in rows:
+        by_name = {standing.name: standing for standing in row.standings}
+        found = [by_name.get(name) for name in names]
+        if any(each is not None and each.loop is not None for each in found):
+            text.append(f"| {row.row} | {' | '.join(_two(each and each.loop) for each in found)} |")
+    return "\n".join(text) if len(text) > 2 else ""
+
+
 def _best(standings: Sequence[Standing], loops: bool) -> str:
     """The best of the other libraries' loops, or of the rest of them, and its share."""
     found = [s for s in standings if not s.name.startswith(("Treadle", "limit")) and (s.name in LOOPS) is loops]
@@ -184,6 +220,7 @@ def markdown(rows: Sequence[Judged], notes: Sequence[str], facts: Mapping[str, A
         "turns were taken again.",
         "",
         overview(rows),
+        *(line for table in (arms(rows), workers_only(rows)) if table for line in ("", table)),
     ]
     shown = [row for row in rows if full or row.row in IN_FULL]
     if shown:

@@ -8,9 +8,10 @@ scaling: four nodes are four sets of Ray's own processes, too. Contestants are i
 in what the caller has received, from the first of it to the last; starting is not in it, the end is, where some workers
 have nothing left to do.
 
-`people`: 8 CartPoles with random actions, everything returned to the caller: actors with Gymnasium's SyncVectorEnv that
-play fragments of 64 steps, two fragments of each always under way; the same with a Treadle vector and `rollout(64)`;
-`treadle.collect` on one node, which returns whole episodes; one actor an environment, stepped in lockstep.
+`people`: 8 CartPoles with random actions (drawn many at a time), everything returned to the caller: actors with
+Gymnasium's SyncVectorEnv that play fragments of 64 steps, two fragments of each always under way; the same with a
+Treadle vector and `rollout(64)`; `treadle.collect` and `RaySampler` on one node, which return whole episodes; one actor
+an environment, stepped in lockstep.
 
 `driver`: a process of its own for each number of nodes receives the same episodes: its CPU time for each of them, and
 its private memory at most, beyond what it had before.
@@ -119,17 +120,20 @@ def recording(nodes: int, seconds: float) -> Measure:
 
 
 @contextmanager
-def sampling(nodes: int, seconds: float) -> Iterator[Callable[[], Measure]]:
-    """CartPole with the small policy: a batch a turn, all by the same workers, after one that warms up."""
+def sampling(
+    nodes: int, seconds: float, *, agent: Any = None, workers: int = WORKERS
+) -> Iterator[Callable[[], Measure]]:
+    """CartPole with an agent (None: the small policy): a batch a turn, all by the same workers, after one that warms
+    up."""
     from treadle import MultiprocessingSampler, RaySampler
     from treadle.nodes.placing import Placement
 
-    options: dict[str, Any] = {"max_episode_length": np.inf, "seed": SEED, "n_workers": WORKERS, "progress": False}
+    options: dict[str, Any] = {"max_episode_length": np.inf, "seed": SEED, "n_workers": workers, "progress": False}
     kind: Any = MultiprocessingSampler
     if nodes:
         kind, options["placement"] = RaySampler, Placement(nodes, shared=True)
     wanted = int(RATES["sample"] * seconds)
-    with kind(policy_for("cartpole"), WORKLOADS["cartpole"].make, **options) as sampler:
+    with kind(agent or policy_for("cartpole"), WORKLOADS["cartpole"].make, **options) as sampler:
 
         def turn() -> Measure:
             cpu, start = process_time(), perf_counter()
@@ -162,17 +166,18 @@ class Fragments:
         else:
             self.envs = gym.vector.SyncVectorEnv([partial(gym.make, "CartPole-v1") for _ in range(envs)])
         self.observation, _ = self.envs.reset(seed=SEED)
-        self.envs.action_space.seed(SEED)
+        self.rng = np.random.default_rng(SEED)
 
     def rollout(self, steps: int) -> Any:
-        made = self.envs.rollout(steps=steps)
+        actions = iter(self.rng.integers(2, size=(steps, self.envs.num_envs)))
+        made = self.envs.rollout(lambda _: next(actions), steps=steps)
         return made.observations, made.actions, made.rewards, made.terminated, made.truncated
 
     def fragment(self, steps: int) -> Any:
         """What a loop around `step` keeps."""
         kept: tuple[list[Any], ...] = ([], [], [], [], [])
-        for _ in range(steps):
-            action, before = self.envs.action_space.sample(), self.observation
+        for action in self.rng.integers(2, size=(steps, self.envs.num_envs)):
+            before = self.observation
             self.observation, *found, _ = self.envs.step(action)
             for rows, value in zip(kept, (before, action, *found), strict=True):
                 rows.append(value)
@@ -264,9 +269,25 @@ def whole_episodes(nodes: int, seconds: float) -> Measure:
     return received(seconds, nodes=nodes, workers=2, envs_per_worker=ENVS // 2)
 
 
+class Random:
+    """An agent of garage's protocol: actions drawn a thousand at a time."""
+
+    def __init__(self) -> None:
+        self.rng, self.left = np.random.default_rng(SEED), list[int]()
+
+    def reset(self, do_resets: Any = None) -> None:
+        """Nothing is remembered."""
+
+    def get_action(self, observation: Any) -> tuple[int, dict[str, Any]]:
+        if not self.left:
+            self.left = self.rng.integers(2, size=1000).tolist()
+        return self.left.pop(), {}
+
+
 Contestant = Callable[[float], AbstractContextManager[Callable[[], Measure]]]
 PEOPLE: dict[str, Contestant] = {
     "Treadle, `collect(nodes=1)`": partial(begun, whole_episodes, 1),
+    "Treadle, `RaySampler` with 2 workers": partial(sampling, 1, agent=Random(), workers=2),
     "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, {}, 1),
     "Treadle, a vector of 4 in each of two actors": partial(fragments, {"backend": "serial"}, 2),
     "SyncVectorEnv of 8 in an actor, fragments of 64": partial(fragments, None, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
@@ -72,6 +73,25 @@ def test_in_a_notebook_one_line_is_written_over_and_ends_with_how_it_ended() -> 
     assert second.startswith("1,000 of 1,000 episodes")
     assert len(last) == len(second) + 1, "the rest of the longer line is blank"
     assert last.rstrip(" \n") == "1 of 1,000 episodes, 1 steps, 0 steps/s, 34:58 left"
+
+
+def test_in_a_notebook_what_is_logged_meanwhile_stands_on_a_line_of_its_own() -> None:
+    stream, clock, log = Cell(), [0.0], logging.getLogger("treadle")
+    handler = logging.StreamHandler(stream)
+    log.addHandler(handler)
+    try:
+        with Progress(stream=stream, clock=lambda: clock[0]) as progress:
+            for second in (0, 1):
+                clock[0] = float(second)
+                progress(Standing(of_episodes=9, episodes=second, steps=second, made_steps=second))
+            log.warning("a worker is replaced")
+            log.warning("another one is")
+        log.warning("after it")
+    finally:
+        log.removeHandler(handler)
+    one = "\r1 of 9 episodes, 1 steps, 1 steps/s, 0:08 left\n"
+    assert stream.getvalue() == one + "a worker is replaced\nanother one is\n" + one + "after it\n"
+    assert not log.filters
 
 
 def test_tables_have_no_codes_whatever_the_surroundings_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:

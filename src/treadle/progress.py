@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from html import escape
 from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
+
+log = logging.getLogger("treadle")
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 _REDRAW = 0.1  # at least, on a terminal
@@ -115,6 +118,7 @@ class Progress:
         self._before: float | None = None
         self._latest = ""
         self._width = 0  # of what is written over
+        self._over, self._written = bool(show) and not terminal and in_notebook(given), False
         if show and terminal:
             self._bar = self._make_bar()
 
@@ -149,7 +153,7 @@ class Progress:
                 wanted = now.of_episodes or now.of_steps
                 self._task = self._bar.add_task("starting", total=1.0 if wanted else None)
             self._bar.update(self._task, completed=now.share, description=self._latest, refresh=True)
-        elif in_notebook(self._stream):
+        elif self._over:
             if self._clock() - self._shown >= _REWRITE:
                 self._write_over()
         elif self._clock() - self._shown >= PLAIN_SECONDS:
@@ -158,21 +162,33 @@ class Progress:
             self._stream.flush()
 
     def _write_over(self, end: str = "") -> None:
-        self._shown = self._clock()
+        self._shown, self._written = self._clock(), True
         self._stream.write("\r" + self._latest.ljust(self._width) + end)
         self._stream.flush()
         self._width = len(self._latest)
 
+    def _end_line(self, _: logging.LogRecord) -> bool:
+        """What is logged meanwhile stands on lines of its own."""
+        if self._width:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._width = 0
+        return True
+
     def __enter__(self) -> Progress:
         if self._bar is not None:
             self._bar.start()
+        elif self._over:
+            log.addFilter(self._end_line)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif self._width:  # the cell's own output follows on a line of its own
-            self._write_over("\n")
+        elif self._over:
+            log.removeFilter(self._end_line)
+            if self._written:  # the cell's own output follows on a line of its own
+                self._write_over("\n")
 
 
 def _is_terminal(stream: Any) -> bool:

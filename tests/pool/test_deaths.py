@@ -404,13 +404,14 @@ def test_in_the_caller_a_deadline_is_measured(setup: dict[str, Any], caplog: pyt
     """It cannot be enforced there: the results come, with one warning and a count."""
     with (
         caplog.at_level(logging.WARNING, "treadle"),
-        Pool(with_fault(faults.SlowOnce, seconds=0.3), step_timeout=0.1, **setup) as pool,
+        # so long that the worker beside the caller's slots is not late itself on a busy machine
+        Pool(with_fault(faults.SlowOnce, seconds=1.0), step_timeout=0.5, **setup) as pool,
     ):
         warm(pool, 2)
         assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
         assert pool.step(ACTIONS).rewards.tolist() == [4] * 4
         assert pool.overruns == 1
-    assert sum("0.1 s" in record.message for record in caplog.records) == 1
+    assert sum("0.5 s" in record.message for record in caplog.records) == 1
 
 
 def test_without_a_limit_one_warning_is_given(

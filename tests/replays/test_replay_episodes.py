@@ -22,7 +22,7 @@ from treadle.repro import Repro
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from drills import BAD_EPISODE, BAD_STEP, LENGTH, Corridor, Tired
+from drills import BAD_EPISODE, BAD_STEP, LENGTH, Corridor, Tired, line_of
 
 ENV = f"{Path(__file__).parent / 'drills.py'}:Corridor"
 
@@ -33,13 +33,6 @@ def run_of(out: Path, **options: Any) -> Path:
     with contextlib.suppress(treadle.CollectionFailed):
         collect_dataset(given.pop("env", ENV), out=out, **given)
     return out
-
-
-def line_of(text: str) -> int:
-    """The number of the only line of the drills that holds a text."""
-    lines = (Path(__file__).parent / "drills.py").read_text().splitlines()
-    (found,) = [number for number, line in enumerate(lines, 1) if text in line]
-    return found
 
 
 def test_what_was_raised_is_raised_again_with_the_environments_own_frames(tmp_path: Path) -> None:
@@ -80,6 +73,22 @@ def test_the_first_step_that_is_not_as_recorded_is_told(tmp_path: Path) -> None:
     assert not result.as_recorded
     assert (result.difference.step, result.difference.field) == (BAD_STEP, "reward")
     assert f"first differs from what was recorded in step {BAD_STEP}, reward" in str(result)
+
+
+def test_a_debugger_stops_before_the_step_that_is_not_as_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": "drift"})
+    monkeypatch.setattr("sys.stdin", io.StringIO("p self.t\nc\n"))
+    result = treadle.replay(out, BAD_EPISODE, pdb=True)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"it first differs from what was recorded in step {BAD_STEP}, reward")
+    assert f"drills.py({line_of('self.x += float(self.np_random') - 1})step()" in shown
+    assert f"(Pdb) {BAD_STEP - 1}" in shown
+    assert (result.difference.step, result.steps, result.as_recorded) == (BAD_STEP, BAD_STEP, False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    left = treadle.replay(out, BAD_EPISODE, pdb=True)
+    assert str(left).startswith(f"left in step {BAD_STEP}; it first differs from what was recorded in step {BAD_STEP}")
 
 
 def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observation(

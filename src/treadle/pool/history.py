@@ -12,7 +12,7 @@ before it can no longer be replayed from its beginning, and a repro says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk
+UNSEEN = -1  # the check sum of what was not looked at: observations of slots that are not stepped in lockstep
 
 
 @dataclass
 class Chunk:
     """Steps `first`, `first + 1`, ..., a row of bytes each: the actions leaf by leaf, then rewards and flags as they
-    lie in a block. `sums`: of every observation. `who`: the slots that were stepped, where not all were. `mailed`: what
-    of the actions went by message."""
+    lie in a block. `sums`: of every observation, or UNSEEN. `who`: the slots that were stepped, where not all were.
+    `mailed`: what of the actions went by message."""
 
     first: int
     data: np.ndarray
@@ -72,7 +73,8 @@ class History:
         self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // self._width))
         self._most = max(2, MOST_BYTES // (self._width * self._rows))
         self._chunks: deque[Chunk] = deque()
-        self._resets: list[tuple[int, dict[int, tuple[Any, Any]]]] = []  # before which step: slot -> seed, options
+        # before which step: slot -> seed, options; slot -> check sum of what it showed then
+        self._resets: list[tuple[int, dict[int, tuple[Any, Any]], dict[int, int]]] = []
         self._at, self._data = self._rows - 1, memoryview(b"")
         self._ahead = -1  # the latest step that was noted before it was made
 
@@ -112,9 +114,7 @@ class History:
             self._chunks[-1].mailed[self._at] = mailed
         sums = self._chunks[-1].sums
         if sums is not None:
-            views = self._memory.arrays(self._memory.fields.blocks[block].observations)
-            for slot in range(self._n):
-                sums[self._at, slot] = fingerprint([None if view is None else view[slot] for view in views])
+            sums[self._at] = self._sums_of(block, range(self._n))
 
     def writing_some(self, write: BatchWriter, slots: Sequence[int]) -> BatchWriter:
         """The same writer of actions for some slots, who are about to be stepped with them."""
@@ -150,7 +150,19 @@ class History:
             self._resets.clear()
         elif len(self._resets) > MOST:
             self._resets = [each for each in self._resets if each[0] >= self._chunks[0].first]
-        self._resets.append((now + during_step, said))
+        self._resets.append((now + during_step, said, {}))
+
+    def begun(self, block: int) -> None:
+        """The slots that were reset last show the beginnings of their episodes in a block."""
+        _, said, seen = self._resets[-1]
+        seen.update(zip(said, self._sums_of(block, said), strict=True))
+
+    def _sums_of(self, block: int, slots: Iterable[int]) -> list[int]:
+        """Check sums of some slots' observations in a block. None has one where nothing of it has a fixed shape."""
+        views = self._memory.arrays(self._memory.fields.blocks[block].observations)
+        if all(view is None for view in views):
+            return [UNSEEN for _ in slots]
+        return [fingerprint([None if view is None else view[slot] for view in views]) for slot in slots]
 
     @property
     def _latest(self) -> int:
@@ -172,8 +184,10 @@ class History:
         if len(self._chunks) == self._most:
             old = self._chunks.popleft()
             chunk = Chunk(first, old.data, old.sums)
+            if old.sums is not None:
+                old.sums.fill(UNSEEN)
         else:
-            sums = np.empty((self._rows, self._n), np.int64) if self._full else None
+            sums = np.full((self._rows, self._n), UNSEEN) if self._full else None
             chunk = Chunk(first, np.empty((self._rows, self._width), np.uint8), sums)
         chunk.data[:, self._results :] = UNKNOWN[0]
         self._chunks.append(chunk)
@@ -203,10 +217,12 @@ class History:
 
     def _fill(self, repro: Repro, slot: int) -> None:
         """What a slot was made to do since it was last reset with a seed."""
-        begun = [i for i, (_, said) in enumerate(self._resets) if slot in said]
+        begun = [i for i, (_, said, _) in enumerate(self._resets) if slot in said]
         seeded = [i for i in begun if self._resets[i][1][slot][0] is not None]
         since = seeded[-1] if seeded else begun[0] if begun else 0
-        mine = [(at, *said[slot]) for at, said in self._resets[since:] if slot in said]
+        mine = [(at, *said[slot]) for at, said, _ in self._resets[since:] if slot in said]
+        # not of a reset without a seed, which shows something else each time
+        seen = self._resets[since][2].get(slot, UNSEEN) if seeded else UNSEEN
         first = mine[0][0] if mine and not repro.about.get("begun") else 0
         lost = self._chunks[0].first - first if self._chunks else 0
         numbers: list[int] = []
@@ -235,10 +251,12 @@ class History:
         if rewards.tobytes().strip(UNKNOWN[:1]):
             ends = results[:, self._flags[0] + slot] + 2 * results[:, self._flags[1] + slot]
             repro.arrays |= {"rewards": rewards, "ends": ends}
-        if sums:
-            known = np.concatenate(sums)[:-1]
-            repro.arrays["checks"] = np.array([range(1, len(known) + 1), known], np.int64)
         places = [sum(number < at for number in numbers) for at, _, _ in mine]
+        checks = {0: seen if places and places[0] == 0 else UNSEEN}
+        if sums:
+            checks |= enumerate(np.concatenate(sums)[:-1].tolist(), 1)
+        if known := {at: check for at, check in checks.items() if check != UNSEEN}:
+            repro.arrays["checks"] = np.array([list(known), list(known.values())], np.int64)
         repro.about |= {
             "seed": mine[0][1] if mine else None,
             "lost": max(0, lost),

@@ -3,8 +3,8 @@
 Most environments give the same few numbers in every step's info, and to pickle and unpickle them costs more than the
 steps of a small environment. So a worker that meets a dict of numbers (`Schema`: its keys and what stands under each)
 writes nothing but the values from then on, all slots' one after the other. The schema itself travels once. The caller
-reads all slots' values of a key as one array (`Schema.columns`), or any slot's dict as it was (`InfoRows` is a
-mapping): the same keys in the same order, values of the same types, a dict of one's own.
+makes columns of them (`plan`), or reads any slot's dict as it was (`InfoRows` is a mapping): the same keys in the same
+order, values of the same types, a dict of one's own.
 
 What is a number is decided by the exact type: Python's and NumPy's numbers and Python's bools, small arrays of them,
 and dicts of all these. A subclass (an IntEnum), an integer beyond 64 bits, np.bool_ (an object column in Gymnasium),
@@ -18,7 +18,7 @@ as an integer of 64 bits all other numbers. So a row is read and written by one 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -43,28 +43,11 @@ Keys = tuple[Any, ...]
 Kinds = tuple[Any, ...]  # of each value: a number's type, or (dtype, shape) of an array
 
 
-class Schema:
-    """What infos have in common.
+class Form:
+    """Keys and kinds: one object for equal ones, so that to compare and to hash it takes nothing."""
 
-    Args:
-        number: the worker's name for it.
-        keys: in order; dicts within stand between OPEN and CLOSE.
-        kinds: of the values, in order.
-    """
-
-    def __init__(self, number: int, keys: Keys, kinds: Kinds) -> None:
-        self.number, self.key = number, _one(keys, kinds)
-        self.keys, self.kinds = self.key
-        self.flat = len(keys) == len(kinds)
-        self.codes = "".join(_code(kind) for kind in kinds)
-        self.struct = struct.Struct(f"={self.codes}")
-        self.size = self.struct.size
-        self.arrays = [at for at, kind in enumerate(kinds) if type(kind) is tuple]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Schema, (self.number, self.keys, self.kinds)
-
-    # -- columns -------------------------------------------------------------------------------------------------------
+    def __init__(self, keys: Keys, kinds: Kinds) -> None:
+        self.keys, self.kinds = keys, kinds
 
     @cached_property
     def tree(self) -> list[tuple[str, Any]]:
@@ -83,54 +66,40 @@ class Schema:
                 count += 1
         return above[0]
 
-    @cached_property
-    def masks(self) -> list[str]:
-        """The names of the masks of a flat one's columns."""
-        return [f"_{key}" for key in self.keys]
 
-    @cached_property
-    def _fields(self) -> list[tuple[int, bool, np.dtype]]:
-        """Of each number: its cell, is that a double?, its dtype. In the place of an array a cell of its own, -1."""
-        fields: list[tuple[int, bool, np.dtype]] = []
-        at = 0
-        for kind in self.kinds:
-            array = type(kind) is tuple
-            fields.append((-1, False, np.dtype(kind[0])) if array else (at, kind in FLOATS, np.dtype(kind)))
-            at += _cells(kind)
-        return fields
+_form = lru_cache(1024)(Form)
 
-    @cached_property
-    def _doubles_only(self) -> bool:
-        return all(double for _, double, _ in self._fields)
 
-    @cached_property
-    def _inner(self) -> list[tuple[int, np.dtype, tuple[int, ...], int, tuple[int, ...]]]:
-        """Of each array: its number, dtype, shape, where it begins in a row, and its strides."""
-        found = []
-        for at in self.arrays:
-            dtype, shape = np.dtype(self.kinds[at][0]), self.kinds[at][1]
-            start = CELL * sum(map(_cells, self.kinds[:at]))
-            found.append((at, dtype, shape, start, (self.size, *np.empty(shape, dtype).strides)))
-        return found
+class Schema:
+    """What infos have in common.
 
-    def columns(self, data: bytes) -> list[np.ndarray]:
-        """Of each value an array [rows, *shape], the caller's own, from rows that stand one after the other."""
-        doubles = integers = np.frombuffer(data).reshape(-1, self.size // CELL).T
-        if not self._doubles_only:
-            integers = doubles.view(np.int64)
-        out = [(doubles if double else integers)[at].astype(dtype) for at, double, dtype in self._fields]
-        for at, dtype, shape, start, strides in self._inner:
-            out[at] = np.ndarray((doubles.shape[1], *shape), dtype, data, start, strides).copy()
-        return out
+    Args:
+        number: the worker's name for it.
+        keys: in order; dicts within stand between OPEN and CLOSE.
+        kinds: of the values, in order.
 
-    # -- dicts ---------------------------------------------------------------------------------------------------------
+    Attributes:
+        form: keys and kinds, by which rows of several workers are put together.
+    """
+
+    def __init__(self, number: int, keys: Keys, kinds: Kinds) -> None:
+        self.number, self.form = number, _form(keys, kinds)
+        self.keys, self.kinds = self.form.keys, self.form.kinds
+        self.flat = len(keys) == len(kinds)
+        self.codes = "".join(_code(kind) for kind in kinds)
+        self.struct = struct.Struct(f"={self.codes}")
+        self.size = self.struct.size
+        self.arrays = [at for at, kind in enumerate(kinds) if type(kind) is tuple]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Schema, (self.number, self.keys, self.kinds)
 
     def read(self, row: Any) -> dict[str, Any]:
         """The info of a row, as it was."""
         values = list(self.struct.unpack(row))
         for at, make in self._makers:
             values[at] = make(values[at])
-        return dict(zip(self.keys, values)) if self.flat else _nested(self.tree, values)
+        return dict(zip(self.keys, values)) if self.flat else _nested(self.form.tree, values)
 
     @cached_property
     def _makers(self) -> list[tuple[int, Any]]:
@@ -152,13 +121,7 @@ def _nested(tree: list[tuple[str, Any]], values: list[Any]) -> dict[str, Any]:
     return {key: _nested(at, values) if type(at) is list else values[at] for key, at in tree}
 
 
-@lru_cache(1024)
-def _one(keys: Keys, kinds: Kinds) -> tuple[Keys, Kinds]:
-    """Of equal ones the same: the rows of several workers are put together by it."""
-    return keys, kinds
-
-
-def _cells(kind: Any) -> int:
+def cells_of(kind: Any) -> int:
     """How many cells a value of this kind takes."""
     if type(kind) is not tuple:
         return 1
@@ -167,7 +130,7 @@ def _cells(kind: Any) -> int:
 
 def _code(kind: Any) -> str:
     if type(kind) is tuple:
-        return f"{_cells(kind) * CELL}s"
+        return f"{cells_of(kind) * CELL}s"
     return "d" if kind in FLOATS else "Q" if kind is UNSIGNED else "q"
 
 
@@ -263,14 +226,136 @@ def _together(groups: list[Group]) -> list[Group]:
         return groups
     if len(groups) == 2:  # the caller's own slots and a worker's, most often
         (schema, slots, data), (other, more, rows) = groups
-        return [(schema, slots + more, data + rows)] if schema.key is other.key else groups
+        return [(schema, slots + more, data + rows)] if schema.form is other.form else groups
     found: dict[int, list[Group]] = {}
     for group in groups:
-        found.setdefault(id(group[0].key), []).append(group)
+        found.setdefault(id(group[0].form), []).append(group)
     return [
         (same[0][0], tuple([slot for _, slots, _ in same for slot in slots]), b"".join([data for _, _, data in same]))
         for same in found.values()
     ]
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+# What the schemas of a batch make together is found once for each succession of them (`plan`): most batches are of one
+# schema, and those in which slots begin an episode of two. From then on a batch is one copy a schema into an array of
+# cells, of which each column is a row.
+
+DOUBLE, INTEGER = np.dtype(np.float64), np.dtype(np.int64)
+
+
+class _Column:
+    """Where a column's cells begin, and how they become values.
+
+    Attributes:
+        as_it_is: its row of cells is the column.
+        double: its row is one of doubles, else of integers.
+    """
+
+    def __init__(self, first: int, kind: Any) -> None:
+        self.kind, self.array = kind, type(kind) is tuple
+        self.cells = range(first, first + cells_of(kind))
+        self.first, self._end = first, self.cells.stop
+        self.dtype = np.dtype(kind[0] if self.array else kind)
+        self._shape: tuple[int, ...] = kind[1] if self.array else ()
+        self.double = not self.array and kind in FLOATS
+        self.as_it_is = not self.array and self.dtype in (DOUBLE, INTEGER)
+
+    def goes_with(self, kind: Any) -> bool:
+        """Do values of that kind go into this column as they are?"""
+        return self.kind == kind or (self.as_it_is and type(kind) is not tuple and np.dtype(kind) == self.dtype)
+
+    def read(self, cells: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+        """A column that is not its row as it is, [n, *shape], from cells [cells, n] and the rows that they are."""
+        if not self.array:
+            return rows[self.first].astype(self.dtype)
+        raw = cells[self.first : self._end].T.copy()
+        if self.dtype != DOUBLE and self.dtype != INTEGER:
+            size = self.dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
+            raw = np.ascontiguousarray(raw.view(np.uint8)[:, :size])
+        return raw.view(self.dtype).reshape(len(raw), *self._shape)
+
+
+Tree = dict[str, tuple[str, int, Any]]  # key -> (name of its mask, number of that, `_Column`, or the tree of a dict)
+
+
+class Plan:
+    """How rows of schemas of some forms become columns and masks.
+
+    Attributes:
+        fits: False where values of different kinds stand under the same key: there are no such columns then.
+    """
+
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self._cells = self._masks = 0
+        self._tree: Tree = {}
+        self._doubles = self._integers = False
+        self.fits = True
+        self._places: list[tuple[np.ndarray, np.ndarray]] = []  # of each form: where its cells and its masks go
+        for form in forms:
+            cells: list[int] = []
+            masks: list[int] = []
+            self._merge(self._tree, form.tree, form.kinds, cells, masks)
+            self._places.append((np.array(cells, np.intp)[:, None], np.array(masks, np.intp)[:, None]))
+
+    def _merge(self, tree: Tree, more: list[tuple[str, Any]], kinds: Kinds, cells: list[int], masks: list[int]) -> None:
+        for key, value in more:
+            inner = type(value) is list
+            if key not in tree:
+                tree[key] = f"_{key}", self._masks, {} if inner else self._column(kinds[value])
+                self._masks += 1
+            _, mask, there = tree[key]
+            masks.append(mask)
+            if inner and type(there) is dict:
+                self._merge(there, value, kinds, cells, masks)
+            elif not inner and type(there) is _Column and there.goes_with(kinds[value]):
+                cells += there.cells
+            else:
+                self.fits = False
+
+    def _column(self, kind: Any) -> _Column:
+        column = _Column(self._cells, kind)
+        self._cells = column.cells.stop
+        self._doubles |= column.double
+        self._integers |= not column.double and not column.array
+        return column
+
+    def columns(self, n: int, groups: Sequence[Group]) -> dict[str, Any]:
+        """Columns [n, ...] and masks bool[n], the caller's own, of rows of the plan's forms, in their order."""
+        if len(groups) == 1 and groups[0][1] == _every(n):
+            cells = np.frombuffer(groups[0][2], INTEGER).reshape(n, -1).T.copy()
+            masks = np.ones((self._masks, n), np.bool_)
+        else:
+            cells, masks = np.zeros((self._cells, n), INTEGER), np.zeros((self._masks, n), np.bool_)
+            for (to_cells, to_masks), (_, slots, data) in zip(self._places, groups):
+                at = np.array(slots, np.intp)
+                cells[to_cells, at] = np.frombuffer(data, INTEGER).reshape(len(slots), -1).T
+                masks[to_masks, at] = True
+        rows = list(cells.view(DOUBLE)) if self._doubles else [], list(cells) if self._integers else []
+        return _told(self._tree, cells, rows, list(masks))
+
+
+def _told(tree: Tree, cells: np.ndarray, rows: tuple[list[Any], list[Any]], masks: list[np.ndarray]) -> dict[str, Any]:
+    doubles, integers = rows
+    out: dict[str, Any] = {}
+    for key, (name, mask, there) in tree.items():
+        if type(there) is dict:
+            out[key] = _told(there, cells, rows, masks)
+        elif there.as_it_is:
+            out[key] = (doubles if there.double else integers)[there.first]
+        else:
+            out[key] = there.read(cells, doubles if there.double else integers)
+        out[name] = masks[mask]
+    return out
+
+
+plan = lru_cache(256)(Plan)  # of the forms of a batch's groups, in this order
+
+
+@cache
+def _every(n: int) -> tuple[int, ...]:
+    return tuple(range(n))
 
 
 # -- how rows travel where the schemas are known ---------------------------------------------------------------------
@@ -328,6 +413,7 @@ class InfoPacker:
         self._slots, self._all = slots, tuple(range(len(slots)))
         self._schemas: dict[Any, Schema | None] = {}  # None: goes by message
         self._latest: _Alike | None = None
+        self._alike: dict[tuple[Any, int], _Alike] = {}  # by the keys of an info, and how many have them
 
     def pack(self, infos: dict[int, Any]) -> tuple[list[Group], dict[int, Any]]:
         """Rows of the infos, and those that do not fit."""
@@ -336,10 +422,30 @@ class InfoPacker:
             data = latest.pack(infos.values())
             if data is not None:
                 return [(latest.schema, self._slots_of(infos), data)], {}
-        groups, rest = self.pack_each(infos)
-        if len(groups) == 1 and not rest and groups[0][0].size * len(infos) <= MOST_CELLS * CELL:
-            self._latest = _Alike(groups[0][0], len(infos))
-        return groups, rest
+        by_keys = _by_keys(infos)
+        groups: list[Group] = []
+        rest: dict[int, Any] = {}
+        for keys, some in by_keys.items():
+            alike = self._alike.get((keys, len(some)))
+            data = None if alike is None else alike.pack(some.values())
+            if alike is not None and data is not None:
+                groups.append((alike.schema, self._slots_of(some), data))
+            else:
+                fitting, others = self.pack_each(some)
+                groups += fitting
+                rest.update(others)
+                alike = None if others or len(fitting) != 1 else self._remember(keys, fitting[0][0], len(some))
+            if alike is not None and len(by_keys) == 1:
+                self._latest = alike
+        return groups, rest if len(by_keys) == 1 else dict(sorted(rest.items()))
+
+    def _remember(self, keys: Any, schema: Schema, count: int) -> _Alike | None:
+        if schema.size * count > MOST_CELLS * CELL:
+            return None
+        if len(self._alike) == MOST_SCHEMAS:
+            self._alike.clear()
+        self._alike[keys, count] = _Alike(schema, count)
+        return self._alike[keys, count]
 
     def _slots_of(self, places: Iterable[int]) -> tuple[int, ...]:
         places = tuple(places)
@@ -383,6 +489,17 @@ class InfoPacker:
                 return None, values
             self._schemas[key] = Schema(len(self._schemas), *key) if _fit(*key) else None
         return self._schemas[key], values
+
+
+def _by_keys(infos: dict[int, Any]) -> dict[Any, dict[int, Any]]:
+    """Infos of the same keys together: most are alike, but those of resets have others than those of steps."""
+    found: dict[Any, dict[int, Any]] = {}
+    try:
+        for i, info in infos.items():
+            found.setdefault(tuple(info) if type(info) is dict else None, {})[i] = info
+    except Exception:  # noqa: BLE001 - what a foreign key does: see `InfoPacker.pack_each`
+        return {None: infos}
+    return found
 
 
 def _expand(info: dict[str, Any], keys: list[Any], values: list[Any], depth: int) -> bool:

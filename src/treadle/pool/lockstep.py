@@ -504,6 +504,8 @@ class Lockstep:
             if recovery is not None and ended:
                 recovery.note_ends(batch.terminated | batch.truncated, self.slots)
         self._raise_first([e for e in extras if e is not None], batch)
+        if self._history is not None and joint is not None and joint.op is Op.RESET and not batch.news:
+            self._history.begun(block)
         return batch
 
     def _note(self, block: int, joint: JointRequest | None) -> None:

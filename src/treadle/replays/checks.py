@@ -13,8 +13,8 @@ from treadle.spaces import Layout, Mismatch
 
 
 class Checks:
-    """Asked after each step; `difference` is the first thing that was not as recorded. `place`: which episode and step
-    is compared; steps are counted over all of them.
+    """Asked after each step; `difference` is the first thing that was not as recorded, `at` the step that made it.
+    `place`: which episode and step is compared; steps are counted over all of them.
 
     Args:
         repro: its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the check sums of
@@ -28,13 +28,15 @@ class Checks:
         self._sums = dict(arrays["checks"].T.tolist()) if "checks" in arrays else {}
         stored = {i: arrays.get(f"observation.{i}") for i in range(len(self._layout.leaves))}
         self._stored = {i: rows for i, rows in stored.items() if rows is not None}
-        told = {"rewards": self._rewards, "ends": self._ends, "observations": self._sums or self._stored or None}
+        seen = "first observation" if not self._stored and [*self._sums] == [0] else "observations"
+        told = {"rewards": self._rewards, "ends": self._ends, seen: self._sums or self._stored or None}
         self.compared = [name for name, value in told.items() if value is not None]
         self.difference: Difference | None = None
-        self.place = 0, 0
+        self.at, self.place = 0, (0, 0)
 
-    def _differs(self, field: str, recorded: Any, now: Any) -> None:
+    def _differs(self, step: int, field: str, recorded: Any, now: Any) -> None:
         if self.difference is None:
+            self.at = step
             self.difference = Difference(self.place[1], field, recorded, now, self.place[0])
 
     def step(self, step: int, reward: float, terminated: bool, truncated: bool) -> None:
@@ -43,11 +45,11 @@ class Checks:
             return
         was = float(self._rewards[step - 1])
         if np.float64(was).tobytes() != np.float64(reward).tobytes():
-            self._differs("reward", was, reward)
+            self._differs(step, "reward", was, reward)
         if self._ends is not None and step <= len(self._ends):
             was_end, end = int(self._ends[step - 1]), bool(terminated) + 2 * bool(truncated)
             if was_end != end:
-                self._differs("the end of the episode", _END[was_end], _END[end])
+                self._differs(step, "the end of the episode", _END[was_end], _END[end])
 
     def observation(self, step: int, observation: Any) -> None:
         """Compare what was seen after step `step`; 0: at the reset."""
@@ -56,19 +58,19 @@ class Checks:
         try:
             leaves = self._layout.flatten(observation)
         except Mismatch as error:
-            self._differs(f"observation ({error})", None, None)
+            self._differs(step, f"observation ({error})", None, None)
             return
         pairs = zip(leaves, self._layout.leaves, strict=True)
         rows = [np.asarray(value, leaf.dtype) if leaf.fixed else None for value, leaf in pairs]
-        if step in self._sums and fingerprint(rows) != self._sums[step] & 0xFFFFFFFF:
-            self._differs("observation", None, None)
+        if step in self._sums and fingerprint(rows) != self._sums.pop(step) & 0xFFFFFFFF:  # once, at the first reset
+            self._differs(step, "observation", None, None)
         for i, stored in self._stored.items():
             row = rows[i]
             if row is None or step >= len(stored):
                 continue
             if row.tobytes() != np.asarray(stored[step], row.dtype).tobytes():
                 path = "".join(f"[{each!r}]" for each in self._layout.leaves[i].path)
-                self._differs(f"observation{path}", *_unlike(stored[step], row))
+                self._differs(step, f"observation{path}", *_unlike(stored[step], row))
 
 
 def check_spaces(repro: Repro, env: Any) -> None:

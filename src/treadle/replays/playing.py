@@ -98,8 +98,8 @@ class Player:
     """Args:
     repro: what is played.
     env: the environment, built.
-    step: stop after this step; None: at the end.
-    debug: stop in a debugger there, before the step is made.
+    until: stop after so many steps, counted over all that is played, 0 for the reset; None: at the end.
+    debug: stop in a debugger there, before the step (or the first reset) is made.
     tick: called before each reset and step with the episode and the step, 0 for resets.
     frames: where pictures go; None: none are made.
     other: was the environment given in the place of the recorded one? Then its first observation has to be the same.
@@ -113,7 +113,7 @@ class Player:
         repro: Repro,
         env: Any,
         *,
-        step: int | None = None,
+        until: int | None = None,
         debug: bool = False,
         tick: Callable[[int, int], None] = lambda episode, step: None,
         frames: list[np.ndarray] | None = None,
@@ -121,8 +121,7 @@ class Player:
     ) -> None:
         self.env, self.result, self._tick, self._frames = env, Replay(repro), tick, frames
         self._debug, self.at, self._begun, self._other = debug, 0, False, other
-        # of the last episode, where several are played
-        self._until = None if step is None else step + max(0, repro.about.get("steps", 0) - _steps_of_last(repro))
+        self._until = until
         self.checks = Checks(repro, env.observation_space)
         self.result.compared = self.checks.compared
 
@@ -138,7 +137,8 @@ class Player:
         self.result.episode = self.result.episode + self._begun if number is None else number
         self._begun, self.result.steps = True, 0
         self._tick(self.result.episode, 0)
-        observation, _ = self.env.reset(**given)
+        here = self._debug and self._until == self.at + counts and (counts or self.at == 0)
+        observation, _ = _into(self.env, "reset", **given) if here else self.env.reset(**given)
         if counts:
             self.at += 1
             self.checks.step(self.at, 0.0, False, False)
@@ -150,7 +150,7 @@ class Player:
         self.at, self.result.steps = self.at + 1, self.result.steps + 1
         self._tick(self.result.episode, self.result.steps)
         if self._debug and self.at == self._until:
-            answer = _stepped_into(self.env, action)
+            answer = _into(self.env, "step", action)
         else:
             answer = self.env.step(action)
         observation, reward, terminated, truncated, _ = answer
@@ -209,24 +209,23 @@ def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
             _post_mortem(error)
 
 
-def _steps_of_last(repro: Repro) -> int:
-    """How many of the recorded steps are of the episode that failed."""
-    return (repro.about.get("failed") or {}).get("step") or 0
-
-
 def _post_mortem(error: BaseException) -> None:
     debugger = pdb.Pdb(nosigint=True)
     debugger.reset()
     debugger.interaction(None, own_frames(error.__traceback__, users=True))
 
 
-def _stepped_into(env: Any, action: Any) -> Any:
-    """`env.step(action)`, stopped at the first line of the innermost environment's own step."""
-    code = getattr(type(getattr(env, "unwrapped", env)).step, "__code__", None)
+def _into(env: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """`env.step` or `env.reset`, stopped at the first line of the innermost environment's own."""
+    inner = getattr(env, "unwrapped", env)
+    code = getattr(getattr(inner, name), "__code__", None)
     debugger = pdb.Pdb(nosigint=True, readrc=False)
-    if code is not None and env is not getattr(env, "unwrapped", env):
-        debugger.rcLines = [f"tbreak {code.co_filename}:{code.co_firstlineno + 1}", "continue"]
-    answer = debugger.runcall(env.step, action)
+    if code is not None and env is not inner:
+        # not the line after that of its name, which may be the signature's or a text
+        first = code.co_firstlineno
+        line = next((line for *_, line in code.co_lines() if line is not None and line > first), first)
+        debugger.rcLines = [f"tbreak {code.co_filename}:{line}", "continue"]
+    answer = debugger.runcall(getattr(env, name), *args, **kwargs)
     if answer is None:
         raise Left
     return answer
@@ -289,13 +288,14 @@ def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], No
     for place, leaves in (repro.get("mailed", trust) or {}).items():
         actions[int(place)] = _with_mailed(repro, env.action_space, int(place), leaves)
     given = repro.get("options", trust)
-    orders = {place: (seed, *options) for (place, seed), options in zip(about["resets"], given, strict=True)}
+    orders: dict[int, list[tuple[Any, ...]]] = {}
+    for (place, seed), options in zip(about["resets"], given, strict=True):
+        orders.setdefault(place, []).append((seed, *options))
 
     def script(player: Player) -> None:
         over, lasting = False, None
         for at in range(len(actions) + 1):
-            if at in orders:
-                seed, options, lasts = orders[at]
+            for seed, options, lasts in orders.get(at, ()):
                 lasting, over = options if lasts else None, False
                 player.reset(seed=seed, options=options)
             if at == len(actions) or player.enough:

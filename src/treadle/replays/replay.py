@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def replay(
             another policy, to be asked in its place. None: play what was recorded, if anything was.
         step: stop after so many steps.
         pdb: stop in a debugger, in the user's code at the line that raised; with `step` before that step is made; for a
-            worker that died before the step in which it did.
+            worker that died before the step in which it did. Where nothing fails but something is not as recorded, it
+            is played once more, and the debugger stops before the step that first differed.
         render: write a video (.mp4, .png) of what the environment renders there.
         trust: open what the file holds as pickles, which runs code of the file's.
         timeout: seconds that a step may take; None: what the recorded run allowed.
@@ -80,16 +82,41 @@ def replay(
     if ended and named and not pdb and not here and render is None:
         trusted = trust or repro.path is None  # what is in memory is this process's own
         return in_child(repro, limit, env=env, policy=policy, step=step, trust=trusted)
+    if repro.about["face"] == "item" and policy is not None:
+        raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
+    # steps are counted over all that is played, and `step` in the last episode of it
+    before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
+    until = None if step is None else step + before
+    play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
+    player = play(until=until, pdb=pdb, render=render)
+    result, found = player.result, player.result.difference
+    if pdb and step is None and result.error is None and found is not None:
+        print(f"it first differs from what was recorded in {found}; once more, to there:")
+        result = play(until=player.checks.at, pdb=True).result
+        result.difference = result.difference or found  # who leaves the debugger does not see it made
+    return result
+
+
+def _play(
+    repro: Repro,
+    *,
+    env: Any,
+    policy: Any,
+    trust: bool,
+    limit: float | None,
+    tick: Callable[[int, int], None],
+    until: int | None,
+    pdb: bool,
+    render: str | Path | None = None,
+) -> Player:
+    """Build the environment and play, see `replay` and, of `until`, `Player`."""
     with seeding.keep_globals(), limited(limit) as ring:
 
         def begin(episode: int, step: int) -> None:
             tick(episode, step)
             ring()
 
-        face = repro.about["face"]
-        if face == "item" and policy is not None:
-            raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
-        tasks = "make" in repro.about
+        face, tasks = repro.about["face"], "make" in repro.about
         built: Any
         if face == "item":
             built = ItemEnv(repro, env, trust, render is not None)
@@ -101,19 +128,19 @@ def replay(
             if env is not None and "spaces" in repro.about:
                 check_spaces(repro, built)
             frames: list[Any] | None = None if render is None else []
-            player = Player(repro, built, step=step, debug=pdb, tick=begin, frames=frames, other=env is not None)
+            player = Player(repro, built, until=until, debug=pdb, tick=begin, frames=frames, other=env is not None)
             if face == "item":
                 script = script_of_item(repro, built, trust)
             elif face == "slot":
                 script = script_of_slot(repro, built, trust)
             else:
                 script = script_of_episode(repro, built, policy, trust)
-            result = player.run(script, pdb)
+            player.run(script, pdb)
             if render is not None and frames is not None:
                 write_pictures(Path(render), frames, built)
         finally:
             close_env(built)
-    return result
+    return player
 
 
 def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:

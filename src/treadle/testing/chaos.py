@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -427,7 +428,7 @@ def arriving(trial: Trial) -> None:
 
 # -- faces that go by index: the same as in calm -----------------------------------------------------------------------
 
-Made = Iterator[tuple[int, bytes]]  # index, and what came
+Made = Iterator[tuple[int, bytes]]  # index, and what came, or a digest of it
 
 
 def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
@@ -454,18 +455,22 @@ def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
     return run
 
 
-def collecting(trial: Trial, number: int, batched: bool = False, **how: Any) -> Made:
+def _digest(episode: Any) -> bytes:
+    return sha256(episode.observations.tobytes() + episode.rewards.tobytes()).digest()
+
+
+def collecting(trial: Trial, number: int, batched: bool = False, episodes: int = 200, **how: Any) -> Made:
     """`collect`, with the policy in the workers, in the caller, or on other nodes."""
     given = {"max_deaths": 10**6, "step_timeout": LIMIT, "worker_output": "keep", "workers": 2, "seed": number, **how}
-    for each in collect(trial.env, Calm(batched), episodes=200, **given):  # type: ignore[arg-type]
-        yield each.index, each.observations.tobytes() + each.rewards.tobytes()
+    for each in collect(trial.env, Calm(batched), episodes=episodes, **given):  # type: ignore[arg-type]
+        yield each.index, _digest(each)
 
 
 def sampling(trial: Trial, number: int, **how: Any) -> Made:
     """`MultiprocessingSampler`, or `RaySampler`, in its deterministic schedule."""
     with _sampler(trial, number, schedule="deterministic", **how) as sampler:
         for index, each in enumerate(sampler.obtain_exact_episodes(100, Calm()).split()):
-            yield index, each.observations.tobytes() + each.rewards.tobytes()
+            yield index, _digest(each)
 
 
 def evaluating(trial: Trial, number: int) -> Made:
@@ -496,7 +501,7 @@ FACES: dict[str, tuple[Callable[[Trial], None], tuple[str, ...]]] = {
     "collect": (by_index(collecting), DEATHS),
     "eval": (by_index(evaluating), DEATHS),
     "caller": (by_index(collecting, batched=True, inference="caller", num_envs=4), DEATHS),
-    "nodes": (by_index(collecting, nodes=2, workers=1), DEATHS),
+    "nodes": (by_index(collecting, nodes=2, workers=1, episodes=2000), DEATHS),  # it takes seconds to start
     "nodes, sampling": (by_index(sampling, placement=Placement(2, shared=True)), DEATHS),
     "nodes, planning": (by_index(planning, nodes=2), DEATHS),
 }

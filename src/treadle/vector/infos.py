@@ -31,7 +31,7 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.pool.batch import NO_NEWS, Batch, News
-from treadle.pool.info_rows import InfoRows
+from treadle.pool.info_rows import InfoRows, plan
 from treadle.program.own_names import kept_as, own_names
 
 Infos = Mapping[int, dict[str, Any]]
@@ -216,39 +216,11 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
 
 def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
     """The same from rows of numbers. None: slots have different kinds of values under the same key."""
-    out: dict[str, Any] = {}
     groups = infos.groups
     if len(groups) > 1:  # columns stand in the order in which slots have them
         groups = sorted(groups, key=lambda group: min(group[1]))
-    for schema, slots, data in groups:
-        columns = schema.columns(data)
-        if schema.flat and slots == _every(n):
-            everywhere = _everywhere(n)
-            for key, mask, column in zip(schema.keys, schema.masks, columns):
-                out[key], out[mask] = column, everywhere.copy()
-        elif not _spread(n, out, schema.tree, list(slots), columns):
-            return None
-    return out
-
-
-def _spread(n: int, out: dict[str, Any], tree: list[tuple[str, Any]], slots: list[int], columns: list[Any]) -> bool:
-    """Put values of some slots into columns, new ones where there are none. False when they do not go together."""
-    for key, at in tree:
-        inner = type(at) is list
-        if key not in out:
-            out[key] = {} if inner else np.zeros((n, *columns[at].shape[1:]), columns[at].dtype)
-            out[f"_{key}"] = np.zeros(n, np.bool_)
-        column = out[key]
-        if inner:
-            if type(column) is not dict or not _spread(n, column, at, slots, columns):
-                return False
-        else:
-            values = columns[at]
-            if type(column) is dict or column.dtype != values.dtype or column.shape[1:] != values.shape[1:]:
-                return False
-            column[slots] = values
-        out[f"_{key}"][slots] = True
-    return True
+    found = plan(tuple([schema.form for schema, _, _ in groups]))
+    return found.columns(n, groups) if found.fits else None
 
 
 def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
@@ -279,11 +251,6 @@ def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
 @cache
 def _everywhere(n: int) -> np.ndarray:
     return np.ones(n, np.bool_)
-
-
-@cache
-def _every(n: int) -> tuple[int, ...]:
-    return tuple(range(n))
 
 
 def _mask(n: int, slots: Iterable[int]) -> np.ndarray:
