@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import gymnasium as gym
 
@@ -49,8 +50,7 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
     form = warnings.formatwarning
     if not sys.stderr.isatty():
         warnings.formatwarning = lambda *args, **kwargs: plain(form(*args, **kwargs))
-    # a scheduler that wants the machine back means what Ctrl-C means
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         code = command()
         sys.stdout.flush()
@@ -68,6 +68,13 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
         signal.signal(signal.SIGTERM, before)
         warnings.formatwarning = form
         log.removeHandler(handler)
+
+
+def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
+    """SIGTERM: a scheduler that wants the machine back means what Ctrl-C means. So it goes through Ctrl-C's handler, which
+    may have to wait for the end of something that must be whole; a shell's background jobs have none."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def tell(error: Exception, *, debug: bool) -> None:
