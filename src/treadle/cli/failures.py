@@ -71,7 +71,7 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
 
 
 def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
-    """SIGTERM: a scheduler that wants the machine back means what Ctrl-C means. So it goes through Ctrl-C's handler, which
+    """SIGTERM: a scheduler that wants the machine back means what Ctrl-C means. It goes through Ctrl-C's handler, which
     may have to wait for the end of something that must be whole; a shell's background jobs have none."""
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.bell import SLICE, Waiting
+from treadle.pool.bell import SLICE, LocalBell, Waiting
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
 from treadle.pool.interrupts import Later, undisturbed
@@ -47,7 +47,8 @@ log = logging.getLogger("treadle")
 
 Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
-FEW, LOOK = 32, 0.005  # of more workers than that deaths and deadlines are looked for after so many seconds only
+# of more workers than that deaths and deadlines are looked for after so many seconds only, and so many more for each
+FEW, LOOK, LOOK_EACH = 32, 0.005, 5e-5
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
@@ -135,7 +136,8 @@ class Calls:
         self.last_id = self.overruns = 0
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
-        self._waiting = Waiting(memory.pool_bell, memory.longest[0])
+        self._waiting, pool_bell = Waiting(memory.pool_bell, memory.longest[0]), memory.pool_bell
+        self._rung = pool_bell.rung if self._remote and isinstance(pool_bell, LocalBell) else None
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
         self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
 
@@ -259,7 +261,7 @@ class Calls:
                 if self.wear.able:
                     self.look_at_memory()
                 now = monotonic()
-                if all_of_it := len(self.workers) <= FEW or now >= self._looked + LOOK:
+                if all_of_it := len(self.workers) <= FEW or now >= self._looked + LOOK + LOOK_EACH * len(self.workers):
                     self._looked = now
                 if self._take(hear, all_of_it) or (all_of_it and self._watch(hear)):
                     return True
@@ -286,9 +288,14 @@ class Calls:
         return found
 
     def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
-        """Take the answers that are there. lost: and see to those that an interrupt has lost."""
-        heard = False
-        for worker in self.workers:
+        """Take the answers that are there. lost: of all workers, and see to those that an interrupt has lost; else of
+        those that have rung, where that is known."""
+        heard, workers = False, self.workers
+        if self._rung is not None:
+            rung = self._rung()
+            if not lost and None not in rung:
+                workers = [workers[number] for number in sorted(number for number in rung if number is not None)]
+        for worker in workers:
             if not worker.owed:
                 continue
             owed, began = worker.owed[0], worker.turn

@@ -23,7 +23,7 @@ from treadle.pool.options import check_seconds, check_whole
 AGAIN = (8, 32, 128, 1024)  # batches after which is chosen, as what was measured grows
 CHANGED = 1.2  # times: what has changed by less is not chosen for again
 KEPT = 512  # step times and batches that are remembered
-EVENTS = 4000  # steps that one simulation plays at most
+EVENTS = 2000  # steps that one simulation plays at most
 # what promises so much of the most is as good: the model does not know what a batch costs besides the policy
 LEVEL = 0.98
 PATIENCES = (0.5, 1.0, 2.0)  # tried besides none and for ever, in times of the policy's call
