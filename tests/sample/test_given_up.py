@@ -200,6 +200,24 @@ def test_vectors_step_coroutines_side_by_side() -> None:
         envs.close()
 
 
+def test_a_coroutine_that_exits_ends_no_other() -> None:
+    class Exits(Coroutines):
+        async def step(self, action: Any) -> Any:  # type: ignore[override]
+            if action == 4:
+                raise SystemExit(3)
+            return await super().step(action)
+
+    envs = treadle.make_vec(Exits, 3, workers=3, backend="thread")
+    try:
+        envs.reset(seed=1)
+        with pytest.raises(treadle.WorkerError, match=r"slot 1.*SystemExit"):
+            envs.step(np.array([0, 4, 0]))
+        envs.reset(seed=1)
+        assert envs.step(np.zeros(3, np.int64))[0][:, 0].tolist() == [1] * 3
+    finally:
+        envs.close()
+
+
 def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:
     envs = treadle.make_vec(
         lambda: Hanging(gate), 8, workers=8, backend="thread", step_timeout=LIMIT, on_failure="restart"

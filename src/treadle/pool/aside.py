@@ -13,8 +13,9 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -43,7 +44,7 @@ class Patience:
 
     def __init__(self, limited: bool) -> None:
         self.limited, self.over = limited, False
-        self._pending: Future[Any] | Answer | None = None
+        self._pending: Answer | None = None
 
     @classmethod
     def mine(cls) -> Patience | None:
@@ -59,13 +60,13 @@ class Patience:
         """Does it wait for a call that it could give up?"""
         return self._pending is not None
 
-    def wait(self, future: Future[Any] | Answer) -> Any:
-        """The future's result, or what it raises; GivenUp."""
-        self._pending = future  # before `over` is looked at
+    def wait(self, answer: Answer) -> Any:
+        """The answer's result, or what it raises; GivenUp."""
+        self._pending = answer  # before `over` is looked at
         try:
             if self.over:
-                future.cancel()
-            return future.result()
+                answer.cancel()
+            return answer.result()
         except CancelledError:
             if not self.over:
                 raise
@@ -76,24 +77,24 @@ class Patience:
     def give_up(self) -> None:
         """Wait no more, for this and for whatever comes."""
         self.over = True
-        if (future := self._pending) is not None:
-            future.cancel()
+        if (answer := self._pending) is not None:
+            answer.cancel()
 
 
-def waited(future: Future[Any]) -> Any:
-    """The future's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
+def waited(answer: Answer) -> Any:
+    """The answer's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
     patience = Patience.mine()
     if patience is not None:
-        return patience.wait(future)
+        return patience.wait(answer)
     try:
-        return future.result()
+        return answer.result()
     except BaseException:
-        future.cancel()
+        answer.cancel()
         raise
 
 
 class Answer:
-    """What a call in another thread comes to: a `Future` without its locks."""
+    """What a call in another thread comes to: a `concurrent.futures.Future` without its locks."""
 
     __slots__ = ("_box",)
 
@@ -158,6 +159,42 @@ class OwnThread:
             del todo, answer, function
 
 
+class Awaited(Answer):
+    """What a coroutine comes to that runs in a loop."""
+
+    __slots__ = ("_coroutine", "_loop", "_over", "_task")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._coroutine, self._loop, self._over = coroutine, loop, False
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """In the loop's thread."""
+        if self._over:
+            self._coroutine.close()
+        else:
+            self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            self.put(await self._coroutine)
+        except asyncio.CancelledError:
+            self.put(None, CancelledError())
+        except BaseException as error:  # noqa: BLE001 - it is the one's who waits; an exit would end the loop
+            self.put(None, error)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._over = True
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 class EventLoop:
     """A share in the process's event loop, which runs in a thread of its own as long as anybody has one."""
 
@@ -166,6 +203,8 @@ class EventLoop:
     _pid = 0
     _loop: asyncio.AbstractEventLoop
     _thread: threading.Thread
+    _todo: deque[Awaited]  # what is yet to begin: many threads share one wake-up of the loop's, a system call
+    _woken = False
 
     def __init__(self) -> None:
         self._open = True
@@ -175,9 +214,21 @@ class EventLoop:
         """What the coroutine returns, or raises."""
         return waited(self.begin(coroutine))
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Awaited:
         """It runs, whoever waits for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        kind = EventLoop
+        answer = Awaited(coroutine, kind._loop)
+        kind._todo.append(answer)
+        if not kind._woken:
+            kind._woken = True
+            kind._loop.call_soon_threadsafe(kind._begin_all)
+        return answer
+
+    @classmethod
+    def _begin_all(cls) -> None:
+        cls._woken = False  # first: what is put there from now on wakes the loop again
+        while cls._todo:
+            cls._todo.popleft().begin()
 
     def close(self) -> None:
         """Give the share back. With the last one what still runs there is cancelled."""
@@ -190,6 +241,7 @@ class EventLoop:
         with kind._lock:
             if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
                 kind._loop, kind._shares, kind._pid = asyncio.new_event_loop(), 0, os.getpid()
+                kind._todo, kind._woken = deque(), False
                 kind._thread = threading.Thread(target=kind._loop.run_forever, name="treadle-event-loop", daemon=True)
                 kind._thread.start()
             kind._shares += 1
