@@ -70,6 +70,16 @@ def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, val
         (partial(treadle.replay, 3), "source is a path"),
         (partial(TASKS, sensors=[3]), "sensors is a list"),
         (partial(treadle.rollout, 3, print), "made already"),
+        (partial(MAKE, num_envs=2, blocks=10**30), "blocks can be"),
+        (partial(MAKE, num_envs=10**30), "num_envs can be"),
+        (partial(collected, episodes=10**30), "episodes can be"),
+        (partial(MAKE, num_envs=2, preload=3), "preload is a sequence"),
+        (partial(MAKE, num_envs=2, preload="numpy"), "preload is a sequence"),
+        (partial(EVALUATE, watch=3), "watch is a function"),
+        (partial(EVALUATE, success_key=[]), "success_key is a key"),
+        (partial(treadle.evaluate, {"a": "CartPole-v1"}, "random", 2, reset_options=[]), "reset_options is a function"),
+        (partial(treadle.compare, 3, 4), "results of treadle.evaluate"),
+        (partial(treadle.VectorSampledTasks, make_sampler_fn=print, sampler_fn_args=[{}], mp_ctx=3), "mp_ctx is"),
     ],
 )
 def test_other_nonsense_is_refused_in_a_line(call: Any, match: str) -> None:
@@ -88,6 +98,7 @@ def test_other_nonsense_is_refused_in_a_line(call: Any, match: str) -> None:
         ("reset", {"options": [3, 3]}),
         ("recv", {"max": 2.5}),
         ("recv", {"timeout": "1"}),
+        ("get_attr", {"name": []}),
     ],
 )
 def test_so_are_arguments_of_a_vectors_methods(name: str, given: dict[str, Any]) -> None:
@@ -96,5 +107,5 @@ def test_so_are_arguments_of_a_vectors_methods(name: str, given: dict[str, Any])
             envs.async_reset(seed=0)  # and never received: closing says so
         else:
             envs.reset(seed=0)
-        with pytest.raises(treadle.UsageError, match=r"must be|policy is|a seed is|reset options"):
+        with pytest.raises(treadle.UsageError, match=r"must be|policy is|a seed is|reset options|is named by"):
             getattr(envs, name)(**given)

@@ -42,8 +42,8 @@ _HOME = {
     "plan": "",  # the one room that programs ask by its own name
 }
 
-# foreign faces, which are modules: not in `*`, since each needs the package that it is a face to
-_FACES = homes({"": "sb3 pettingzoo tianshou dm_env lerobot"})
+# modules: foreign faces, not in `*`, since each needs the package that it is a face to; and what tests ask for
+_FACES = homes({"": "sb3 pettingzoo tianshou dm_env lerobot testing"})
 
 __all__ = ["__version__", *_HOME]
 

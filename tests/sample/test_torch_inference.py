@@ -120,6 +120,8 @@ def test_what_is_drawn_has_the_distribution() -> None:
 def test_another_way_to_draw_is_refused() -> None:
     with pytest.raises(UsageError, match="categorical"):
         treadle.torch_policy(network("CartPole-v1", 2), sample="greedy")
+    with pytest.raises(treadle.UsageError, match=r"module is a torch\.nn\.Module, got 3"):
+        treadle.torch_policy(3)
 
 
 def test_a_policy_with_parameters_elsewhere_is_asked_in_the_caller() -> None:

@@ -17,6 +17,7 @@ from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MemoryLimit = int | str | tuple[int | str, int | str] | None
+MOST = 2**62  # of anything that is counted
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 
@@ -123,6 +124,8 @@ class PoolOptions:
                 check_environ(self.worker_environ)
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
+        if self.preload is not None and not _names(self.preload):
+            raise UsageError(f"preload is a sequence of names of modules, or None, got {self.preload!r}")
         check_whole(0, max_restarts=self.max_restarts)
         check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
         if self.memory_limit is not None:
@@ -143,6 +146,10 @@ class PoolOptions:
     @property
     def policy(self) -> RestartPolicy:
         return RestartPolicy(self.on_failure)
+
+
+def _names(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, str) for each in given)
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
@@ -184,14 +191,16 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return mine, {name: value for name, value in given.items() if name not in NAMES}
 
 
-def check_whole(least: int = 1, *, none: bool = True, **given: Any) -> None:
-    """Raises UsageError for what is no whole number of at least `least`, nor None where that may be; by its name."""
+def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **given: Any) -> None:
+    """Raises UsageError for what is no whole number from `least` to `most`, nor None where that may be; by its name."""
     for name, value in given.items():
         if none and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             some = ", or None" if none else ""
             raise UsageError(f"{name} must be a whole number of at least {least}{some}, got {value!r}")
+        if int(value) > most:
+            raise UsageError(f"{name} can be {most} at most, got {value!r}")
 
 
 def path_of(name: str, given: Any) -> Path:

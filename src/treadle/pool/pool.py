@@ -202,11 +202,14 @@ class Pool:
             self.close(0.0)
 
 
+MOST_BLOCKS = 10_000  # each is planned by itself
+
+
 def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
     if n == 0:
         raise UsageError("a pool needs at least one slot")
     check_whole(workers=workers)
-    check_whole(none=False, blocks=blocks)
+    check_whole(1, MOST_BLOCKS, none=False, blocks=blocks)
     check_whole(0, none=False, inline=inline)
     if inline > n:
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")

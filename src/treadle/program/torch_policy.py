@@ -34,7 +34,7 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
             generators, so that they do not depend on who is asked together.
 
     Raises:
-        UsageError: another `sample`. MissingExtra: no torch.
+        UsageError: another `sample`, or no module. MissingExtra: no torch.
     """
     if sample is not None and sample not in SAMPLES:
         raise UsageError(f"sample is None, 'categorical' or 'normal', got {sample!r}")
@@ -48,6 +48,8 @@ class TorchPolicy:
 
     def __init__(self, module: Any, device: Any, dtype: Any, sample: str | None) -> None:
         torch = library("a policy of torch needs")
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"module is a torch.nn.Module, got {module!r}")
         first = next(iter(module.parameters()), None)
         default = (torch.device("cpu"), torch.float32) if first is None else (first.device, first.dtype)
         self.device = default[0] if device is None else torch.device(device)

@@ -33,7 +33,7 @@ from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, options_of
+from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, check_reset_options, options_of
 from treadle.sample.schedule import Schedule
 
 CONFIDENCE = 0.95
@@ -259,6 +259,11 @@ def evaluate(
     check_whole(none=False, keep_built=keep_built, episodes=episodes)
     tasks = dict(env) if isinstance(env, Mapping) else {}
     common = recipe_parts(env_kwargs, wrappers, imports)
+    check_reset_options(reset_options)
+    if watch is not None and not callable(watch):
+        raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
+    if not isinstance(success_key, str | None):
+        raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
     if tasks:
         made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}, keep_built))
         reset_options = _OfTasks(tuple(tasks), episodes, reset_options)
@@ -330,6 +335,9 @@ def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
     Raises:
         UsageError: when they are not about the same episodes.
     """
+    for each in (first, second):
+        if not isinstance(each, Evaluation):
+            raise UsageError(f"two results of treadle.evaluate are compared, got {each!r}")
     if [(s.index, s.seed) for s in first.scores] != [(s.index, s.seed) for s in second.scores]:
         raise UsageError(
             "two policies are compared on the same episodes: give both evaluations the same seed and count"

@@ -130,11 +130,14 @@ class RolloutRecipe:
     packs: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for reset options that say nothing."""
-        given = self.reset_options
-        if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
-            text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
-            raise UsageError(f"{text} {given!r}")
+        check_reset_options(self.reset_options)
+
+
+def check_reset_options(given: Any) -> None:
+    """Raises UsageError for reset options that say nothing."""
+    if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
+        text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
+        raise UsageError(f"{text} {given!r}")
 
 
 def packed(episode: Episode) -> Episode | bytes:

@@ -103,6 +103,8 @@ def starting(method: str | None, context: Any) -> Starting:
     """From the two arguments that say it. Raises UsageError where both were given, or none."""
     if context is not None and method is DEFAULT_METHOD:
         method = None
+    if context is not None and not hasattr(context, "get_start_method"):
+        raise UsageError(f"mp_ctx is a context of multiprocessing, got {context!r}")
     if (context is None) == (method is None):
         told = (
             "" if context is None else f" (mp_ctx starts by {context.get_start_method()!r}, and {method!r} was given)"

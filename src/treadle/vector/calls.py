@@ -170,6 +170,8 @@ class SlotCalls(gym.vector.VectorEnv):
 
 
 def _callable(name: str | Function) -> str | Function:
+    if not isinstance(name, str) and not callable(name):
+        raise UsageError(f"what is called is named by a text, or is a function of the environment, got {name!r}")
     if name in REFUSED:
         raise UsageError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
     return name
