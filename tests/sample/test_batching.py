@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import UsageError
-from treadle.sample.batching import BatchFormer, Choice, Pace, best, candidates, fitted, simulated
+from treadle.sample.batching import BatchFormer, Choice, Pace, best, candidates, fitted, queued, simulated
 
 
 def test_a_full_batch_goes_at_once_and_takes_all_who_are_ready() -> None:
@@ -202,6 +202,24 @@ def test_what_would_be_faster_is_said_by_what_was_measured() -> None:
 
 def test_a_policy_that_takes_hardly_any_time_is_asked_at_once() -> None:
     assert best(Pace(0.0001, 0.0, (0.25,), 500), 500) == Choice(1, 0.0)
+
+
+def test_so_is_one_for_which_whoever_is_asked_for_alone_hardly_waits() -> None:
+    def crowd_of(call: float) -> tuple[float, float, tuple[float, ...], int]:
+        return call, call / 5, tuple(np.random.default_rng(0).uniform(0.005, 0.495, 64)), 500
+
+    crowd = Pace(*crowd_of(0.0002))
+    assert best(crowd, 500) == Choice(1, 0.0)
+    rate, most = (simulated(Pace(*of), 500, Choice(1, 0.0), steps=20_000) for of in (crowd_of(0.0002), crowd_of(0.0)))
+    assert rate >= 0.98 * most, "the model agrees"
+    assert best(Pace(*crowd_of(0.002)), 500).size > 1, "asked for one at a time it would be full"
+
+
+def test_a_queue_by_hand() -> None:
+    assert queued(0.5, 1.0) == pytest.approx(0.75)  # its own call, and half of the time half of one
+    assert queued(1.0, 1.0) == queued(2.0, 1.0) == math.inf
+    assert queued(0.0, 0.0) == math.inf
+    assert queued(0.0, 1.0) == 0.0
 
 
 def test_what_has_not_changed_is_not_chosen_for_again() -> None:

@@ -287,8 +287,9 @@ def best(
 
     sizes = [min(size, most)] if size is not None else candidates(most)
     if size is None and patience is None:
-        if pace.policy(most) <= (1 - LEVEL) * pace.step * slots / pace.workers:
-            return at_once  # whatever it is asked for takes hardly any time
+        cycle = pace.step * slots / pace.workers
+        if min(pace.policy(most), queued(pace.policy(1), cycle / slots)) <= (1 - LEVEL) * cycle:
+            return at_once  # whatever it is asked for takes hardly any time, or whoever is asked for alone hardly waits
         play(at_once)
         for rows in sizes[1:]:
             play(Choice(rows, math.inf))
@@ -309,6 +310,14 @@ def best(
     good = [choice for choice in good if choice.size <= 3 * most // 4] or good
     good = [choice for choice in good if choice.size in sure] or good
     return max(good, key=lambda choice: (choice.size if choice.patience else 1, choice.patience))
+
+
+def queued(seconds: float, between: float) -> float:
+    """Mean seconds from a row's arrival to its answer when rows arrive at random, so many seconds from one to the next,
+    and each takes so long by itself (inf: they come faster than that). Pollaczek and Khinchine's formula for times that
+    are all alike, https://en.wikipedia.org/wiki/Pollaczek-Khinchine_formula"""
+    load = seconds / between if between else math.inf
+    return seconds * (1 + load / (2 * (1 - load))) if load < 1 else math.inf
 
 
 def _sure(rates: dict[Choice, float], most: int) -> list[int]:
