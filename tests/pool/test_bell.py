@@ -64,20 +64,6 @@ def test_a_bell_wakes_a_sleeper(a_bell: Any) -> None:
     assert woken == [True]
 
 
-def test_a_bell_between_threads_knows_who_rang() -> None:
-    bell = LocalBell()
-    one, two = bell.named(1), bell.named(2)
-    for each in (two, one, two):
-        each.release()
-    assert bell.acquire(False), "whoever waits hears any of them"
-    assert bell.rung() == {1, 2}
-    assert not bell.acquire(False), "the rings are taken"
-    assert bell.rung() == set()
-    bell.release()
-    assert one.acquire(False), "it is one bell"
-    assert bell.rung() == {None}
-
-
 def test_a_full_pipe_is_rung_all_the_same() -> None:
     pipe = PipeBell.new()
     for _ in range(70_000):

@@ -20,7 +20,6 @@ import queue
 import select
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -102,41 +101,21 @@ class PipeBell:
 
 class LocalBell:
     """A bell between threads. A `threading.Semaphore` would do, but for interrupts: it takes its lock in Python, and an
-    interrupt just then leaves it locked for ever. A SimpleQueue is all C.
-
-    Its rings may bear the number of who rings: to look at each of hundreds of workers after every ring took half of a
-    core at 2,000 answers a second."""
+    interrupt just then leaves it locked for ever. A SimpleQueue is all C."""
 
     def __init__(self) -> None:
-        rings: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        rings: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._put, self._get = rings.put, rings.get
-        self._heard: set[int | None] = set()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         try:
-            self._heard.add(self._get(blocking, timeout))
+            self._get(blocking, timeout)
         except queue.Empty:
             return False
         return True
 
     def release(self) -> None:
         self._put(None)
-
-    def named(self, number: int) -> Bell:
-        """The same bell for one who rings it under this number."""
-        return _Named(self, number)
-
-    def rung(self) -> set[int | None]:
-        """Who has rung since this was last asked; None: somebody without a number. The rings are taken."""
-        while self.acquire(False):
-            pass
-        heard, self._heard = self._heard, set()
-        return heard
-
-
-class _Named:
-    def __init__(self, bell: LocalBell, number: int) -> None:
-        self.acquire, self.release = bell.acquire, partial(bell._put, number)
 
 
 def cores() -> int:

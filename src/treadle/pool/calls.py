@@ -26,9 +26,11 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.pool import failure, life
-from treadle.pool.bell import SLICE, LocalBell, Waiting
+from treadle.pool.bell import SLICE, Waiting
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
 from treadle.pool.interrupts import Later, undisturbed
@@ -47,8 +49,9 @@ log = logging.getLogger("treadle")
 
 Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
-# of more workers than that deaths and deadlines are looked for after so many seconds only, and so many more for each
-FEW, LOOK, LOOK_EACH = 32, 0.005, 5e-5
+# of more workers than that deaths and deadlines are looked for after so many seconds only, and so many more for each;
+# to look at each of hundreds after every ring took half of a core at 2,000 answers a second
+FEW, LOOK, LOOK_EACH = 8, 0.005, 5e-5
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
@@ -136,8 +139,10 @@ class Calls:
         self.last_id = self.overruns = 0
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
-        self._waiting, pool_bell = Waiting(memory.pool_bell, memory.longest[0]), memory.pool_bell
-        self._rung = pool_bell.rung if self._remote and isinstance(pool_bell, LocalBell) else None
+        self._waiting = Waiting(memory.pool_bell, memory.longest[0])
+        self._taken = memory.told.copy()  # of what each worker has told, when it was last looked at
+        self._apart = [worker for worker in group.workers if worker.line is None]
+        self._sending = [worker for worker in group.workers if worker.line is not None and not worker.in_caller]
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
         self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
 
@@ -288,34 +293,40 @@ class Calls:
         return found
 
     def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
-        """Take the answers that are there. lost: of all workers, and see to those that an interrupt has lost; else of
-        those that have rung, where that is known."""
+        """Take the answers that are there. lost: look at all workers, and see to what an interrupt has lost; else at
+        those that have told anything, as far as that can be seen."""
         heard, workers = False, self.workers
-        if self._rung is not None:
-            rung = self._rung()
-            if not lost and None not in rung:
-                workers = [workers[number] for number in sorted(number for number in rung if number is not None)]
+        if not lost:
+            told = np.flatnonzero(self.memory.told != self._taken).tolist()
+            sending = [worker for worker in self._sending if worker.channel.outbox]
+            workers = [*(workers[index] for index in told), *sending, *self._apart]
         for worker in workers:
-            if not worker.owed:
-                continue
-            owed, began = worker.owed[0], worker.turn
-            while worker.owed and (reply := worker.take()) is not None:
-                if owed.limit is not None and worker.measured and monotonic() - began > owed.limit:
-                    self._overran(worker, owed, monotonic() - began, owed.limit)
-                if worker.settle(reply):
-                    heard = True
-                    key = worker.index, reply.id
-                    if (call := self._open.get(key)) is not None:
-                        hear(Done(call, reply))
-                        if reply.last:  # told first: what is interrupted between the two is told once more
-                            self._open.pop(key, None)
-                elif reply.last:
-                    self._release(reply.id)
-                if worker.inline:  # its takes are its steps: one at a time, so that streams interleave
-                    break
-            else:
-                if lost and worker.owed and worker.idle():
-                    worker.forget()
+            if worker.owed and self._take_from(worker, hear, lost):
+                heard = True
+            if worker.line is not None:
+                self._taken[worker.index] = worker.line.taken
+        return heard
+
+    def _take_from(self, worker: Worker, hear: Callable[[Event], None], lost: bool) -> bool:
+        """`_take` from one that owes something."""
+        heard, owed, began = False, worker.owed[0], worker.turn
+        while worker.owed and (reply := worker.take()) is not None:
+            if owed.limit is not None and worker.measured and monotonic() - began > owed.limit:
+                self._overran(worker, owed, monotonic() - began, owed.limit)
+            if worker.settle(reply):
+                heard = True
+                key = worker.index, reply.id
+                if (call := self._open.get(key)) is not None:
+                    hear(Done(call, reply))
+                    if reply.last:  # told first: what is interrupted between the two is told once more
+                        self._open.pop(key, None)
+            elif reply.last:
+                self._release(reply.id)
+            if worker.inline:  # its takes are its steps: one at a time, so that streams interleave
+                break
+        else:
+            if lost and worker.owed and worker.idle():
+                worker.forget()
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:

@@ -98,6 +98,7 @@ class MemoryLayout:
         rows: None where the pool does not step in lockstep.
         fenced: does the order of writes have to be kept by fences? (Threads are kept in order by the interpreter.)
         lines: worker's index -> its line.
+        told: int64[workers], how many answers each has given.
 
     Raises:
         ArenaError, and UsageError when slots differ in their layouts.
@@ -122,8 +123,13 @@ class MemoryLayout:
         try:
             plan = arena.plan()
             self.pool_bell_field = plan.add("u1", (CELL,))
-            self.lines = {each.index: LineFields.plan(plan, len(each.slots), self.fenced) for each in workers}
+            told = plan.add("i8", (len(workers), 1))
+            self.lines = {
+                each.index: LineFields.plan(plan, len(each.slots), self.fenced, told.row(each.index))
+                for each in workers
+            }
             arena.grow(plan)
+            self.told = arena.array(told)[:, 0]
             self.pool_bell: Bell = bell.LocalBell() if not shared else self._bell(self.pool_bell_field)
             self.rows = RowMemory(arena, descriptions, copy=copy, blocks=blocks) if rows else None
         except BaseException:

@@ -50,8 +50,8 @@ RESETS, OVER = -1, -2
 
 @dataclass(frozen=True)
 class LineFields:
-    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers. `fenced`: for both
-    sides, see `fences.py`."""
+    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers; `told`: how many
+    answers there are, in a row with those of all other lines. `fenced`: for both sides, see `fences.py`."""
 
     bell: Field
     requests: Field
@@ -60,11 +60,12 @@ class LineFields:
     box: Field
     words: Field
     lent: Field
+    told: Field
     depth: int
     fenced: bool
 
     @classmethod
-    def plan(cls, plan: Plan, slots: int, fenced: bool = False) -> LineFields:
+    def plan(cls, plan: Plan, slots: int, fenced: bool = False, told: Field | None = None) -> LineFields:
         """Room for two requests a slot and a few for the pool itself; at least 16 for streams to run ahead."""
         depth = max(16, 2 * slots + 4)  # a slot may be told what a policy says of it, and stepped
         return cls(
@@ -75,6 +76,7 @@ class LineFields:
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (WORDS,)),
             plan.add("i8", (PLACES,)),
+            told or plan.add("i8", (1,)),
             depth,
             fenced,
         )
@@ -148,6 +150,7 @@ class Line:
         self.box = view(arena.array(fields.box))
         self.words = view(arena.array(fields.words))
         self.lent = view(arena.array(fields.lent))  # see `file_buffers.py`
+        self.told = view(arena.array(fields.told))
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
         self.posted = 0  # requests posted (caller) or taken (worker)
@@ -159,7 +162,7 @@ class Line:
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
-        for words in (self.requests, self.answers, self.words, self.lent):
+        for words in (self.requests, self.answers, self.words, self.lent, self.told):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
         self.latest = self._kept = None
@@ -413,7 +416,7 @@ class Line:
         words[at + 3] = size
         if self.fenced:
             fence()
-        words[at] = self.taken
+        words[at] = self.told[0] = self.taken
         self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)

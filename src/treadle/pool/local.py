@@ -122,11 +122,10 @@ class ThreadWorker(Worker):
         return self._building
 
     def join(self, memory: MemoryLayout) -> None:
-        fields, mine, callers = memory.lines[self.index], bell.LocalBell(), memory.pool_bell
-        assert isinstance(callers, bell.LocalBell)  # nobody has a process of its own
-        line = Line(memory.arena, fields, mine, callers, self.channel, self.slots)
+        fields, bells = memory.lines[self.index], (bell.LocalBell(), memory.pool_bell)
+        line = Line(memory.arena, fields, *bells, self.channel, self.slots)
         line.clear()
-        theirs = TheirLine(memory.arena, fields, mine, callers.named(self.index), self._theirs, self.slots)
+        theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)
         theirs.patience = self._patience
         self.line = line
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
