@@ -39,8 +39,8 @@ class WaitTimeout(TreadleError, multiprocessing.TimeoutError, TimeoutError):
     limit: float = 0.0
 
 
-class SpacesDiffer(UsageError, RuntimeError):
-    """Environments of one vector have spaces that cannot be batched."""
+class SpacesDiffer(UsageError, RuntimeError, TypeError):
+    """Environments of one vector have spaces that cannot be batched. Gymnasium raises one of these, by the mode."""
 
 
 class WrongType(UsageError, TypeError):
