@@ -7,7 +7,8 @@
 #   GYMNASIUM=...   tests/vector, tests/wrappers/vector, test_make_vec.py, with treadle.AsyncVectorEnv in the place of its own
 #   SB3=...         its tests of vectors and of wrappers of vectors, with treadle.sb3.VecEnv in the place of SubprocVecEnv
 #                   and DummyVecEnv (its source distribution has them)
-#   TIANSHOU=...    test/base/test_env.py, with treadle.tianshou.VectorEnv in the place of its three
+#   TIANSHOU=...    its tests of vectors and of collectors, with treadle.tianshou.VectorEnv in the place of its three; and
+#                   again with their environments made to keep to their spaces (tianshou-tidied)
 #   PLANGYM=...     tests/vectorization/test_parallel.py, with ParallelEnv, BatchEnv and ExternalProcess of treadle.plan
 #
 #   PYTHON          the interpreter (.venv/bin/python); it has the packages
@@ -82,14 +83,98 @@ for module in (vec_env, env_util):
 PY
 fi
 
-if [ -n "${TIANSHOU:-}" ]; then
-  suite tianshou "$TIANSHOU" test/base/test_env.py <<'PY'
-import tianshou.env
+# tianshou NAME: its suite, with the class `Ours` of standard input
+tianshou() {
+  local tests=("$TIANSHOU"/test/base/test_{env,env_finite,collector,action_space_sampling}.py)
+  suite "$1" "$TIANSHOU" $(for test in "${tests[@]}"; do [ ! -e "$test" ] || echo "test/base/${test##*/}"; done) < <(
+    cat - <(cat <<'PY'
 
-import treadle.tianshou
 
 for name in ("DummyVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv"):
-    setattr(tianshou.env, name, type(name, (treadle.tianshou.VectorEnv,), {}))
+    setattr(tianshou.env, name, type(name, (Ours,), {}))
+
+
+def pytest_collection_modifyitems():
+    sys.modules["test.base.test_env"].has_ray = lambda: False  # its RayVectorEnv is nobody's concern here
+PY
+    )
+  )
+}
+
+if [ -n "${TIANSHOU:-}" ]; then
+  tianshou tianshou <<'PY'
+import pathlib
+import shutil
+import sys
+
+shutil.rmtree(pathlib.Path(__file__).parent / "tianshou", ignore_errors=True)  # the installed one is meant
+
+import tianshou.env
+
+from treadle.tianshou import VectorEnv as Ours
+PY
+  tianshou tianshou-tidied <<'PY'
+import pathlib
+import shutil
+import sys
+from functools import partial
+
+shutil.rmtree(pathlib.Path(__file__).parent / "tianshou", ignore_errors=True)  # the installed one is meant
+
+import gymnasium as gym
+import numpy as np
+import tianshou.env
+from gymnasium import spaces
+
+from treadle.tianshou import VectorEnv
+
+ANYTHING = spaces.Sequence(spaces.Discrete(2))  # of an environment that has no space: such a leaf takes what comes
+
+
+def fitted(space, value):
+    """A value as its space says."""
+    if isinstance(space, spaces.Box):
+        return np.asarray(value, space.dtype)
+    if isinstance(space, spaces.Dict):
+        return {key: fitted(each, value[key]) for key, each in space.items()}
+    return value
+
+
+class Tidy(gym.Wrapper):
+    """An environment of the tests that has spaces and keeps to them."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        if getattr(env, "observation_space", None) is None:
+            self.observation_space, self.action_space = ANYTHING, spaces.Discrete(2)
+        elif "dict" in getattr(self.observation_space, "spaces", ()):  # has int64[1] for a Discrete
+            index, nested = self.observation_space["index"], self.observation_space["dict"]
+            pair = spaces.Tuple((spaces.MultiDiscrete([2]), nested["tuple"][1]))
+            self.observation_space = spaces.Dict(index=index, dict=spaces.Dict({**nested.spaces, "tuple": pair}))
+
+    def reset(self, **kwargs):
+        observation, info = self.env.reset(**kwargs)
+        return fitted(self.observation_space, observation), info
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        return fitted(self.observation_space, observation), *rest
+
+
+def tidy(make):
+    return Tidy(make())
+
+
+class Ours(VectorEnv):
+    """The tests' policy gives floats for a Discrete."""
+
+    def __init__(self, env_fns, *args, **kwargs):
+        super().__init__([partial(tidy, make) for make in env_fns], *args, **kwargs)
+
+    def step(self, action, id=None):
+        if isinstance(self.action_space[0], spaces.Discrete):
+            action = action if action is None else np.asarray(action).astype(np.int64)
+        return super().step(action, id)
 PY
 fi
 

@@ -51,8 +51,23 @@ suite_dm_control() {
 suite_agilerl() {
   environment agilerl torch==2.13.0 'pettingzoo<1.27' mpe2 tensordict lazy_loader packaging dill flatten_dict SuperSuit \
     omegaconf hydra-core pydantic termcolor fastrand accelerate
-  alone agilerl agilerl==2.58.0
+  alone agilerl agilerl==2.58.0 agilerl-arena==1.29.0
   $python -m pytest -q --noconftest -p no:cacheprovider tests/foreign/agilerl_suite.py
+  [ -z "${AGILERL:-}" ] || its_own_of_agilerl
+}
+
+# of a checkout, AGILERL=FOLDER: its tests of its vector, in the place of which is ours: those of what is public
+its_own_of_agilerl() {
+  local copy public
+  copy=$(mktemp -d)
+  trap "rm -r $copy" EXIT
+  public='render_async or get_attr_async or step_async_pz or reset_async_pz or subenv_error or call_async_pz'
+  public+=' or call_exception_worker or make_values_list or val_error or space_env or replay_buffer_with_various_spaces'
+  mkdir "$copy/tests"
+  cp -r "$AGILERL"/tests/{test_vector,pz_vector_test_utils.py} "$copy/tests"
+  touch "$copy"/tests/{,test_vector/}__init__.py
+  (cd "$copy" && PYTHONPATH=$OLDPWD/tests/foreign $python -m pytest -q --noconftest -p no:cacheprovider -o addopts= \
+    -o filterwarnings= --timeout 120 -p agilerl_in_place tests/test_vector/test_vector.py -k "$public")
 }
 
 # with torch and its CUDA packages: five gigabytes. LeRobot leaves threads and processes behind, so `no_residue` is off

@@ -106,6 +106,39 @@ def test_steps_and_resets_are_those_of_tianshous_vectors(form: str, how: dict[st
         theirs.close()
 
 
+def test_seed_makes_random_actions_those_of_tianshous_vectors() -> None:
+    def drawn(envs: Any) -> list[Any]:
+        try:
+            envs.seed(7)
+            return [[space.sample() for space in envs.action_space] for _ in range(5)]
+        finally:
+            envs.close()
+
+    assert drawn(VectorEnv(steps(3), workers=1)) == drawn(DummyVectorEnv(steps(3)))
+
+
+def test_a_space_of_ones_own_is_taken_where_all_are_equal() -> None:
+    class Anything(gym.Space):
+        def contains(self, x: Any) -> bool:
+            return True
+
+        def __eq__(self, other: object) -> bool:
+            return type(other) is Anything
+
+    class Free(Steps):
+        def __init__(self, length: int) -> None:
+            super().__init__(length)
+            self.observation_space = Anything()
+
+        def _seen(self) -> Any:
+            return f"step {self.t}"
+
+    envs = VectorEnv([lambda: Free(3)] * 2, backend="serial")
+    assert envs.reset()[0].tolist() == ["step 0"] * 2
+    assert envs.step([0, 1])[0].tolist() == ["step 1"] * 2
+    envs.close()
+
+
 def test_ragged_observations_are_objects() -> None:
     envs = VectorEnv(steps(2, form="ragged"), workers=1)
     envs.reset()

@@ -143,10 +143,12 @@ class VectorEnv(BaseVectorEnv):
         return _stacked(observations), np.array(rewards, np.float64), *ends, _objects(infos)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
-        """Reset every environment with a seed: `seed` + i, or its own of a list. As in Tianshou the episode that begins
-        so is the one before the next `reset`. Returns the seeds."""
+        """Reset every environment with a seed: `seed` + i, or its own of a list, and seed its entry of `action_space`
+        with it. As in Tianshou the episode that begins so is the one before the next `reset`. Returns the seeds."""
         each = [seed + i for i in range(self.env_num)] if isinstance(seed, int) else seed or [None] * self.env_num
         self._reset(self._ready(None), list(each))
+        for space, one in zip(self._spaces["action_space"], each, strict=True):
+            space.seed(one)  # what `Collector.collect(random=True)` draws from
         return [[one] for one in each]
 
     def _reset(self, slots: list[int], seed: Any = None, options: dict[str, Any] | None = None) -> list[Row]:

@@ -349,3 +349,17 @@ def test_a_request_after_close_is_refused() -> None:
     for ask in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.calls.poll(0.0, print)):
         with pytest.raises(UsageError, match="closed"):
             ask()
+
+
+@pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
+@pytest.mark.parametrize("reward", [[1.0, 2.0], None, "x", 1j])
+def test_a_reward_that_is_no_number_is_told_as_one(reward: Any, setup: dict[str, Any]) -> None:
+    class Odd(Sound):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, reward, *rest
+
+    with Pool(with_fault(Odd), **setup) as pool:
+        warm(pool, 0)
+        with pytest.raises(TaskRaised, match=r"a reward is one number, got"):
+            pool.step(ACTIONS)

@@ -13,6 +13,7 @@ import copy
 import pickle
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ class Server:
         loose: dict[int, list[Any]] = {}
         finals: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
-        i, action = -1, None
+        i, action, reward = -1, None, 0.0
         while True:
             try:
                 for i, step, action, write in todo:
@@ -149,7 +150,7 @@ class Server:
                     done[i] = id
                 break
             except self._catch as error:
-                raised[i] = self._raised(i, error, self._phase, action)
+                raised[i] = self._raised(i, _of_reward(error, reward), self._phase, action)
                 self.note_failed(id, [self.slots[i]])
                 self._phase = "step"
                 done[i] = id
@@ -407,6 +408,13 @@ def caught(in_caller: bool) -> Any:
     """What counts as a slot's own failure. In the caller's own thread a KeyboardInterrupt is the person's at the
     keyboard and passes through, and so does whatever else is no Exception: a signal handler may have raised it."""
     return (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
+
+
+def _of_reward(error: BaseException, reward: Any) -> BaseException:
+    """The error of a step; of a reward that could not be written, of which a memoryview tells its format, it says so."""
+    if type(error) is TypeError and str(error).startswith("memoryview: ") and not isinstance(reward, Real):
+        return TypeError(f"a reward is one number, got {shown(reward)}").with_traceback(error.__traceback__)
+    return error
 
 
 def portable(action: Any) -> Any:

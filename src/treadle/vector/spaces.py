@@ -78,7 +78,12 @@ def vector_spaces(slots: Sequence[Description], mode: ObservationMode) -> Vector
     elif mode == "same":
         batched = batch_space(single, n)
     else:
-        batched = batch_differing_spaces([each.observation_space for each in slots])  # type: ignore[misc]
+        try:
+            batched = batch_differing_spaces([each.observation_space for each in slots])  # type: ignore[misc]
+        except TypeError:  # a space of users' own, for which Gymnasium has no rule: it needs none where all are equal
+            if any(each.observation_space != single for each in slots):
+                raise
+            batched = batch_space(single, n)
     return VectorSpaces(single, batched, first.action_space, batch_space(first.action_space, n))
 
 
