@@ -148,7 +148,7 @@ class VectorEnv(BaseVectorEnv):
         each = [seed + i for i in range(self.env_num)] if isinstance(seed, int) else seed or [None] * self.env_num
         self._reset(self._ready(None), list(each))
         for space, one in zip(self._spaces["action_space"], each, strict=True):
-            space.seed(one)  # what `Collector.collect(random=True)` draws from
+            space.seed(None if one is None else int(one))  # what `Collector.collect(random=True)` draws from
         return [[one] for one in each]
 
     def _reset(self, slots: list[int], seed: Any = None, options: dict[str, Any] | None = None) -> list[Row]:

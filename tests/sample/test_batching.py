@@ -212,7 +212,9 @@ def test_so_is_one_for_which_whoever_is_asked_for_alone_hardly_waits() -> None:
     assert best(crowd, 500) == Choice(1, 0.0)
     rate, most = (simulated(Pace(*of), 500, Choice(1, 0.0), steps=20_000) for of in (crowd_of(0.0002), crowd_of(0.0)))
     assert rate >= 0.98 * most, "the model agrees"
-    assert best(Pace(*crowd_of(0.002)), 500).size > 1, "asked for one at a time it would be full"
+    for call in (0.0006, 0.002):
+        assert best(Pace(*crowd_of(call)), 500).size > 1, "it would take more than half of a core"
+    assert math.isfinite(simulated(crowd, 2500, Choice(1000, math.inf)))
 
 
 def test_a_queue_by_hand() -> None:

@@ -4,6 +4,7 @@ those of workers that never hung."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import Iterator
@@ -200,11 +201,15 @@ def test_vectors_step_coroutines_side_by_side() -> None:
         envs.close()
 
 
-def test_a_coroutine_that_exits_ends_no_other() -> None:
+@pytest.mark.parametrize("among_others", [False, True])
+def test_a_coroutine_that_exits_ends_no_other(among_others: bool) -> None:
+    async def ends() -> None:
+        raise SystemExit(3)
+
     class Exits(Coroutines):
         async def step(self, action: Any) -> Any:  # type: ignore[override]
             if action == 4:
-                raise SystemExit(3)
+                await (asyncio.gather(ends()) if among_others else ends())
             return await super().step(action)
 
     envs = treadle.make_vec(Exits, 3, workers=3, backend="thread")
@@ -216,6 +221,51 @@ def test_a_coroutine_that_exits_ends_no_other() -> None:
         assert envs.step(np.zeros(3, np.int64))[0][:, 0].tolist() == [1] * 3
     finally:
         envs.close()
+
+
+def test_coroutines_run_in_the_context_of_who_begins_them() -> None:
+    slot: contextvars.ContextVar[int] = contextvars.ContextVar("slot")
+
+    class Marked(Coroutines):
+        action_space = gym.spaces.Discrete(20)
+
+        def step(self, action: Any) -> Any:
+            slot.set(int(action))
+            return self._told()
+
+        async def _told(self) -> Any:
+            observation, *rest = await Coroutines.step(self, 0)
+            observation[1] = slot.get()
+            return observation, *rest
+
+    envs = treadle.make_vec(Marked, 20, workers=20, backend="thread", autoreset_mode="Disabled")
+    try:
+        envs.reset(seed=1)
+        assert envs.step(np.arange(20))[0][:, 1].tolist() == list(range(20))
+    finally:
+        envs.close()
+
+
+def test_an_interrupt_while_a_coroutine_begins_stops_no_later_one() -> None:
+    loop = aside.Loop()
+
+    async def one() -> int:
+        return 1
+
+    class Interrupted(type(loop.loop)):  # type: ignore[misc]
+        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyboardInterrupt
+
+    try:
+        kind, loop.loop.__class__ = type(loop.loop), Interrupted
+        coroutine = one()
+        with pytest.raises(KeyboardInterrupt):
+            loop.begin(coroutine)
+        loop.loop.__class__ = kind
+        assert loop.begin(one()).result() == 1
+        assert coroutine.cr_frame is None, "it is closed"
+    finally:
+        loop.end()
 
 
 def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:

@@ -50,7 +50,9 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
     form = warnings.formatwarning
     if not sys.stderr.isatty():
         warnings.formatwarning = lambda *args, **kwargs: plain(form(*args, **kwargs))
-    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _as_ctrl_c)}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _deaf)
     try:
         code = command()
         sys.stdout.flush()
@@ -65,16 +67,23 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
         tell(error, debug=debug)
         return explain(error)[1]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, was in before.items():
+            signal.signal(number, was)
         warnings.formatwarning = form
         log.removeHandler(handler)
 
 
-def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
     """SIGTERM: a scheduler that wants the machine back means what Ctrl-C means. It goes through Ctrl-C's handler, which
-    may have to wait for the end of something that must be whole; a shell's background jobs have none."""
+    waits for the end of what must be whole (`treadle.pool.interrupts.Later`)."""
     handler = signal.getsignal(signal.SIGINT)
-    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+
+def _deaf(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C's handler in a job that a shell has put into the background, where Ctrl-C is ignored; SIGTERM is not."""
+    if number != signal.SIGINT:
+        signal.default_int_handler(number, frame)
 
 
 def tell(error: Exception, *, debug: bool) -> None:

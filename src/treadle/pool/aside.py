@@ -9,6 +9,7 @@ loop, one for the whole process (`EventLoop`); those that are given up are cance
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import queue
@@ -159,14 +160,15 @@ class OwnThread:
             del todo, answer, function
 
 
-class Awaited(Answer):
-    """What a coroutine comes to that runs in a loop."""
+class Running(Answer):
+    """What a coroutine comes to that runs in a loop, in the context of whoever began it."""
 
-    __slots__ = ("_coroutine", "_loop", "_over", "_task")
+    __slots__ = ("_context", "_coroutine", "_loop", "_over", "_task")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._coroutine, self._loop, self._over = coroutine, loop, False
+        self._context = contextvars.copy_context()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -174,7 +176,7 @@ class Awaited(Answer):
         if self._over:
             self._coroutine.close()
         else:
-            self._task = self._loop.create_task(self._run())
+            self._task = self._loop.create_task(self._run(), context=self._context)
 
     async def _run(self) -> None:
         try:
@@ -192,19 +194,64 @@ class Awaited(Answer):
 
     def _stop(self) -> None:
         if self._task is not None:
+            self._task.add_done_callback(lambda _: self._coroutine.close())  # it may not have taken its first step
             self._task.cancel()
 
 
+class Loop:
+    """An event loop in a thread of its own. Many threads share one wake-up of it, which is a system call."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._todo: deque[Running] = deque()  # what is yet to begin
+        self._woken = False
+        self.thread = threading.Thread(target=self._run, name="treadle-event-loop", daemon=True)
+        self.thread.start()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+        answer = Running(coroutine, self.loop)
+        self._todo.append(answer)
+        try:
+            if not self._woken:
+                self._woken = True
+                self.loop.call_soon_threadsafe(self._begin_all)
+        except BaseException:  # an interrupt, perhaps before it was woken: the next one wakes it
+            self._woken = False
+            answer.cancel()
+            raise
+        return answer
+
+    def end(self) -> None:
+        """Cancel what runs, and end the thread; where somebody blocks the loop both are left, as a daemon."""
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self.loop).result(2 * LAST_SECONDS)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(LAST_SECONDS)
+        if not self.thread.is_alive():
+            self.loop.close()
+
+    def _begin_all(self) -> None:
+        self._woken = False  # first: what is put there from now on wakes the loop again
+        while self._todo:
+            with suppress(ValueError):  # closing a coroutine that runs already
+                self._todo.popleft().begin()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.loop.run_forever()
+                return
+            except (SystemExit, KeyboardInterrupt):
+                continue  # asyncio raises those of tasks here, too, when their own waiters have been told
+
+
 class EventLoop:
-    """A share in the process's event loop, which runs in a thread of its own as long as anybody has one."""
+    """A share in the process's event loop, which runs as long as anybody has one."""
 
     _lock = threading.Lock()
     _shares = 0
     _pid = 0
-    _loop: asyncio.AbstractEventLoop
-    _thread: threading.Thread
-    _todo: deque[Awaited]  # what is yet to begin: many threads share one wake-up of the loop's, a system call
-    _woken = False
+    _shared: Loop
 
     def __init__(self) -> None:
         self._open = True
@@ -214,21 +261,9 @@ class EventLoop:
         """What the coroutine returns, or raises."""
         return waited(self.begin(coroutine))
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Awaited:
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
         """It runs, whoever waits for it."""
-        kind = EventLoop
-        answer = Awaited(coroutine, kind._loop)
-        kind._todo.append(answer)
-        if not kind._woken:
-            kind._woken = True
-            kind._loop.call_soon_threadsafe(kind._begin_all)
-        return answer
-
-    @classmethod
-    def _begin_all(cls) -> None:
-        cls._woken = False  # first: what is put there from now on wakes the loop again
-        while cls._todo:
-            cls._todo.popleft().begin()
+        return EventLoop._shared.begin(coroutine)
 
     def close(self) -> None:
         """Give the share back. With the last one what still runs there is cancelled."""
@@ -240,25 +275,15 @@ class EventLoop:
         kind = EventLoop
         with kind._lock:
             if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
-                kind._loop, kind._shares, kind._pid = asyncio.new_event_loop(), 0, os.getpid()
-                kind._todo, kind._woken = deque(), False
-                kind._thread = threading.Thread(target=kind._loop.run_forever, name="treadle-event-loop", daemon=True)
-                kind._thread.start()
+                kind._shared, kind._shares, kind._pid = Loop(), 0, os.getpid()
             kind._shares += 1
 
     def _give_back(self) -> None:
         kind = EventLoop
         with kind._lock:
             kind._shares -= 1
-            if kind._shares:
-                return
-            loop, thread = kind._loop, kind._thread
-            with suppress(TimeoutError):  # somebody blocks it: what is left is a daemon
-                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(2 * LAST_SECONDS)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(LAST_SECONDS)
-            if not thread.is_alive():
-                loop.close()
+            if not kind._shares:
+                kind._shared.end()
 
 
 class Settled:

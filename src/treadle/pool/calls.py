@@ -140,7 +140,8 @@ class Calls:
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
-        self._taken = memory.told.copy()  # of what each worker has told, when it was last looked at
+        # how many answers of each worker had been taken when it was last looked at; -1: look at it
+        self._taken = np.full(len(group.workers), -1, np.int64)
         self._apart = [worker for worker in group.workers if worker.line is None]
         self._sending = [worker for worker in group.workers if worker.line is not None and not worker.in_caller]
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
@@ -266,7 +267,8 @@ class Calls:
                 if self.wear.able:
                     self.look_at_memory()
                 now = monotonic()
-                if all_of_it := len(self.workers) <= FEW or now >= self._looked + LOOK + LOOK_EACH * len(self.workers):
+                look = self._looked + LOOK + LOOK_EACH * len(self.workers)
+                if all_of_it := len(self.workers) <= FEW or now >= look:
                     self._looked = now
                 if self._take(hear, all_of_it) or (all_of_it and self._watch(hear)):
                     return True
@@ -280,7 +282,7 @@ class Calls:
                 self.group.sleep_on(starting, min(left, 0.005))
                 self.memory.pool_bell.acquire(False)
             else:
-                self._waiting.ring(left)
+                self._waiting.ring(left if all_of_it else min(left, max(look - now, 0.001)))
 
     def _of(self, worker: Worker) -> list[InFlight]:
         return [call for call in self._open.values() if call.worker is worker]
@@ -294,7 +296,8 @@ class Calls:
 
     def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
         """Take the answers that are there. lost: look at all workers, and see to what an interrupt has lost; else at
-        those that have told anything, as far as that can be seen."""
+        those that have told anything, those that have yet to be sent something, and those whose answers are not counted
+        (the caller's own slots, nodes)."""
         heard, workers = False, self.workers
         if not lost:
             told = np.flatnonzero(self.memory.told != self._taken).tolist()
@@ -365,6 +368,7 @@ class Calls:
                     self._died(worker, found, hear)
                 elif found:
                     undisturbed(partial(worker.join, self.memory), lambda _: None)
+                    self._taken[worker.index] = -1
                     hear(Ready(worker))
                 heard = heard or bool(found)
             elif worker.restart_at is not None and now >= worker.restart_at:

@@ -416,7 +416,8 @@ class Line:
         words[at + 3] = size
         if self.fenced:
             fence()
-        words[at] = self.told[0] = self.taken
+        words[at] = self.taken
+        self.told[0] = self.taken  # after it: who sees this looks there
         self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)

@@ -17,7 +17,7 @@ from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MemoryLimit = int | str | tuple[int | str, int | str] | None
-MOST = 2**62  # of anything that is counted
+MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
 WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
 
 

@@ -23,7 +23,7 @@ from treadle.pool.options import check_seconds, check_whole
 AGAIN = (8, 32, 128, 1024)  # batches after which is chosen, as what was measured grows
 CHANGED = 1.2  # times: what has changed by less is not chosen for again
 KEPT = 512  # step times and batches that are remembered
-EVENTS = 2000  # steps that one simulation plays at most
+EVENTS = 2000  # steps that one simulation plays at most, up to 500 slots
 # what promises so much of the most is as good: the model does not know what a batch costs besides the policy
 LEVEL = 0.98
 PATIENCES = (0.5, 1.0, 2.0)  # tried besides none and for ever, in times of the policy's call
@@ -276,7 +276,8 @@ def best(
     Of those that do as well (`LEVEL`) the one that asks least often, as each batch costs more than the model knows (who
     waits is woken, and takes a core from the workers). Steps come later than it knows, too: where sizes do as well even
     if they are waited for however long, it is the one in the middle of them (half of the largest). One that waits for
-    the slowest of the slots, or for ever, only where no other does as well.
+    the slowest of the slots, or for ever, only where no other does as well. A policy that takes next to no time is
+    asked at once, without trying.
     """
     most = slots if most is None else min(most, slots)
     at_once, rates = Choice(1, 0.0), dict[Choice, float]()
@@ -288,8 +289,11 @@ def best(
     sizes = [min(size, most)] if size is not None else candidates(most)
     if size is None and patience is None:
         cycle = pace.step * slots / pace.workers
-        if min(pace.policy(most), queued(pace.policy(1), cycle / slots)) <= (1 - LEVEL) * cycle:
-            return at_once  # whatever it is asked for takes hardly any time, or whoever is asked for alone hardly waits
+        alone = queued(pace.policy(1), cycle / slots) if 2 * pace.policy(1) <= cycle / slots else math.inf
+        if min(pace.policy(most), alone) <= (1 - LEVEL) * cycle:
+            # whatever it is asked for takes hardly any time, or whoever is asked for alone hardly waits, and half of a
+            # core is left
+            return at_once
         play(at_once)
         for rows in sizes[1:]:
             play(Choice(rows, math.inf))
@@ -344,10 +348,10 @@ def simulated(pace: Pace, slots: int, choice: Choice, most: int | None = None, s
     slots ready, and its first quarter is not counted.
 
     Args:
-        steps: to be made; 0: 20 a slot, at most `EVENTS`.
+        steps: to be made; 0: 20 a slot, at most `EVENTS`, and at least 4 a slot.
     """
     most = slots if most is None else most
-    total = steps or min(EVENTS, 20 * slots)
+    total = steps or max(4 * slots, min(EVENTS, 20 * slots))
     durations = _durations(pace.steps, total + slots)
     free = [0.0] * pace.workers  # when each worker has finished what it was given
     out: list[tuple[float, int]] = []  # (when it is ready, slot)

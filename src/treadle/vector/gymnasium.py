@@ -80,7 +80,7 @@ class VectorEnv(SlotCalls):
             `treadle.pool.options.PoolOptions`.
 
     Raises:
-        SpacesDiffer (a RuntimeError too), StartupFailed, UsageError, ArenaError; nothing is left running.
+        SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left running.
     """
 
     def __init__(
