@@ -80,7 +80,7 @@ class VectorEnv(SlotCalls):
             `treadle.pool.options.PoolOptions`.
 
     Raises:
-        SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left running.
+        SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left.
     """
 
     def __init__(
