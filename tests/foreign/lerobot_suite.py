@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,16 @@ def test_an_exported_dataset_is_what_was_collected(tmp_path: Path, monkeypatch: 
     assert data.meta.stats["observation.images.side"]["mean"].shape == (3, 1, 1)
     some = LeRobotDataset("mine/camera", root=tmp_path / "out", episodes=[4], video_backend="pyav")
     assert some.num_frames == len(played[4].rewards)
+
+
+def test_act_learns_from_what_was_collected(tmp_path: Path) -> None:
+    """The example, as a user runs it."""
+    script = Path(__file__).parents[2] / "examples" / "lerobot_pendulum.py"
+    subprocess.run([sys.executable, str(script), "--save", str(tmp_path / "curve.json")], check=True, timeout=1500)
+    (run,) = json.loads((tmp_path / "curve.json").read_text())
+    assert run["controller"] > -250
+    assert run["returns"][0] < -1000
+    assert max(run["returns"]) > -700
 
 
 def test_a_batch_for_training_comes_out_of_it(tmp_path: Path) -> None:
