@@ -412,8 +412,10 @@ def caught(in_caller: bool) -> Any:
 
 def _of_reward(error: BaseException, reward: Any) -> BaseException:
     """The error of a step; of a reward that could not be written a memoryview tells its format, and this what it is."""
+    if type(error) is not TypeError or isinstance(reward, Real):  # of another class: nothing of its own runs here
+        return error
     here = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not within the environment
-    if type(error) is TypeError and here and str(error).startswith("memoryview: ") and not isinstance(reward, Real):
+    if here and str(error).startswith("memoryview: "):
         return TypeError(f"a reward is one number, got {shown(reward)}").with_traceback(error.__traceback__)
     return error
 
