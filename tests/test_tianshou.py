@@ -114,7 +114,13 @@ def test_seed_makes_random_actions_those_of_tianshous_vectors() -> None:
         finally:
             envs.close()
 
-    assert drawn(VectorEnv(steps(3), workers=1)) == drawn(DummyVectorEnv(steps(3)))
+    class Own(Steps):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gym.spaces.Discrete(1000)  # in one process all others have one, and its generator
+
+    for how in ({"workers": 2, "inline": 0}, {"backend": "serial"}):
+        assert drawn(VectorEnv([Own] * 3, **how)) == drawn(DummyVectorEnv([Own] * 3))
 
 
 def test_a_space_of_ones_own_is_taken_where_all_are_equal() -> None:
