@@ -124,8 +124,8 @@ class PoolOptions:
                 check_environ(self.worker_environ)
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
-        if self.preload is not None and not _names(self.preload):
-            raise UsageError(f"preload is a sequence of names of modules, or None, got {self.preload!r}")
+        if self.preload is not None:
+            object.__setattr__(self, "preload", names_of_modules("preload", self.preload))
         check_whole(0, max_restarts=self.max_restarts)
         check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
         if self.memory_limit is not None:
@@ -146,10 +146,6 @@ class PoolOptions:
     @property
     def policy(self) -> RestartPolicy:
         return RestartPolicy(self.on_failure)
-
-
-def _names(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, str) for each in given)
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
@@ -201,6 +197,19 @@ def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **giv
             raise UsageError(f"{name} must be a whole number of at least {least}{some}, got {value!r}")
         if int(value) > most:
             raise UsageError(f"{name} can be {most} at most, got {value!r}")
+
+
+def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tuple[Any, ...]:
+    """They as a tuple. Raises UsageError, by its name, for what is no several of what fits; `what`: these, in words."""
+    each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    if each is None or not all(map(fits, each)):
+        raise UsageError(f"{name} is a sequence of {what}, got {given!r}")
+    return each
+
+
+def names_of_modules(name: str, given: Any) -> tuple[str, ...]:
+    """`several` names of modules."""
+    return several(name, given, lambda one: isinstance(one, str), "names of modules")
 
 
 def path_of(name: str, given: Any) -> Path:

@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
 from treadle.pool.aside import OwnThread, Patience, Settled
+from treadle.pool.options import names_of_modules, several
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing
@@ -34,13 +35,11 @@ def recipe_parts(
     """What an environment is built with, as it is kept. Raises UsageError for anything else."""
     if kwargs and not isinstance(kwargs, Mapping):
         raise UsageError(f"kwargs (env_kwargs) are a dict of the environment's arguments, got {kwargs!r}")
-    found: list[tuple[Any, ...]] = []
-    for name, given, what in (("wrappers", wrappers, "callables"), ("imports", imports, "names of modules")):
-        each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
-        if each is None or not all(isinstance(one, str) if name == "imports" else callable(one) for one in each):
-            raise UsageError(f"{name} is a sequence of {what}, got {given!r}")
-        found.append(each)
-    return dict(kwargs or {}), found[0], found[1]
+    return (
+        dict(kwargs or {}),
+        several("wrappers", wrappers, callable, "callables"),
+        names_of_modules("imports", imports),
+    )
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,6 @@ def evaluate(
     check_whole(none=False, keep_built=keep_built, episodes=episodes)
     tasks = dict(env) if isinstance(env, Mapping) else {}
     common = recipe_parts(env_kwargs, wrappers, imports)
-    check_reset_options(reset_options)
     if watch is not None and not callable(watch):
         raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
     if not isinstance(success_key, str | None):
@@ -319,6 +318,9 @@ class _OfTasks:
     tasks: tuple[str, ...]
     episodes: int
     given: ResetOptions
+
+    def __post_init__(self) -> None:
+        check_reset_options(self.given)
 
     def __call__(self, index: int) -> dict[str, Any]:
         task, own = divmod(index, self.episodes)
