@@ -23,12 +23,14 @@ trap 'rm -rf "$scratch"' EXIT
 rows=()
 failed=0
 
-# suite NAME FOLDER TESTS ...: run TESTS of a copy of FOLDER with the conftest.py of standard input
+# suite NAME FOLDER TESTS ...: run TESTS of a copy of FOLDER with the conftest.py of standard input. Where `package` names
+# the folder of its sources, the copy goes without it: the installed one is meant
 suite() {
   local name=$1 folder=$2 copy=$scratch/$1
   shift 2
   mkdir "$copy"
   cp -r "$folder"/. "$copy"
+  [ -z "${package:-}" ] || rm -rf "${copy:?}/$package"
   cat >"$copy/conftest.py"
   echo "conformance: $name"
   (cd "$copy" && PYTHONPATH=$OLDPWD/src "$python" -m pytest -q -p no:cacheprovider -o addopts= -o filterwarnings= \
@@ -62,13 +64,8 @@ PY
 fi
 
 if [ -n "${SB3:-}" ]; then
-  suite sb3 "$SB3" tests/test_vec_{envs,monitor,normalize,check_nan,extract_dict_obs,stacked_obs}.py \
+  package=stable_baselines3 suite sb3 "$SB3" tests/test_vec_{envs,monitor,normalize,check_nan,extract_dict_obs,stacked_obs}.py \
     tests/test_{dict_env,monitor}.py <<'PY'
-import pathlib
-import shutil
-
-shutil.rmtree(pathlib.Path(__file__).parent / "stable_baselines3", ignore_errors=True)  # the installed one is meant
-
 from stable_baselines3.common import env_util, vec_env
 
 import treadle.sb3
@@ -86,7 +83,7 @@ fi
 # tianshou NAME: its suite, with the class `Ours` of standard input
 tianshou() {
   local tests=("$TIANSHOU"/test/base/test_{env,env_finite,collector,action_space_sampling}.py)
-  suite "$1" "$TIANSHOU" $(for test in "${tests[@]}"; do [ ! -e "$test" ] || echo "test/base/${test##*/}"; done) < <(
+  package=tianshou suite "$1" "$TIANSHOU" $(for test in "${tests[@]}"; do [ ! -e "$test" ] || echo "test/base/${test##*/}"; done) < <(
     cat - <(cat <<'PY'
 
 
@@ -104,23 +101,15 @@ PY
 
 if [ -n "${TIANSHOU:-}" ]; then
   tianshou tianshou <<'PY'
-import pathlib
-import shutil
 import sys
-
-shutil.rmtree(pathlib.Path(__file__).parent / "tianshou", ignore_errors=True)  # the installed one is meant
 
 import tianshou.env
 
 from treadle.tianshou import VectorEnv as Ours
 PY
   tianshou tianshou-tidied <<'PY'
-import pathlib
-import shutil
 import sys
 from functools import partial
-
-shutil.rmtree(pathlib.Path(__file__).parent / "tianshou", ignore_errors=True)  # the installed one is meant
 
 import gymnasium as gym
 import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,12 +11,20 @@ from treadle.cli.failures import CTRL_C, guarded
 from treadle.pool.interrupts import Later
 
 
-@pytest.mark.parametrize("job", ["in front", "in the background"])
+@pytest.fixture(params=["in front", "in the background"])
+def job(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A shell without job control starts what is in the background with SIGINT ignored."""
+    ignored = request.param == "in the background"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    yield request.param
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert (signal.getsignal(signal.SIGINT) == signal.SIG_IGN) == ignored
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_both_wait_for_what_must_be_whole(number: signal.Signals, job: str, capsys) -> None:
-    """An import of h5py that one of them cuts short fails with another error when it is tried again: to merge with. A
-    shell without job control starts what is in the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN if job == "in the background" else signal.default_int_handler)
+    """An import of h5py that one of them cuts short fails with another error when it is tried again: to merge with."""
     done = []
 
     def command() -> int:
@@ -26,21 +35,11 @@ def test_both_wait_for_what_must_be_whole(number: signal.Signals, job: str, caps
         return 0
 
     ignored = number == signal.SIGINT and job == "in the background"
-    try:
-        assert guarded(command, debug=False) == (0 if ignored else CTRL_C)
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        assert (signal.getsignal(signal.SIGINT) == signal.SIG_IGN) == (job == "in the background")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert guarded(command, debug=False) == (0 if ignored else CTRL_C)
     assert done == (["whole", "goes on"] if ignored else ["whole"])
     assert capsys.readouterr().err == ("" if ignored else "treadle: interrupted\n")
 
 
-@pytest.mark.parametrize("job", ["in front", "in the background"])
 def test_sigterm_ends_a_job(job: str, capsys) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN if job == "in the background" else signal.default_int_handler)
-    try:
-        assert guarded(lambda: signal.raise_signal(signal.SIGTERM) or 0, debug=False) == CTRL_C
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert guarded(lambda: signal.raise_signal(signal.SIGTERM) or 0, debug=False) == CTRL_C
     assert capsys.readouterr().err == "treadle: interrupted\n"
