@@ -150,6 +150,39 @@ def test_growth_is_of_the_episodes_between_the_first_look_and_the_last(monkeypat
     assert late.worn(worker) == said  # type: ignore[arg-type]
 
 
+def test_a_worker_is_given_what_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, played = {7: 50_000_000, 8: 80_000_000}, {7: 0, 8: 0}
+    monkeypatch.setattr("treadle.pool.wear.private_memory", memory.get)
+    wear = Wear(PoolOptions(memory_limit="100MB"))
+    wear.played = lambda worker: played[worker.pid or 0]
+    first, second = (SimpleNamespace(pid=pid, state=next(iter(ALIVE)), stalled=None) for pid in (7, 8))
+
+    def left(worker: Any, *ahead: int) -> int:
+        return wear.left(worker, *ahead)
+
+    assert left(first) == left(second) > 10**9  # nothing is known yet
+    memory[7], played[7] = 74_000_000, 4  # seen without a look that was due: it has ended episodes
+    assert [left(first, ahead) for ahead in (0, 4, 5, 50)] == [5, 1, 0, 0]  # 6 MB each, 26 MB of room
+    assert left(second) == 4  # as the other is
+    memory[8], played[8] = 80_000_000, 5
+    assert left(second) > 10**9  # it is not
+    memory[7], played[7] = 99_000_000, 8
+    assert left(first) == 1  # what has nothing to do and is not worn out gets one
+    memory[7], played[7] = 101_000_000, 9
+    assert left(first) == 0
+
+
+def test_nobody_is_killed_for_what_it_was_given_in_advance(caplog: pytest.LogCaptureFixture) -> None:
+    """Workers that take eight megabytes with each short episode, and between whose looks many would pass."""
+    leaks = {"workers": 1, "memory_limit": "100MB", "env_kwargs": {"megabytes": 8}}
+    with caplog.at_level(logging.WARNING, "treadle"):
+        found = list(collect(Leaks, episodes=100, **leaks))
+    assert [each.index for each in found] == list(range(100))
+    said = [int(of[1]) for each in caplog.messages if (of := re.match(r"worker 0 is recycled: it has (\d+) MB", each))]
+    assert len(said) == len(caplog.messages) >= 5
+    assert max(said) <= 120
+
+
 def test_over_the_hard_limit_the_episode_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
     """An episode of 20 steps that takes more than it may is to blame for it, in the end."""
     from treadle.sample.failed import CollectionFailed

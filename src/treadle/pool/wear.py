@@ -6,11 +6,14 @@ is *retired* between two episodes: it is asked to close its environments and end
 That is no failure: no restart is counted, and nothing is lost. One that is over the hard limit is killed at once, which
 is a death as any other: what follows is what the pool's `on_failure` says.
 
-Memory is looked at a few times a second, when the caller waits for workers or steps them.
+Memory is looked at a few times a second, when the caller waits for workers or steps them, and before a worker that has
+ended an episode gets another one. What each episode has added says how many more a worker is given at a time: those
+that it has room for, so that it is retired soon after the limit, and not killed for what it was given in advance.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,12 +82,19 @@ PAGE = _page()
 
 @dataclass
 class Seen:
-    """What is known of a worker's memory: at the first look (and how many episodes it had begun by then), and at the
-    latest; bytes."""
+    """What is known of a worker's memory: at the first look and at the latest; bytes, and how many episodes it had
+    begun by then."""
 
     first: int
     played: int
     now: int
+    played_now: int
+
+    @property
+    def growth(self) -> float | None:
+        """Bytes that each episode has added; None: there was none between the two looks."""
+        played = self.played_now - self.played
+        return max(0.0, (self.now - self.first) / played) if played > 0 else None
 
 
 class Wear:
@@ -106,6 +116,7 @@ class Wear:
         self.able = self.soft is not None or self.most is not None
         self.played: Callable[[Worker], int] = lambda worker: 0
         self._seen: dict[int, Seen] = {}  # by pid
+        self._growth = 0.0  # bytes that each episode added to the worker that was looked at last
         self._next = 0.0
 
     def look(self, workers: Sequence[Worker], now: float) -> list[Worker]:
@@ -116,16 +127,30 @@ class Wear:
         assert self.hard is not None
         over, before, self._seen = [], self._seen, {}
         for worker in workers:
-            if worker.pid is None or worker.state not in ALIVE:
-                continue
-            used = private_memory(worker.pid)
-            if used is None:
-                continue
-            seen = self._seen[worker.pid] = before.get(worker.pid) or Seen(used, self.played(worker), used)
-            seen.now = used
-            if used > self.hard and worker.stalled is None:
+            seen = self._look_at(worker, before)
+            if seen is not None and seen.now > self.hard and worker.stalled is None:
                 over.append(worker)
         return over
+
+    def _look_at(self, worker: Worker, before: dict[int, Seen]) -> Seen | None:
+        """What a look at a worker tells, and what was known `before`; None: nothing is there to be seen."""
+        used = None if worker.pid is None or worker.state not in ALIVE else private_memory(worker.pid)
+        if worker.pid is None or used is None:
+            return None
+        played = self.played(worker)
+        seen = before.get(worker.pid) or Seen(used, played, used, played)
+        self._seen[worker.pid] = seen
+        seen.now, seen.played_now = used, played
+        if seen.growth is not None:
+            self._growth = seen.growth
+        return seen
+
+    def _seen_of(self, worker: Worker) -> Seen | None:
+        """What is known of a worker's memory since its last episode; None: nothing."""
+        seen = self._seen.get(worker.pid or -1)
+        if self.soft is None or (seen is not None and self.played(worker) == seen.played_now):
+            return seen
+        return self._look_at(worker, self._seen)
 
     def begin(self, workers: Sequence[Worker]) -> None:
         """Look at workers that have just been built. Raises UsageError where one has more than the limit already: so
@@ -142,9 +167,9 @@ class Wear:
 
     def worn(self, worker: Worker) -> str:
         """Why a worker is to be retired, in words; "": it is not."""
-        seen = self._seen.get(worker.pid or -1)
+        seen = self._seen_of(worker)
         if seen is not None and self.soft is not None and seen.now > self.soft:
-            return f"it has {shown(seen.now)} of private memory (memory_limit {shown(self.soft)}){self._growth(worker)}"
+            return f"it has {shown(seen.now)} of private memory (memory_limit {shown(self.soft)}){self._added(worker)}"
         if self.most is not None and self.played(worker) >= self.most:
             return f"it has played {self.played(worker):,} episodes (max_episodes_per_worker={self.most})"
         return ""
@@ -153,21 +178,26 @@ class Wear:
         """How many more episodes a worker may be given that has yet to begin `ahead` of those it was given."""
         if self.worn(worker):
             return 0
-        return MANY if self.most is None else max(0, self.most - self.played(worker) - ahead)
+        most = MANY if self.most is None else max(0, self.most - self.played(worker) - ahead)
+        seen = self._seen.get(worker.pid or -1)
+        if seen is None or self.soft is None:
+            return most
+        growth = self._growth if seen.growth is None else seen.growth  # a new worker is as others are
+        room = math.ceil((self.soft - seen.now) / growth) if growth else MANY
+        return min(most, max(0, room - ahead) if ahead else max(1, room))
 
-    def _growth(self, worker: Worker) -> str:
+    def _added(self, worker: Worker) -> str:
         """How much each episode has added, where episodes are known and there were some between two looks."""
         seen = self._seen[worker.pid or -1]
-        played = self.played(worker) - seen.played
-        if played <= 0 or seen.now <= seen.first:
+        if not seen.growth:
             return ""
-        return f", {shown((seen.now - seen.first) / played)} more with each of {played:,} episodes"
+        return f", {shown(seen.growth)} more with each of {seen.played_now - seen.played:,} episodes"
 
     def too_large(self, worker: Worker, where: Where) -> WorkerDied:
         """The error of a worker that is over the hard limit."""
         used = self._seen[worker.pid or -1].now
         message = (
             f"{where}: the worker was killed: {shown(used)} of private memory, the hard limit is "
-            f"{shown(self.hard or 0)}{self._growth(worker)}"
+            f"{shown(self.hard or 0)}{self._added(worker)}"
         )
         return WorkerDied(message, where=where, signal="SIGKILL", out_of_memory=True)
