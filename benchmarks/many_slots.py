@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.many_slots", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--slots", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE.name}")
     options = parser.parse_args(argv)

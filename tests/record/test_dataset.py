@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
+from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.record.parts import recover
 from treadle.sample.failed import CollectionFailed
@@ -53,3 +54,36 @@ def test_numbers_may_be_numpys(tmp_path: Path) -> None:
     assert again.summary is not None
     assert first.summary.hash == again.summary.hash
     assert collect_dataset("CartPole-v1", out=tmp_path / "a", resume=True, **given, **numpys).unchanged
+
+
+class Starts(gym.Env[Any, Any]):
+    """It begins where its reset's options say."""
+
+    observation_space = gs.Box(-1, 1e6, (1,), np.float64)
+    action_space = gs.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at = float(options["at"])
+        return np.array([self.at]), {}
+
+    def step(self, action: int) -> Any:
+        return np.array([self.at]), 1.0, True, False, {}
+
+
+def at_tenfold(index: int) -> dict[str, Any]:
+    return {"at": 10 * index}
+
+
+@pytest.mark.parametrize("starts", [at_tenfold, [{"at": 10 * i} for i in range(6)]], ids=["function", "list"])
+def test_each_episode_begins_with_its_options(starts: Any, tmp_path: Path) -> None:
+    given = {"workers": 2, "format": "npz", "verify": 2}
+    collect_dataset(Starts, out=tmp_path, episodes=4, **given, reset_options=starts)
+    grown = collect_dataset(Starts, out=tmp_path, episodes=6, **given, reset_options=starts, resume=True)
+    assert grown.summary is not None
+    assert not grown.summary.warnings
+    with np.load(grown.path) as data:
+        assert data["observations"][::2, 0].tolist() == [0, 10, 20, 30, 40, 50]
+    for other in (lambda index: {"at": index}, [{"at": 1}], None):
+        with pytest.raises(UsageError, match="reset_options"):
+            collect_dataset(Starts, out=tmp_path, episodes=9, **given, reset_options=other, resume=True)

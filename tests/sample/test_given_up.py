@@ -57,7 +57,7 @@ def gate() -> Iterator[Gate]:
     found = Gate()
     yield found
     found.opened.set()
-    for thread in list(aside.OwnThread.left):
+    for thread in list(local.ThreadWorker.left):
         thread.join(10)
 
 
@@ -140,24 +140,82 @@ def test_a_thread_at_its_deadline_is_left_and_the_episode_made_again(
     with caplog.at_level(logging.WARNING, "treadle"):
         assert made(lambda: Hanging(gate), backend="thread", step_timeout=LIMIT, **options) == plain
     assert len(gate.hung) == 1
-    (left,) = aside.OwnThread.left
+    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
     assert left.is_alive()
     assert left.daemon
     told = [record.getMessage() for record in caplog.records]
     assert any("left behind in a call that was given up (1 of at most 100)" in text for text in told), told
     assert any("is replaced" in text for text in told), told
     closed = len(gate.closed)
-    gate.opened.set()  # its late answer is dropped, and its environment closed in the end
+    gate.opened.set()  # its late answer is dropped, and its worker's environments closed in the end
     left.join(10)
     assert not left.is_alive()
-    assert len(gate.closed) == closed + 1
+    in_one = 3 if options == {"inference": "caller", "num_envs": 6, "workers": 2} else 1
+    assert len(gate.closed) == closed + in_one
+
+
+class Relieved(Hanging):
+    """Its first copy hangs in a step. While the next is in the same one, the first comes to its end."""
+
+    def step(self, action: Any) -> Any:
+        if self.gate.hung == {self.np_random_seed} and self.t == 2 and not self.gate.opened.is_set():
+            self.gate.opened.set()
+            for thread in list(local.ThreadWorker.left):
+                thread.join(10)
+                assert not thread.is_alive()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("options", [*WHERE, {"inference": "worker", "workers": 1, "envs_per_worker": 2}], ids=str)
+def test_what_a_thread_that_was_left_does_at_its_end_nobody_sees(options: dict[str, Any], gate: Gate) -> None:
+    expected = made(Walk, backend="serial", **options)
+    limit = {"step_timeout": LIMIT, "on_failure": "restart"}
+    assert made(lambda: Relieved(gate), backend="thread", **limit, **options) == expected
+    assert gate.opened.is_set()
+    assert local.ThreadWorker.behind() == 0
+
+
+@pytest.mark.parametrize("where", ["constructor", "close", "reset"])
+def test_a_thread_is_left_wherever_its_environment_hangs(
+    where: str, gate: Gate, plain: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the constructor where one is built for each episode, and in the close of the one before it."""
+
+    class Hangs(Walk):
+        def __init__(self) -> None:
+            self.hang("constructor")
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.hang("reset")
+            return super().reset(seed=seed, options=options)
+
+        def close(self) -> None:
+            gate.closed.append(threading.current_thread().name)
+            self.hang("close")
+
+        def hang(self, here: str) -> None:
+            count = sum(1 for each in gate.hung if each[0] == here)
+            gate.hung.add((here, count))
+            if here == where and count == 5:
+                gate.opened.wait(20)
+
+    with caplog.at_level(logging.WARNING, "treadle"):
+        options: dict[str, Any] = {"inference": "worker", "workers": 2, "step_timeout": LIMIT, "fresh_env": True}
+        assert made(Hangs, backend="thread", **options) == plain
+    assert sum("left behind in a call" in record.getMessage() for record in caplog.records) == 1
+    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
+    closed = len(gate.closed)
+    gate.opened.set()
+    left.join(10)
+    assert not left.is_alive()
+    assert len(gate.closed) == closed + (where != "close")
 
 
 @pytest.mark.parametrize("options", WHERE, ids=str)
 def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gate: Gate, plain: list[Any]) -> None:
     assert made(lambda: HangingCoroutines(gate), backend="thread", step_timeout=LIMIT, **options) == plain
     assert len(gate.hung) == 1
-    assert not aside.OwnThread.behind()
+    assert not local.ThreadWorker.behind()
     assert set(gate.closed) == {"treadle-event-loop"}
 
 
@@ -305,7 +363,7 @@ def test_closing_waits_for_nobody_who_hangs(kind: Any, gate: Gate) -> None:
             break
     assert gate.hung
     envs.close()
-    assert aside.OwnThread.behind() == (kind is Hanging), "it has waited for the call's end"
+    assert local.ThreadWorker.behind() == (kind is Hanging), "it has waited for the call's end"
 
 
 def test_what_makes_coroutines_is_an_environment() -> None:

@@ -207,6 +207,7 @@ class PlayCommand(EnvCommand):
         envs_per_worker: Environments each worker plays at once.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
+        reset_options: A function: the reset options of episode i, such as its initial state.
         step_timeout: Replace a worker in which no step or reset comes to its end for so long, and make its episode
             again; the third time on one episode ends the run. Without it one warning is given, after a minute.
         memory_limit: Private memory of a worker, such as 2GB: one that has more is replaced after its episode, one
@@ -231,6 +232,7 @@ class PlayCommand(EnvCommand):
     envs_per_worker: int = typed(1, "K", means=at_least(1))
     max_episode_steps: int | None = typed(None, "N", means=at_least(1))
     fresh_env: bool = typed(False)
+    reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
     step_timeout: float | None = typed(None, "SECONDS", means=more_than(0))
     memory_limit: str | None = typed(None, "SIZE")
     max_episodes_per_worker: int | None = typed(None, "N", means=at_least(1))
@@ -349,7 +351,6 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
-        reset_options: A function: the reset options of episode i, such as its initial state.
         keep_built: With several ENVs: how many each slot keeps built.
     """
 
@@ -357,7 +358,6 @@ class Eval(PlayCommand):
     against: str | None = typed(None, POLICY, means=None)
     episodes: int = typed(100, "N", means=at_least(1))
     success_key: str | None = typed(None, "KEY", shown="is_success or success")
-    reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
     keep_built: int = typed(1, "N", means=at_least(1))
 
 

@@ -1,8 +1,8 @@
 """Calls of users' code in the caller's own process that can be given up.
 
-A thread cannot be killed. So where a worker is a thread and has a time limit, its environment is called in a thread of
-the environment's own (`OwnThread`), and the worker's thread only waits for the answer: when it is told to wait no more,
-it ends, another takes its place, and the call's thread is left behind as a daemon. Coroutines run as tasks of an event
+A thread cannot be killed. So where a worker is a thread and has a time limit, it says when it is in a call of its
+environment (`Patience.call`): one that is given up then is left behind in it, as a daemon, and another takes its place.
+When such a call ends at last, the thread finds that nobody waits for it and ends. Coroutines run as tasks of an event
 loop, one for the whole process (`EventLoop`); those that are given up are cancelled.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import os
 import queue
 import threading
@@ -18,34 +17,36 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from treadle.pool.interrupts import undisturbed
 
 LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
 
-MOST_LEFT = 100  # threads that may be left behind in calls that do not end
-
-log = logging.getLogger("treadle")
 _mine = threading.local()
 
 
-class GivenUp(RuntimeError):
-    """The caller waits no more for this worker."""
+class GivenUp(BaseException):
+    """The caller waits no more for this worker. No Exception: nobody tries such a call again, or skips it."""
 
 
 class Patience:
-    """What a worker's thread waits with.
+    """How long a worker's thread is waited for.
 
     limited: is there a time limit that is to be enforced? Then environments are called where they can be left.
 
     Attributes:
-        over: it waits for nothing any more.
+        over: nobody waits for it any more.
+        gone: its thread has ended, or is left behind in a call: whatever it still does concerns nobody.
+        closing: what is to be closed when a call ends in which it was left.
     """
 
     def __init__(self, limited: bool) -> None:
-        self.limited, self.over = limited, False
-        self._pending: Answer | None = None
+        self.limited, self.over, self.gone = limited, False, False
+        self.closing: list[Callable[[], Any]] = []
+        self._inside: deque[None] = deque()  # one entry while it is in a call; whoever takes it out decides whose it is
+        self._calling = False
+        self._pending: Running | None = None
 
     @classmethod
     def mine(cls) -> Patience | None:
@@ -53,21 +54,37 @@ class Patience:
         return getattr(_mine, "patience", None)
 
     def adopt(self) -> None:
-        """The thread that calls this waits with it from now on."""
+        """The thread that calls this is the worker's from now on."""
         _mine.patience = self
 
-    @property
-    def waiting(self) -> bool:
-        """Does it wait for a call that it could give up?"""
-        return self._pending is not None
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the function returns or raises; GivenUp where nobody waits for it any more. Called from other threads
+        than the worker's, or within such a call, it is just a call."""
+        if self._calling or Patience.mine() is not self:
+            return function(*args, **kwargs)
+        if self.over:
+            raise GivenUp("nobody waits for it")
+        self._inside.append(None)
+        self._calling = True
+        try:
+            if not self.over:  # looked at again, as it may be by now without a look at `_inside`
+                return function(*args, **kwargs)
+        finally:
+            self._calling = False
+            try:
+                self._inside.pop()
+            except IndexError:
+                self.gone = True
+                raise GivenUp("it was left behind") from None
+        raise GivenUp("nobody waits for it")
 
-    def wait(self, answer: Answer) -> Any:
-        """The answer's result, or what it raises; GivenUp."""
-        self._pending = answer  # before `over` is looked at
+    def wait(self, running: Running) -> Any:
+        """What the coroutine returns, or raises; GivenUp."""
+        self._pending = running  # before `over` is looked at
         try:
             if self.over:
-                answer.cancel()
-            return answer.result()
+                running.cancel()
+            return running.result()
         except CancelledError:
             if not self.over:
                 raise
@@ -78,95 +95,38 @@ class Patience:
     def give_up(self) -> None:
         """Wait no more, for this and for whatever comes."""
         self.over = True
-        if (answer := self._pending) is not None:
-            answer.cancel()
+        with suppress(IndexError):  # it is in no call
+            self._inside.pop()
+            self.gone = True
+        if (running := self._pending) is not None:
+            running.cancel()
+
+    @property
+    def waiting(self) -> bool:
+        """Is it where it can be given up: in a call, or does it wait for a coroutine?"""
+        return bool(self._inside) or self._pending is not None
 
 
-def waited(answer: Answer) -> Any:
-    """The answer's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
+def waited(running: Running) -> Any:
+    """The coroutine's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
     patience = Patience.mine()
     if patience is not None:
-        return patience.wait(answer)
+        return patience.wait(running)
     try:
-        return answer.result()
+        return running.result()
     except BaseException:
-        answer.cancel()
+        running.cancel()
         raise
 
 
-class Answer:
-    """What a call in another thread comes to: a `concurrent.futures.Future` without its locks."""
+class Running:
+    """What a coroutine comes to that runs in a loop, in the context of whoever began it: a
+    `concurrent.futures.Future` without its locks."""
 
-    __slots__ = ("_box",)
-
-    def __init__(self) -> None:
-        self._box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def put(self, value: Any, error: BaseException | None = None) -> None:
-        """It is this; only the first counts."""
-        self._box.put((value, error))
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        self._box.put((None, CancelledError()))
-
-    def result(self) -> Any:
-        """Wait for it, once."""
-        value, error = self._box.get()
-        if error is not None:
-            raise error
-        return value
-
-
-class OwnThread:
-    """A daemon thread that does what it is given, one after another, until it is to `end`."""
-
-    left: ClassVar[set[threading.Thread]] = set()  # of this process, behind in a call when last looked at
-
-    def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Answer, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, function: Callable[[], Any]) -> Answer:
-        answer = Answer()
-        self._todo.put((answer, function))
-        return answer
-
-    def end(self) -> None:
-        """It ends when it has done all that it was given; waits for that only where it does not hang."""
-        patience = Patience.mine()
-        self._todo.put(None)
-        if patience is not None and patience.over:
-            self.left.add(self._thread)
-            if many := self.behind():
-                log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
-        else:
-            self._thread.join()
-
-    @classmethod
-    def behind(cls) -> int:
-        """How many are left behind and have not ended since."""
-        cls.left.difference_update([thread for thread in cls.left.copy() if not thread.is_alive()])
-        return len(cls.left)
-
-    def _run(self) -> None:
-        while (todo := self._todo.get()) is not None:
-            answer, function = todo
-            try:
-                answer.put(function())
-            except BaseException as error:  # noqa: BLE001 - it is the one's who waits
-                answer.put(None, error)
-            del todo, answer, function
-
-
-class Running(Answer):
-    """What a coroutine comes to that runs in a loop, in the context of whoever began it."""
-
-    __slots__ = ("_context", "_coroutine", "_loop", "_over", "_task")
+    __slots__ = ("_box", "_context", "_coroutine", "_loop", "_over", "_task")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
+        self._box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._coroutine, self._loop, self._over = coroutine, loop, False
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[None] | None = None
@@ -178,16 +138,24 @@ class Running(Answer):
         else:
             self._task = self._loop.create_task(self._run(), context=self._context)
 
+    def result(self) -> Any:
+        """Wait for it, once."""
+        value, error = self._box.get()
+        if error is not None:
+            raise error
+        return value
+
     async def _run(self) -> None:
         try:
-            self.put(await self._coroutine)
+            self._box.put((await self._coroutine, None))
         except asyncio.CancelledError:
-            self.put(None, CancelledError())
+            self._box.put((None, CancelledError()))
         except BaseException as error:  # noqa: BLE001 - it is the one's who waits; an exit would end the loop
-            self.put(None, error)
+            self._box.put((None, error))
 
     def cancel(self) -> None:
-        super().cancel()
+        """Nobody waits for it any more."""
+        self._box.put((None, CancelledError()))
         self._over = True
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._stop)

@@ -1,6 +1,5 @@
-"""Workers that are threads of the caller's. They cannot be killed: one that is to be replaced because it is late waits
-no more for its environment, and ends; the thread that is in the environment's call is left behind (`aside.py`).
-Everything else is the same walk.
+"""Workers that are threads of the caller's. They cannot be killed: one that is to be replaced because it is late is
+left behind in the call of its environment (`aside.py`). Everything else is the same walk.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ import queue
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from treadle.errors import ClosedPool, UsageError
 from treadle.pool import bell, child
-from treadle.pool.aside import MOST_LEFT, OwnThread, Patience
+from treadle.pool.aside import GivenUp, Patience
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
@@ -24,6 +24,8 @@ from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
+
+MOST_LEFT = 100  # threads that may be left behind in calls that do not end
 
 log = logging.getLogger("treadle")
 
@@ -85,6 +87,10 @@ class TheirLine(Line):
 
     patience: Patience
 
+    def leave(self) -> None:
+        """Its words are another thread's now."""
+        self.words = list(self.words)  # type: ignore[assignment]
+
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
         if not self.patience.over:
             super().answer(id, extras, last, ended)
@@ -96,9 +102,16 @@ class ThreadWorker(Worker):
     """Drives its server from a thread, over a line in ordinary memory."""
 
     in_caller = True
+    left: ClassVar[set[threading.Thread]] = set()  # of this process, behind in a call when last looked at
+
+    @classmethod
+    def behind(cls) -> int:
+        """How many threads are left behind and have not ended since."""
+        cls.left.difference_update([thread for thread in cls.left.copy() if not thread.is_alive()])
+        return len(cls.left)
 
     def start(self) -> None:
-        if OwnThread.behind() >= MOST_LEFT:
+        if self.behind() >= MOST_LEFT:
             raise UsageError(
                 f"{MOST_LEFT} threads hang in calls of environments that were given up, and no more are left behind: "
                 "processes (backend='process') can be killed"
@@ -108,11 +121,12 @@ class ThreadWorker(Worker):
         self._asked = False
         self.channel, self._theirs = LocalChannel.pair()
         self.line = None
+        self._their_line: TheirLine | None = None
         self._places: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = self.slots[0]
-        self._over = False  # asked instead of Thread.is_alive, which an interrupt can make lie for ever
-        self._thread = threading.Thread(target=self._run, name=f"treadle-worker-{self.index}", daemon=True)
+        mine = self._patience, self._places  # one that is left behind has no others
+        self._thread = threading.Thread(target=self._run, args=mine, name=f"treadle-worker-{self.index}", daemon=True)
         self._thread.start()
 
     def hello(self) -> Hello | None:
@@ -127,20 +141,28 @@ class ThreadWorker(Worker):
         line.clear()
         theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)
         theirs.patience = self._patience
-        self.line = line
+        self.line, self._their_line = line, theirs
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
 
     def ended(self) -> bool:
-        return self._over
+        return self._patience.gone  # not Thread.is_alive, which an interrupt can make lie for ever
 
     @property
     def measured(self) -> bool:
         return not self._patience.limited
 
     def kill(self, number: int) -> None:
-        if self._patience.limited and not self._patience.waiting and not self._patience.over:
+        patience = self._patience
+        if patience.limited and not patience.waiting and not patience.over:
             log.warning("%s hangs elsewhere than in its environment: it is given up when that ends", self._thread.name)
-        self._patience.give_up()
+        already = patience.gone
+        patience.give_up()
+        if patience.gone and not already:
+            self.left.add(self._thread)
+            if self._their_line is not None:
+                self._their_line.leave()
+            if many := self.behind():
+                log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
         if not self._asked:
             self.ask()
 
@@ -158,20 +180,27 @@ class ThreadWorker(Worker):
             self.line.post(CLOSING, Op.CLOSE)
 
     def bury(self) -> ExitReport:
+        if self._patience.over and self._thread.is_alive():  # perhaps it hangs in what it closes
+            self.left.add(self._thread)
         return self.report  # without Thread.join: it would list a thread that it does not know, such as an interrupt's
 
-    def _run(self) -> None:
-        self._patience.adopt()
+    def _run(self, patience: Patience, places: Any) -> None:
+        patience.adopt()
         try:
-            self._serve()
+            self._serve(patience, places)
+        except (ClosedPool, GivenUp):  # it was left behind
+            for close in reversed(patience.closing):  # and nothing else, as with a process that is killed
+                _closed(close)
         finally:
-            self._over = True
+            patience.gone = True
 
-    def _serve(self) -> None:
+    def _serve(self, patience: Patience, places: Any) -> None:
         told = partial(setattr, self, "_building")
         programs, hello = build_here(self.spec, self.factories, in_caller=False, begins=told)
+        if patience.gone:
+            raise GivenUp("while it was built")
         self._hello = hello
-        place = self._places.get()
+        place = places.get()
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
         if hello.failed or place is None:
             server.close()
@@ -181,6 +210,16 @@ class ThreadWorker(Worker):
             server.attach(rows)
         try:
             child.serve(server, line)
-        except ClosedPool:  # it was given up; or the pool was dropped, and has not waited for the answer
-            if self._patience.over:
+        except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer
+            if patience.gone:
+                raise
+            if patience.over:
                 server.close()
+
+
+def _closed(close: Callable[[], Any]) -> None:
+    """Close an environment of a thread that was left behind."""
+    try:
+        close()
+    except BaseException as error:  # noqa: BLE001 - nobody else is there
+        log.warning("an environment that was given up raised %s in its close", type(error).__name__)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
+from treadle.pool.aside import GivenUp
 from treadle.pool.batched import Batched
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
@@ -394,6 +395,8 @@ class Server:
         return Extras(infos, loose, finals, raised)
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
+        if type(error) is GivenUp:  # the rows are another thread's now
+            raise error
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         placed = attributes_of(error)
         if phase == "stream":  # a stream's program says itself where it was

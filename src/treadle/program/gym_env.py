@@ -1,7 +1,7 @@
 """A Gymnasium environment in a slot: built from an id, a callable or a spec, stepped into the full record.
 
-Some are called elsewhere than in the thread that wants to know: those of coroutines on an event loop, and in a worker
-that is a thread with a time limit all others in a thread of their own, which can be left behind (`built`).
+Those of coroutines are called on an event loop; in a worker that is a thread with a time limit the thread can be left
+behind in the calls of all others (`built`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
-from treadle.pool.aside import OwnThread, Patience, Settled
+from treadle.pool.aside import Patience, Settled
 from treadle.pool.options import names_of_modules, several
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
@@ -251,7 +251,9 @@ class Awaited(gym.Wrapper):
         if not isinstance(env, gym.Env):
             raise UsageError(f"an environment of coroutines derives from gymnasium.Env; {type(env).__name__} does not")
         super().__init__(env)
-        self._settled = Settled()
+        self._settled, self._patience = Settled(), Patience.mine()
+        if self._patience is not None:
+            self._patience.closing.append(self.close)
         self.reset = self._waiting(env.reset)  # type: ignore[method-assign]
         self.step = self._waiting(env.step)  # type: ignore[method-assign]
 
@@ -263,19 +265,22 @@ class Awaited(gym.Wrapper):
         return call
 
     def close(self) -> None:
+        patience = self._patience
+        if patience is not None and self.close in patience.closing:
+            patience.closing.remove(self.close)
         try:
-            patience = Patience.mine()
             end = self._settled if patience is None or not patience.over else self._settled.begin
             end(self.env.close())  # type: ignore[func-returns-value]
         finally:
             self._settled.close()
 
 
-class Aside:
-    """An environment that lives in a thread of its own: what is called of it is called there."""
+class Leavable:
+    """An environment in whose calls the thread can be left that makes them."""
 
-    def __init__(self, env: Any, thread: OwnThread, patience: Patience) -> None:
-        self._env, self._thread, self._patience = env, thread, patience
+    def __init__(self, env: Any, patience: Patience) -> None:
+        self._env, self._patience = env, patience
+        patience.closing.append(self.close)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -283,38 +288,34 @@ class Aside:
         found = getattr(self._env, name)
         if not callable(found) or isinstance(found, type | gym.Env):
             return found
-
-        @wraps(found)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._patience.wait(self._thread.submit(lambda: found(*args, **kwargs)))
-
-        return call
+        return wraps(found)(partial(self._patience.call, found))
 
     def close(self) -> None:
-        ending = self._thread.submit(getattr(self._env, "close", lambda: None))
-        self._thread.end()
-        if not self._patience.over:
-            ending.result()
+        patience = self._patience
+        if self.close not in patience.closing:
+            return
+        patience.closing.remove(self.close)
+        if patience.over:
+            patience.gone = True  # it has nothing more to say, and may hang here
+            close_env(self._env)
+        else:
+            patience.call(close_env, self._env)
 
 
 def built(build: Callable[[], Any]) -> Any:
-    """The environment that `build` returns, in a thread of its own where that may have to be left."""
+    """The environment that `build` returns, which may be left in the middle of a call."""
     patience = Patience.mine()
     if patience is None or not patience.limited:
         return build()
-    thread = OwnThread("treadle-environment")
-    try:
-        env = patience.wait(thread.submit(build))
-        layer = env
+
+    def make() -> Any:
+        env = layer = build()
         while isinstance(layer, gym.Wrapper) and not isinstance(layer, Awaited):
             layer = layer.env
-        if not isinstance(layer, Awaited):  # which is given up by cancelling what it waits for
-            return Aside(env, thread, patience)
-    except BaseException:
-        thread.end()
-        raise
-    thread.end()
-    return env
+        # one of coroutines is given up by cancelling what it waits for
+        return env if isinstance(layer, Awaited) else Leavable(env, patience)
+
+    return patience.call(make)
 
 
 def check_reset(env: Any, *names: str) -> None:

@@ -45,7 +45,7 @@ from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, reference_of
-from treadle.sample.rollout_slot import RolloutRecipe, Shares
+from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import DEATHS, Skipped, Skipping
 from treadle.sample.watch import Tally
@@ -121,6 +121,7 @@ def collect_dataset(
     imports: Sequence[str] = (),
     infos: bool = True,
     fresh_env: bool = False,
+    reset_options: ResetOptions = None,
     format: Format = "hdf5",
     force: bool = False,
     resume: bool = False,
@@ -212,7 +213,11 @@ def collect_dataset(
         arguments |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
     if shard is not None:
         arguments["shard"] = shard
-    objects = identities(env=env, policy=policy, wrappers=list(wrappers), env_kwargs=_objects_in(env_kwargs))
+    about = {"env": env, "policy": policy, "wrappers": list(wrappers), "env_kwargs": _objects_in(env_kwargs)}
+    if reset_options is not None:
+        arguments["reset_options"] = reference_of(reset_options)
+        about["reset_options"] = tuple(reset_options) if isinstance(reset_options, Sequence) else reset_options
+    objects = identities(**about)
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
     folder = path_of("out", out).absolute()
     output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
@@ -257,6 +262,7 @@ def collect_dataset(
             ),
             fresh_env=fresh_env,
             asking=asking,
+            reset_options=reset_options,
         )
         count = None if workers == "auto" else int(workers)
         run = _Run(place, recipe, seed, (episodes, steps), part, format, env_name(env), policy_name(policy))
