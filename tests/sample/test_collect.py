@@ -471,3 +471,30 @@ def test_what_environments_print_appears_once_and_labelled(
         out, err = capfd.readouterr()
         assert out == ""
         assert sorted(err.splitlines()) == sorted(expected)
+
+
+class Unread:
+    """It can be read in the worker that made it alone."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __reduce__(self) -> Any:
+        return _read, (self.pid,)
+
+
+def _read(pid: int) -> Unread:
+    if pid != os.getpid():
+        raise ValueError("made elsewhere")
+    return Unread()
+
+
+class TellsOfUnread(Walk):
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "unread": Unread()}
+
+
+def test_an_episode_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(CollectionFailed, match=r"^episode 0 .*unpickle: ValueError: made elsewhere"):
+        list(collect(TellsOfUnread, episodes=3, workers=1))

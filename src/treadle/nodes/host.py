@@ -33,9 +33,12 @@ from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register
 
-# what a message has at least, unless there is no more. What is below 100 KB Ray sends with the answer itself; what is
-# larger goes through the object stores of both nodes, which costs some milliseconds
+# what a message has at least, unless there is no more or it was waited for so long. What is below 100 KB Ray sends with
+# the answer itself; what is larger goes through the object stores of both nodes, which costs as much as a dozen of
+# those: it pays in a run that lasts, whose end nobody sees half a second earlier
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
+LASTS_SECONDS = 3.0  # that its workers have been at work without a pause
+MORE_BYTES, MORE_SECONDS = 1 << 20, 0.5
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
 ASIDE = ("post", "tell", "looks", "end")
 INSIDE = "inside"
@@ -92,6 +95,7 @@ class Host:
         self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
+        self._busy_since = monotonic()
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
         self._pool: Any = None
         self._workers: list[Worker] = []
@@ -115,13 +119,15 @@ class Host:
     def advance(self) -> Batch:
         """What its workers have said, as soon as it is worth a message: pairs of which one and what."""
         writer, since, due = Writer(), monotonic(), False
+        lasts = since - self._busy_since >= LASTS_SECONDS
+        enough, patience = (MORE_BYTES, MORE_SECONDS) if lasts else (ENOUGH_BYTES, ENOUGH_SECONDS)
         while True:
-            while self._said and writer.nbytes < ENOUGH_BYTES:
+            while self._said and writer.nbytes < enough:
                 at, what, awaited = self._said.popleft()
                 writer.add_said(at, what)
                 due = due or awaited
-            left = since + ENOUGH_SECONDS - monotonic() if writer.nbytes else None
-            if due or writer.nbytes >= ENOUGH_BYTES or (left is not None and left <= 0) or not self._turn(left):
+            left = since + patience - monotonic() if writer.nbytes else None
+            if due or writer.nbytes >= enough or (left is not None and left <= 0) or not self._turn(left):
                 more = bool(self._said) or (not self._closing and self._calls.expects)
                 return writer.batch(more, next(self._numbers))
 
@@ -146,6 +152,8 @@ class Host:
         if deaths != self._deaths[at]:
             return
         (id, op, head), worker = next(read(message)), self._workers[at]
+        if not self._calls.expects:
+            self._busy_since = monotonic()
         if op == Op.CLOSE:
             self._calls.retire(worker, "the caller says so")
             self._ended(at, ExitReport())

@@ -8,9 +8,11 @@ another worker takes its place is decided in `pool/calls.py`. `collect` puts the
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import RestartPolicy
-from treadle.pool.messages import Op
+from treadle.pool.messages import Op, Raised
 from treadle.pool.options import check_whole
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -80,6 +82,8 @@ class Collection:
             and the others go on.
     """
 
+    _reads = True  # episodes that come packed; else they are handed on as they are
+
     def __init__(
         self,
         recipe: RolloutRecipe,
@@ -95,7 +99,9 @@ class Collection:
         tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
-        self._recipe, self.schedule, self._root = recipe, schedule, root
+        # several small episodes are sent, and read, in a fraction of the time that each takes by itself
+        packs = recipe.packs or (backend == "process" and recipe.sink is None and recipe.asking is None)
+        self._recipe, self.schedule, self._root = replace(recipe, packs=packs), schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
         self._note_skipped = skip or (lambda skipped: None)
         self._keep, self._asked_for = keep or (lambda repro: None), recipe
@@ -296,12 +302,16 @@ class Collection:
         """Note what a slot has made; returns what the run did not have."""
         at, tally, found = worker.index, self.tally, list[tuple[int, int, Any]]()
         mine, finish = self._dealt[at], self.schedule.finish
+        unpacks = self._reads and self._recipe.packs
         heard = self._watch.heard if self._watch.wanted else None
         if ready:
             self._fresh.discard(at)
         steps = tally.steps
         for each in ready:
             index, length, result = each
+            if unpacks and type(result) is bytes:
+                result = self._unpacked(result, index, worker, slot)
+                each = index, length, result
             if length:
                 mine.remove(index)
                 if finish(index, length):
@@ -318,6 +328,14 @@ class Collection:
         tally.episodes += len(found)
         tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
         return found
+
+    def _unpacked(self, sent: bytes, index: int, worker: Worker, slot: int) -> Episode:
+        try:
+            return pickle.loads(sent)  # type: ignore[no-any-return]
+        except Exception as error:  # noqa: BLE001 - of a class that is not here, say
+            told = failure.task_error(Raised.of(error, "unpickle", episode=index), slot, worker)
+            found = failed.raised(told, self._root, len(self.schedule.lengths))
+            raise found from found.__cause__
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""

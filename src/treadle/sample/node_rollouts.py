@@ -93,6 +93,7 @@ class OnNode(Collection):
     """
 
     address = ""
+    _reads = False
 
     @property
     def playing(self) -> bool:

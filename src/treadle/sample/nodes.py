@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -113,9 +112,7 @@ class NodesCollection(Collection):
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
         plain = Results()
         for index, length, result in ready:
-            if isinstance(result, bytes) and self._recipe.packs:
-                plain.append((index, length, pickle.loads(result)))
-            elif not isinstance(result, Failed):
+            if not isinstance(result, Failed):
                 plain.append((index, length, result))
             elif result.skip:
                 self._dealt[worker.index].remove(index)

@@ -39,7 +39,7 @@ from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
-BATCH, BATCH_SECONDS = 16, 0.05  # stored episodes are told of together, but none waits long
+BATCH, BATCH_SECONDS = 64, 0.05  # stored episodes are told of together, but none waits long
 SMALL = 1 << 14  # bytes of an episode that is copied twice more rather than sent by itself
 
 
