@@ -13,7 +13,9 @@ from gymnasium import spaces as gs
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.record.parts import recover
+from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.named import Named
 
 
 class Few(gym.Env[Any, Any]):
@@ -87,3 +89,25 @@ def test_each_episode_begins_with_its_options(starts: Any, tmp_path: Path) -> No
     for other in (lambda index: {"at": index}, [{"at": 1}], None):
         with pytest.raises(UsageError, match="reset_options"):
             collect_dataset(Starts, out=tmp_path, episodes=9, **given, reset_options=other, resume=True)
+
+
+def test_episodes_that_began_with_options_are_replayed_with_them(tmp_path: Path) -> None:
+    given = {"workers": 1, "format": "npz", "verify": 0, "episodes": 3}
+    (tmp_path / "starts.py").write_text("def of(index):\n    return {'at': index + 2}\n")
+    starts = Named(f"{tmp_path / 'starts.py'}:of")
+    collect_dataset(Starts, out=tmp_path / "named", **given, reset_options=starts)
+    assert replay(tmp_path / "named", 1, trust=True, here=True).difference is None
+    (tmp_path / "starts.py").write_text("def of(index):\n    return {'at': index + 3}\n")
+    assert replay(tmp_path / "named", 1, trust=True, here=True).difference is not None
+    collect_dataset(Starts, out=tmp_path / "listed", **given, reset_options=[{"at": 1}])
+    with pytest.raises(UsageError, match="list of reset options"):
+        replay(tmp_path / "listed", 1, trust=True, here=True)
+
+
+def test_options_whose_file_has_changed_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "starts.py").write_text("def of(index):\n    return {'at': index + 2}\n")
+    given = {"workers": 1, "format": "npz", "verify": 0, "reset_options": Named(f"{tmp_path / 'starts.py'}:of")}
+    collect_dataset(Starts, out=tmp_path / "run", episodes=2, **given)
+    (tmp_path / "starts.py").write_text("def of(index):\n    return {'at': index + 3}\n")
+    collect_dataset(Starts, out=tmp_path / "run", episodes=3, resume=True, **given)
+    assert any("starts.py has changed since the run was begun" in text for text in caplog.messages)

@@ -8,6 +8,8 @@ import contextvars
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +19,8 @@ import pytest
 import treadle
 from treadle.errors import UsageError
 from treadle.pool import aside, local
+from treadle.program.gym_env import EnvRecipe
+from treadle.record.dataset import collect_dataset
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 
@@ -102,6 +106,10 @@ def policy(observations: np.ndarray) -> np.ndarray:
     return (observations.sum(axis=1) % 5).astype(np.int64)
 
 
+def zeros(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), np.int64)
+
+
 async def thinking(observations: np.ndarray) -> np.ndarray:
     await asyncio.sleep(0.0005)
     return policy(observations)
@@ -160,9 +168,9 @@ class Relieved(Hanging):
     def step(self, action: Any) -> Any:
         if self.gate.hung == {self.np_random_seed} and self.t == 2 and not self.gate.opened.is_set():
             self.gate.opened.set()
-            for thread in list(local.ThreadWorker.left):
-                thread.join(10)
-                assert not thread.is_alive()
+            (left,) = [thread for thread in local.ThreadWorker.left if thread.is_alive()]
+            left.join(10)
+            assert not left.is_alive()
         return super().step(action)
 
 
@@ -172,7 +180,6 @@ def test_what_a_thread_that_was_left_does_at_its_end_nobody_sees(options: dict[s
     limit = {"step_timeout": LIMIT, "on_failure": "restart"}
     assert made(lambda: Relieved(gate), backend="thread", **limit, **options) == expected
     assert gate.opened.is_set()
-    assert local.ThreadWorker.behind() == 0
 
 
 @pytest.mark.parametrize("where", ["constructor", "close", "reset"])
@@ -397,3 +404,48 @@ def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -
     options: dict[str, Any] = {"inference": "worker", "workers": 3, "backend": "thread", "step_timeout": LIMIT}
     assert made(Walk, stalls, **options) == plain
     assert hung == [1]
+
+
+class Nesting(Hanging):
+    """It has an environment of Treadle's making within it."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(gate)
+        self.inner = gym.wrappers.TimeLimit(EnvRecipe("CartPole-v1").build(), 5)  # wants a gymnasium.Env
+
+    def step(self, action: Any) -> Any:
+        self.inner.reset(seed=1)
+        self.inner.step(0)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.inner.close()
+        super().close()
+
+
+def test_environments_within_environments_are_their_own(gate: Gate, plain: list[Any]) -> None:
+    options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "workers": 2, "step_timeout": LIMIT}
+    assert made(lambda: Nesting(gate), backend="thread", **options) == plain
+    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
+    closed = len(gate.closed)
+    gate.opened.set()
+    left.join(10)
+    assert len(gate.closed) == closed + 3, "all of its worker's"
+
+
+def test_what_a_left_thread_has_written_to_is_closed_at_once(gate: Gate, tmp_path: Path) -> None:
+    """Its file is locked while anybody may write to it."""
+    options: dict[str, Any] = {"seed": 3, "workers": 2, "backend": "thread", "step_timeout": LIMIT, "format": "npz"}
+    options |= {"out": tmp_path, "inference": "worker", "verify": 0}
+    hanging, stops = partial(Hanging, gate), [True]
+
+    def acts(observations: np.ndarray) -> np.ndarray:
+        if gate.hung and stops:
+            raise RuntimeError("no more")
+        return zeros(observations)
+
+    with pytest.raises(CollectionFailed, match="no more"):
+        collect_dataset(hanging, acts, episodes=30, **options)
+    assert [each for each in local.ThreadWorker.left if each.is_alive()]
+    stops.clear()
+    assert collect_dataset(hanging, acts, episodes=30, resume=True, **options).complete

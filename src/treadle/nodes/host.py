@@ -37,7 +37,7 @@ from treadle.pool.worker import SerialWorker, Worker, register
 # the answer itself; what is larger goes through the object stores of both nodes, which costs as much as a dozen of
 # those: it pays in a run that lasts, whose end nobody sees half a second earlier
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
-LASTS_SECONDS = 3.0  # that its workers have been at work without a pause
+LASTS_SECONDS = 3.0  # that a node has played whole episodes without a pause (whoever samples waits for each batch)
 MORE_BYTES, MORE_SECONDS = 1 << 20, 0.5
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
 ASIDE = ("post", "tell", "looks", "end")
@@ -95,7 +95,7 @@ class Host:
         self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
-        self._busy_since = monotonic()
+        self._busy_since, self._whole_runs = monotonic(), False
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
         self._pool: Any = None
         self._workers: list[Worker] = []
@@ -104,7 +104,9 @@ class Host:
             if others := differences(world.software, here=site.address):
                 raise UsageError(f"nodes must have the same software as the caller: {'; '.join(others)}")
             factories = [partial(_arrived, pickle.loads(memoryview(each))[0], site) for each in programs]
-            self._pool = Pool(factories, workers=len(slots), rows=False, options=pickle.loads(options))
+            given = pickle.loads(options)
+            self._whole_runs = given.backend == INSIDE
+            self._pool = Pool(factories, workers=len(slots), rows=False, options=given)
         except BaseException as error:  # noqa: BLE001 - whatever a constructor raises is told, with its slot
             failed = Hello(os.getpid(), failed=_failure(error, slots))
             self._said.extend((at, failed, True) for at in range(len(slots)))
@@ -119,9 +121,9 @@ class Host:
     def advance(self) -> Batch:
         """What its workers have said, as soon as it is worth a message: pairs of which one and what."""
         writer, since, due = Writer(), monotonic(), False
-        lasts = since - self._busy_since >= LASTS_SECONDS
-        enough, patience = (MORE_BYTES, MORE_SECONDS) if lasts else (ENOUGH_BYTES, ENOUGH_SECONDS)
         while True:
+            lasts = self._whole_runs and monotonic() - self._busy_since >= LASTS_SECONDS
+            enough, patience = (MORE_BYTES, MORE_SECONDS) if lasts else (ENOUGH_BYTES, ENOUGH_SECONDS)
             while self._said and writer.nbytes < enough:
                 at, what, awaited = self._said.popleft()
                 writer.add_said(at, what)

@@ -38,12 +38,13 @@ class Patience:
     Attributes:
         over: nobody waits for it any more.
         gone: its thread has ended, or is left behind in a call: whatever it still does concerns nobody.
-        closing: what is to be closed when a call ends in which it was left.
+        files: what holds files, to be closed at once when it is left behind; its thread closes the rest when the call
+            has ended.
     """
 
     def __init__(self, limited: bool) -> None:
         self.limited, self.over, self.gone = limited, False, False
-        self.closing: list[Callable[[], Any]] = []
+        self.files: list[Callable[[], Any]] = []
         self._inside: deque[None] = deque()  # one entry while it is in a call; whoever takes it out decides whose it is
         self._calling = False
         self._pending: Running | None = None
@@ -52,6 +53,12 @@ class Patience:
     def mine(cls) -> Patience | None:
         """Of the thread that asks; None: it is no worker's."""
         return getattr(_mine, "patience", None)
+
+    @classmethod
+    def here(cls) -> Patience | None:
+        """Of the thread that asks, unless it is in a call already: what an environment does within is its own."""
+        patience = cls.mine()
+        return None if patience is None or patience._calling else patience
 
     def adopt(self) -> None:
         """The thread that calls this is the worker's from now on."""

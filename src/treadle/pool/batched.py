@@ -92,9 +92,10 @@ class Batched:
             _flags(view.truncated, result.truncated, "truncated")
             finals = self._finals(view, rows.layout, result.finals) if result.finals else None
         except server._catch as error:
+            told = self._all_raised(error, "step", range(self._k))  # first: it raises where the rows are another's now
             server.note_failed(id, server.slots)
             done[...] = id
-            return self._all_raised(error, "step", range(self._k))
+            return told
         self._last = last
         view.valid[...] = True
         begun = result.begun
@@ -123,8 +124,9 @@ class Batched:
             self._check_kept(rows.layout, observations, kept)
             last = self._write(view, rows.layout, observations, chosen)
         except server._catch as error:
+            told = self._all_raised(error, "reset", range(self._k))
             self._words(rows)[...] = id
-            return self._all_raised(error, "reset", range(self._k))
+            return told
         self._last = last
         view.rewards[chosen] = 0.0
         for flags in (view.terminated, view.truncated, view.valid):

@@ -9,7 +9,6 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from treadle.pool import bell, child
 from treadle.pool.aside import GivenUp, Patience
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.line import Line
+from treadle.pool.line import STOP, Line
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
@@ -88,8 +87,9 @@ class TheirLine(Line):
     patience: Patience
 
     def leave(self) -> None:
-        """Its words are another thread's now."""
+        """Its words are another thread's now; in those that it sees it is told to stop."""
         self.words = list(self.words)  # type: ignore[assignment]
+        self.words[STOP] = CLOSING
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
         if not self.patience.over:
@@ -161,6 +161,8 @@ class ThreadWorker(Worker):
             self.left.add(self._thread)
             if self._their_line is not None:
                 self._their_line.leave()
+            for close in patience.files:
+                close()
             if many := self.behind():
                 log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
         if not self._asked:
@@ -188,20 +190,18 @@ class ThreadWorker(Worker):
         patience.adopt()
         try:
             self._serve(patience, places)
-        except (ClosedPool, GivenUp):  # it was left behind
-            for close in reversed(patience.closing):  # and nothing else, as with a process that is killed
-                _closed(close)
         finally:
             patience.gone = True
 
     def _serve(self, patience: Patience, places: Any) -> None:
         told = partial(setattr, self, "_building")
         programs, hello = build_here(self.spec, self.factories, in_caller=False, begins=told)
-        if patience.gone:
-            raise GivenUp("while it was built")
+        server = Server(self.spec.slots, programs, in_caller=False, local=True)
+        if patience.gone:  # another one is in its place
+            server.close()
+            return
         self._hello = hello
         place = places.get()
-        server = Server(self.spec.slots, programs, in_caller=False, local=True)
         if hello.failed or place is None:
             server.close()
             return
@@ -211,15 +211,5 @@ class ThreadWorker(Worker):
         try:
             child.serve(server, line)
         except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer
-            if patience.gone:
-                raise
             if patience.over:
                 server.close()
-
-
-def _closed(close: Callable[[], Any]) -> None:
-    """Close an environment of a thread that was left behind."""
-    try:
-        close()
-    except BaseException as error:  # noqa: BLE001 - nobody else is there
-        log.warning("an environment that was given up raised %s in its close", type(error).__name__)

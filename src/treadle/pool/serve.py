@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
-from treadle.pool.aside import GivenUp
+from treadle.pool.aside import GivenUp, Patience
 from treadle.pool.batched import Batched
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
@@ -100,7 +101,8 @@ class Server:
             try:
                 program.close()
             except self._catch as error:
-                raised[self.slots[i]] = self._raised(i, error, "close")
+                with suppress(GivenUp):  # nobody is to be told
+                    raised[self.slots[i]] = self._raised(i, error, "close")
         return raised
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
@@ -395,8 +397,9 @@ class Server:
         return Extras(infos, loose, finals, raised)
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
-        if type(error) is GivenUp:  # the rows are another thread's now
-            raise error
+        patience = Patience.mine()
+        if type(error) is GivenUp or (patience is not None and patience.gone):  # the rows are another thread's now
+            raise GivenUp("its thread was left behind")
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         placed = attributes_of(error)
         if phase == "stream":  # a stream's program says itself where it was

@@ -82,8 +82,8 @@ PAGE = _page()
 
 @dataclass
 class Seen:
-    """What is known of a worker's memory: at the first look and at the latest; bytes, and how many episodes it had
-    begun by then."""
+    """What is known of a worker's memory: at the first look and at the latest; bytes, and how many episodes were known
+    to have been begun by then."""
 
     first: int
     played: int
@@ -174,8 +174,9 @@ class Wear:
             return f"it has played {self.played(worker):,} episodes (max_episodes_per_worker={self.most})"
         return ""
 
-    def left(self, worker: Worker, ahead: int = 0) -> int:
-        """How many more episodes a worker may be given that has yet to begin `ahead` of those it was given."""
+    def left(self, worker: Worker, ahead: int = 0, at_once: int = 1) -> int:
+        """How many more episodes a worker may be given that has yet to begin `ahead` of those it was given, and plays
+        so many `at_once`, which are not given in advance."""
         if self.worn(worker):
             return 0
         most = MANY if self.most is None else max(0, self.most - self.played(worker) - ahead)
@@ -184,7 +185,7 @@ class Wear:
             return most
         growth = self._growth if seen.growth is None else seen.growth  # a new worker is as others are
         room = math.ceil((self.soft - seen.now) / growth) if growth else MANY
-        return min(most, max(0, room - ahead) if ahead else max(1, room))
+        return min(most, max(0, max(at_once, room) - ahead))
 
     def _added(self, worker: Worker) -> str:
         """How much each episode has added, where episodes are known and there were some between two looks."""

@@ -19,7 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
-from treadle.pool.aside import Patience, Settled
+from treadle.pool.aside import GivenUp, Patience, Settled
 from treadle.pool.options import names_of_modules, several
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
@@ -251,9 +251,7 @@ class Awaited(gym.Wrapper):
         if not isinstance(env, gym.Env):
             raise UsageError(f"an environment of coroutines derives from gymnasium.Env; {type(env).__name__} does not")
         super().__init__(env)
-        self._settled, self._patience = Settled(), Patience.mine()
-        if self._patience is not None:
-            self._patience.closing.append(self.close)
+        self._settled, self._closed = Settled(), False
         self.reset = self._waiting(env.reset)  # type: ignore[method-assign]
         self.step = self._waiting(env.step)  # type: ignore[method-assign]
 
@@ -265,9 +263,9 @@ class Awaited(gym.Wrapper):
         return call
 
     def close(self) -> None:
-        patience = self._patience
-        if patience is not None and self.close in patience.closing:
-            patience.closing.remove(self.close)
+        if self._closed:
+            return
+        self._closed, patience = True, Patience.mine()
         try:
             end = self._settled if patience is None or not patience.over else self._settled.begin
             end(self.env.close())  # type: ignore[func-returns-value]
@@ -279,8 +277,7 @@ class Leavable:
     """An environment in whose calls the thread can be left that makes them."""
 
     def __init__(self, env: Any, patience: Patience) -> None:
-        self._env, self._patience = env, patience
-        patience.closing.append(self.close)
+        self._env, self._patience, self._closed = env, patience, False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -291,10 +288,9 @@ class Leavable:
         return wraps(found)(partial(self._patience.call, found))
 
     def close(self) -> None:
-        patience = self._patience
-        if self.close not in patience.closing:
+        if self._closed:
             return
-        patience.closing.remove(self.close)
+        self._closed, patience = True, self._patience
         if patience.over:
             patience.gone = True  # it has nothing more to say, and may hang here
             close_env(self._env)
@@ -304,18 +300,25 @@ class Leavable:
 
 def built(build: Callable[[], Any]) -> Any:
     """The environment that `build` returns, which may be left in the middle of a call."""
-    patience = Patience.mine()
+    patience = Patience.here()
     if patience is None or not patience.limited:
         return build()
+    made: list[Any] = []
 
     def make() -> Any:
         env = layer = build()
+        made.append(env)
         while isinstance(layer, gym.Wrapper) and not isinstance(layer, Awaited):
             layer = layer.env
         # one of coroutines is given up by cancelling what it waits for
         return env if isinstance(layer, Awaited) else Leavable(env, patience)
 
-    return patience.call(make)
+    try:
+        return patience.call(make)
+    except GivenUp:
+        for env in made:  # too late
+            close_env(env)
+        raise
 
 
 def check_reset(env: Any, *names: str) -> None:

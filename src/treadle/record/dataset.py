@@ -34,7 +34,7 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import Format, PartWriter, Receiver, recover
 from treadle.record.reopening import KEPT
-from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.run_directory import LISTED, SUMMARY, RunDirectory
 from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, about_episodes, time_shares, versions, write_summary
 from treadle.record.told import rows_of
@@ -215,8 +215,9 @@ def collect_dataset(
         arguments["shard"] = shard
     about = {"env": env, "policy": policy, "wrappers": list(wrappers), "env_kwargs": _objects_in(env_kwargs)}
     if reset_options is not None:
-        arguments["reset_options"] = reference_of(reset_options)
-        about["reset_options"] = tuple(reset_options) if isinstance(reset_options, Sequence) else reset_options
+        listed = isinstance(reset_options, Sequence)
+        arguments["reset_options"] = LISTED if listed else reference_of(reset_options)
+        about["reset_options"] = tuple(reset_options) if listed else reset_options  # type: ignore[arg-type]
     objects = identities(**about)
     name = minari_files.dataset_name(env_name(env), policy_name(policy))
     folder = path_of("out", out).absolute()

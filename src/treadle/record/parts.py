@@ -128,8 +128,9 @@ class PartWriter:
             if self._journal is not None:
                 self._journal.close()
         with contextlib.suppress(OSError):
-            if self._hold >= 0:
-                os.close(self._hold)
+            hold, self._hold = self._hold, -1  # it may be closed twice
+            if hold >= 0:
+                os.close(hold)
 
 
 class Receiver:

@@ -49,6 +49,7 @@ log = logging.getLogger("treadle")
 
 PARTS = ".parts"
 ARGUMENTS = "run.json"
+LISTED = "a list"  # what it says of reset options that are no function: they are not kept
 SUMMARY = "summary.json"
 REPLACED = ".replaced"
 SKIPPED = "skipped.json"
@@ -192,7 +193,7 @@ class RunDirectory:
                     "starts again, or choose another directory"
                 )
             digests, files = (
-                file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
+                file_digests(*_references(arguments)),
                 before["files"],
             )
             warnings = [
@@ -285,7 +286,7 @@ class RunDirectory:
         self._put_aside(output)
         content = {
             "arguments": dict(arguments),
-            "files": file_digests(arguments["env"], arguments["policy"], *arguments["wrappers"]),
+            "files": file_digests(*_references(arguments)),
             "objects": dict(objects or {}),
             "output": str(output.relative_to(self.path)),
         }
@@ -434,6 +435,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if before.get(key) != told.get(key):
             found.append(f"{key} was {json.dumps(before.get(key))} and is {json.dumps(told.get(key))}")
     return found
+
+
+def _references(arguments: Mapping[str, Any]) -> list[Any]:
+    """What the arguments name."""
+    return [*(arguments.get(name) for name in ("env", "policy", "reset_options")), *arguments["wrappers"]]
 
 
 def file_digests(*references: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.options import path_of
 from treadle.record.merge import load
-from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY
+from treadle.record.run_directory import ARGUMENTS, FAILURES, LISTED, SUMMARY
 from treadle.record.summary import read_summary
 from treadle.repro import SUFFIX, Repro
 from treadle.spaces import Layout
@@ -79,6 +79,10 @@ def _of_run(path: Path, index: int) -> Repro:
     for name, value in named.items():
         repro.put(name, value)
     repro.put("kwargs", run["env_kwargs"])
+    starts = run.get("reset_options")
+    if starts == LISTED:
+        raise UsageError(f"{path} was made with a list of reset options, which it does not keep")
+    repro.put("reset_options", starts)
     repro._ours = False  # somebody else may have made the directory
     return repro
 

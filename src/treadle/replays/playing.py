@@ -29,6 +29,7 @@ from treadle.replays.checks import Checks
 from treadle.replays.result import Replay, own_frames, stack_of
 from treadle.repro import Repro
 from treadle.sample.named import Named, env_of
+from treadle.sample.rollout_slot import options_of
 from treadle.spaces import Layout
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 
@@ -237,6 +238,8 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
     most = about.get("max_steps") or 1 << 62
     recorded = None if policy is not None else actions_of(repro, env.action_space)
     options = repro.get("options", trust)
+    if (named := repro.get("reset_options", trust)) is not None:
+        options = options_of(Named(named), about["index"])
     actor: Actor | None = None
     if recorded is None or about.get("failed", {}).get("phase") == "policy":
         chosen = repro.get("policy", trust) if policy in (None, True) else policy

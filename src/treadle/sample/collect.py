@@ -100,7 +100,9 @@ class Collection:
         **pool_options: Any,
     ) -> None:
         # several small episodes are sent, and read, in a fraction of the time that each takes by itself
-        packs = recipe.packs or (backend == "process" and recipe.sink is None and recipe.asking is None)
+        packs = recipe.packs or (
+            backend == "process" and recipe.rows == 1 and recipe.sink is None and recipe.asking is None
+        )
         self._recipe, self.schedule, self._root = replace(recipe, packs=packs), schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
         self._note_skipped = skip or (lambda skipped: None)
@@ -255,7 +257,7 @@ class Collection:
             del self._suspects[worker.index]
         wanted = self._wants(worker)
         if self.calls.wear.able:
-            wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index])))
+            wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index]), self._recipe.rows))
         return self._taken(wanted, held)
 
     def _wants(self, worker: Worker) -> int:
@@ -302,7 +304,7 @@ class Collection:
         """Note what a slot has made; returns what the run did not have."""
         at, tally, found = worker.index, self.tally, list[tuple[int, int, Any]]()
         mine, finish = self._dealt[at], self.schedule.finish
-        unpacks = self._reads and self._recipe.packs
+        unpacks = self._reads and self._recipe.sink is None  # else it may be made of bytes
         heard = self._watch.heard if self._watch.wanted else None
         if ready:
             self._fresh.discard(at)

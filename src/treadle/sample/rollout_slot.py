@@ -22,6 +22,7 @@ import numpy as np
 from treadle import pickling, seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.arena import closed_by_others
+from treadle.pool.aside import Patience
 from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
 from treadle.pool.original import attributes_of
@@ -39,7 +40,7 @@ from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
-BATCH, BATCH_SECONDS = 64, 0.05  # stored episodes are told of together, but none waits long
+BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long
 SMALL = 1 << 14  # bytes of an episode that is copied twice more rather than sent by itself
 
 
@@ -202,6 +203,8 @@ class RolloutSlot(EpisodeSlot):
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(self._slot, env.observation_space, env.action_space) if recipe.sink else None
+        if self._sink is not None and (patience := Patience.mine()) is not None:
+            patience.files.append(self._sink.close)
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
@@ -253,6 +256,11 @@ class RolloutSlot(EpisodeSlot):
             free = playing.count(None)
             if free == len(rows) or (free and order.indices):
                 break
+            if ready and perf_counter() - since > BATCH_SECONDS:
+                settle()
+                yield ready
+                ready, since = [], perf_counter()
+                mark = since
             self._beat += 1
             try:
                 if self._beat % clocked:
