@@ -16,6 +16,7 @@ from treadle.nodes.placing import Machine
 
 IDS = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")  # lines of Ray's messages that say no more
 CONNECT_SECONDS = 10  # for an address to answer
+TOKEN = " (if the cluster asks for a token: RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token or RAY_AUTH_TOKEN)"
 ASIDE = "aside"  # the concurrency group of what an actor is asked while it works
 
 
@@ -149,7 +150,9 @@ class _Connection:
         if error is not None:
             text = " ".join(str(error).split())
             place = f"at {address}" if address else "on this machine"
-            raise UsageError(f"Ray does not answer {place}: {type(error).__name__}: {text}") from error
+            # Ray does not try its token on an address that it is given, and says no more of it in the error
+            hint = TOKEN if type(error) is ConnectionError and "RAY_AUTH_MODE" not in os.environ else ""
+            raise UsageError(f"Ray does not answer {place}: {type(error).__name__}: {text}{hint}") from error
 
     def _run(self) -> None:
         try:
