@@ -209,7 +209,7 @@ def test_a_thread_is_left_wherever_its_environment_hangs(
     with caplog.at_level(logging.WARNING, "treadle"):
         options: dict[str, Any] = {"inference": "worker", "workers": 2, "step_timeout": LIMIT, "fresh_env": True}
         assert made(Hangs, backend="thread", **options) == plain
-    assert sum("left behind in a call" in record.getMessage() for record in caplog.records) == 1
+    assert any("left behind in a call" in record.getMessage() for record in caplog.records)
     (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
     closed = len(gate.closed)
     gate.opened.set()
