@@ -498,3 +498,39 @@ class TellsOfUnread(Walk):
 def test_an_episode_that_cannot_be_read_is_named() -> None:
     with pytest.raises(CollectionFailed, match=r"^episode 0 .*unpickle: ValueError: made elsewhere"):
         list(collect(TellsOfUnread, episodes=3, workers=1))
+
+
+class UnreadAfterSome(Walk):
+    """Nobody can read its sixth episode, which is none of the first that a worker is given."""
+
+    begun = 0
+
+    def reset(self, **given: Any) -> Any:
+        UnreadAfterSome.begun += 1
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "unread": Unread()} if UnreadAfterSome.begun == 6 else info
+
+
+class RaisesAfterMany(Walk):
+    begun = 0
+
+    def reset(self, **given: Any) -> Any:
+        RaisesAfterMany.begun += 1
+        if RaisesAfterMany.begun > 39:
+            raise RuntimeError("no more")
+        return super().reset(**given)
+
+
+@pytest.mark.parametrize(("kind", "before"), [(UnreadAfterSome, 5), (RaisesAfterMany, 39)])
+@pytest.mark.parametrize("on_failure", ["restart", "raise"])
+def test_quick_episodes_before_one_that_fails_are_there(kind: Any, before: int, on_failure: str) -> None:
+    found = []
+    with pytest.raises(CollectionFailed) as caught:
+        for episode in collect(kind, episodes=200, workers=1, on_failure=on_failure):
+            found.append(episode.index)
+    assert found == list(range(before))
+    assert caught.value.where.episode == before
+    assert caught.value.finished >= before

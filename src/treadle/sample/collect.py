@@ -256,7 +256,7 @@ class Collection:
                 return [suspects.pop(0)]
             del self._suspects[worker.index]
         wanted = self._wants(worker)
-        if self.calls.wear.able:
+        if wanted and self.calls.wear.able:
             wanted = min(wanted, self.calls.wear.left(worker, len(self._dealt[worker.index]), self._recipe.rows))
         return self._taken(wanted, held)
 
@@ -282,7 +282,9 @@ class Collection:
         return found
 
     def _send(self, worker: Worker, indices: list[int]) -> None:
-        batch, more = 1 if worker.restarts else BATCH, self.schedule.goes_on
+        # what a death loses is made again, but for runs that end with it
+        careful = worker.restarts or self.pool.policy is RestartPolicy.RAISE
+        batch, more = 1 if careful else BATCH, self.schedule.goes_on
         order = RolloutOrder(self._root, tuple(indices), batch, self._skipping.skip, more)
         self._dealt[worker.index] += indices
         self._given[worker.index] += len(indices)
@@ -313,6 +315,8 @@ class Collection:
             index, length, result = each
             if unpacks and type(result) is bytes:
                 result = self._unpacked(result, index, worker, slot)
+                if result is None:
+                    continue
                 each = index, length, result
             if length:
                 mine.remove(index)
@@ -331,20 +335,22 @@ class Collection:
         tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
         return found
 
-    def _unpacked(self, sent: bytes, index: int, worker: Worker, slot: int) -> Episode:
+    def _unpacked(self, sent: bytes, index: int, worker: Worker, slot: int) -> Episode | None:
+        """The episode; None: it cannot be read, and has failed."""
         try:
             return pickle.loads(sent)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - of a class that is not here, say
             told = failure.task_error(Raised.of(error, "unpickle", episode=index), slot, worker)
-            found = failed.raised(told, self._root, len(self.schedule.lengths))
-            raise found from found.__cause__
+            self._raised(failed.raised(told, self._root, len(self.schedule.lengths)), worker)
+            return None
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
-        """An environment, a policy or the disk raised. Raises it, or notes it while episodes before it are played."""
+        """An environment, a policy or the disk raised, or an episode cannot be read. Raises it, or notes it while
+        episodes before it are played."""
         index = error.where.episode
         if error.where.phase in SKIPPED:
             error = self._hinted(error)
-        if index is None or error.where.phase not in ("init", "policy", *SKIPPED):
+        if index is None or error.where.phase not in ("init", "policy", "unpickle", *SKIPPED):
             raise error
         self._out.add(worker.index)
         worker.stop(self.calls.last_id)  # what it was to make after that nobody needs

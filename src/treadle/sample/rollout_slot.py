@@ -12,7 +12,7 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, cast
@@ -190,6 +190,7 @@ class RolloutSlot(EpisodeSlot):
         self._now: list[Any] = [None] * recipe.rows  # the observation each row acts on; None: no episode
         self._beat = 0  # how often all rows together were given their actions
         self._said: set[str] = set()  # kinds of remarks made
+        self._ready: Results = []  # what is to be told
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -219,14 +220,26 @@ class RolloutSlot(EpisodeSlot):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
-        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost)."""
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost). What is ready is
+        told before what is raised."""
+        self._ready.clear()
+        try:
+            return (yield from self._rounds(order, control))
+        except GeneratorExit:  # nobody listens
+            raise
+        except BaseException:
+            if self._ready:
+                yield self._ready.copy()
+            raise
+
+    def _rounds(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
         playing, now, todo = self._playing, self._now, deque(order.indices)
         rows = range(self._recipe.rows)
         alone = len(rows) == 1
         self._alone = (self._actor.act_alone, control.stopped) if alone else None
         self._most = self._recipe.max_steps or self._endless()
-        ready: list[tuple[int, int, Any]] = []
+        ready = self._ready
         since = mark = perf_counter()
         asked = 0.0  # seconds since `mark` that the policy is thought to have taken
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
@@ -237,6 +250,14 @@ class RolloutSlot(EpisodeSlot):
             clock = perf_counter()
             shares.played(clock - mark, asked)
             mark, asked = clock, 0.0
+
+        def tell() -> Iterator[Results]:
+            nonlocal since, mark
+            settle()
+            told = ready.copy()
+            ready.clear()
+            yield told
+            since = mark = perf_counter()
 
         while not control.stopped():
             while todo and None in playing:
@@ -257,10 +278,7 @@ class RolloutSlot(EpisodeSlot):
             if free == len(rows) or (free and order.indices):
                 break
             if ready and perf_counter() - since > BATCH_SECONDS:
-                settle()
-                yield ready
-                ready, since = [], perf_counter()
-                mark = since
+                yield from tell()
             self._beat += 1
             try:
                 if self._beat % clocked:
@@ -298,9 +316,8 @@ class RolloutSlot(EpisodeSlot):
                     ended = [] if finished is None else self._ended(finished)
                 if not ended:  # it has only grown suspiciously long
                     now[row], playing[row] = self._going_on(row)
-                    yield [*ready, self._remark_endless(buffers[row])]
-                    ready, since = [], perf_counter()
-                    mark = since
+                    ready.append(self._remark_endless(buffers[row]))
+                    yield from tell()
                     continue
                 now[row] = playing[row] = None
                 if alone:
@@ -312,13 +329,11 @@ class RolloutSlot(EpisodeSlot):
                 lent = isinstance(ended[0][2], Episode)
                 due = lent or len(ready) >= order.batch or mark - since > BATCH_SECONDS
                 if due and (todo or not order.indices):
-                    yield ready
-                    ready, since = [], perf_counter()
-                    mark = since
+                    yield from tell()
         else:
             settle()
             self._clear()
-        return ready or None
+        return ready.copy() or None
 
     def _clear(self) -> None:
         self._playing[:] = self._now[:] = [None] * self._recipe.rows
