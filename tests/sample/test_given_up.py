@@ -65,6 +65,12 @@ def gate() -> Iterator[Gate]:
         thread.join(10)
 
 
+def left_behind() -> threading.Thread:
+    """The one thread that hangs."""
+    (found,) = [thread for thread in local.ThreadWorker.left if thread.is_alive()]
+    return found
+
+
 class Hanging(Walk):
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -148,7 +154,7 @@ def test_a_thread_at_its_deadline_is_left_and_the_episode_made_again(
     with caplog.at_level(logging.WARNING, "treadle"):
         assert made(lambda: Hanging(gate), backend="thread", step_timeout=LIMIT, **options) == plain
     assert len(gate.hung) == 1
-    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
+    left = left_behind()
     assert left.is_alive()
     assert left.daemon
     told = [record.getMessage() for record in caplog.records]
@@ -168,7 +174,7 @@ class Relieved(Hanging):
     def step(self, action: Any) -> Any:
         if self.gate.hung == {self.np_random_seed} and self.t == 2 and not self.gate.opened.is_set():
             self.gate.opened.set()
-            (left,) = [thread for thread in local.ThreadWorker.left if thread.is_alive()]
+            left = left_behind()
             left.join(10)
             assert not left.is_alive()
         return super().step(action)
@@ -210,7 +216,7 @@ def test_a_thread_is_left_wherever_its_environment_hangs(
         options: dict[str, Any] = {"inference": "worker", "workers": 2, "step_timeout": LIMIT, "fresh_env": True}
         assert made(Hangs, backend="thread", **options) == plain
     assert any("left behind in a call" in record.getMessage() for record in caplog.records)
-    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
+    left = left_behind()
     closed = len(gate.closed)
     gate.opened.set()
     left.join(10)
@@ -426,7 +432,7 @@ class Nesting(Hanging):
 def test_environments_within_environments_are_their_own(gate: Gate, plain: list[Any]) -> None:
     options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "workers": 2, "step_timeout": LIMIT}
     assert made(lambda: Nesting(gate), backend="thread", **options) == plain
-    (left,) = [each for each in local.ThreadWorker.left if each.is_alive()]
+    left = left_behind()
     closed = len(gate.closed)
     gate.opened.set()
     left.join(10)
@@ -446,6 +452,6 @@ def test_what_a_left_thread_has_written_to_is_closed_at_once(gate: Gate, tmp_pat
 
     with pytest.raises(CollectionFailed, match="no more"):
         collect_dataset(hanging, acts, episodes=30, **options)
-    assert [each for each in local.ThreadWorker.left if each.is_alive()]
+    assert left_behind()
     stops.clear()
     assert collect_dataset(hanging, acts, episodes=30, resume=True, **options).complete

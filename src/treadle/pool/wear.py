@@ -125,21 +125,17 @@ class Wear:
             return []
         self._next = now + EVERY
         assert self.hard is not None
-        over, before, self._seen = [], self._seen, {}
-        for worker in workers:
-            seen = self._look_at(worker, before)
-            if seen is not None and seen.now > self.hard and worker.stalled is None:
-                over.append(worker)
-        return over
+        there = [(worker, seen) for worker in workers if (seen := self._look_at(worker)) is not None]
+        self._seen = {worker.pid or -1: seen for worker, seen in there}
+        return [worker for worker, seen in there if seen.now > self.hard and worker.stalled is None]
 
-    def _look_at(self, worker: Worker, before: dict[int, Seen]) -> Seen | None:
-        """What a look at a worker tells, and what was known `before`; None: nothing is there to be seen."""
+    def _look_at(self, worker: Worker) -> Seen | None:
+        """What is known of a worker's memory after a look at it; None: nothing is there to be seen."""
         used = None if worker.pid is None or worker.state not in ALIVE else private_memory(worker.pid)
         if worker.pid is None or used is None:
             return None
         played = self.played(worker)
-        seen = before.get(worker.pid) or Seen(used, played, used, played)
-        self._seen[worker.pid] = seen
+        seen = self._seen.setdefault(worker.pid, Seen(used, played, used, played))
         seen.now, seen.played_now = used, played
         if seen.growth is not None:
             self._growth = seen.growth
@@ -150,7 +146,7 @@ class Wear:
         seen = self._seen.get(worker.pid or -1)
         if self.soft is None or (seen is not None and self.played(worker) == seen.played_now):
             return seen
-        return self._look_at(worker, self._seen)
+        return self._look_at(worker)
 
     def begin(self, workers: Sequence[Worker]) -> None:
         """Look at workers that have just been built. Raises UsageError where one has more than the limit already: so

@@ -192,10 +192,7 @@ class RunDirectory:
                     "continues with the same ones (only more episodes or steps may be asked for); force=True (--force) "
                     "starts again, or choose another directory"
                 )
-            digests, files = (
-                file_digests(*_references(arguments)),
-                before["files"],
-            )
+            digests, files = file_digests(arguments), before["files"]
             warnings = [
                 f"{name} has changed since the run was begun: episodes from before and after are mixed"
                 for name, digest in digests.items()
@@ -286,7 +283,7 @@ class RunDirectory:
         self._put_aside(output)
         content = {
             "arguments": dict(arguments),
-            "files": file_digests(*_references(arguments)),
+            "files": file_digests(arguments),
             "objects": dict(objects or {}),
             "output": str(output.relative_to(self.path)),
         }
@@ -437,15 +434,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _references(arguments: Mapping[str, Any]) -> list[Any]:
-    """What the arguments name."""
-    return [*(arguments.get(name) for name in ("env", "policy", "reset_options")), *arguments["wrappers"]]
-
-
-def file_digests(*references: Any) -> dict[str, str]:
+def file_digests(arguments: Mapping[str, Any]) -> dict[str, str]:
     """blake2b-128 of the files of "file.py:attribute" and "model.zip" references, by path; others are skipped."""
     out = {}
-    for reference in references:
+    for reference in (*(arguments.get(name) for name in ("env", "policy", "reset_options")), *arguments["wrappers"]):
         name = reference if isinstance(reference, str) else ""
         name = name if name.endswith(".zip") else name.rpartition(":")[0]
         if name.endswith((".py", ".zip")) and os.path.isfile(name):
