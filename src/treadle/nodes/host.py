@@ -37,7 +37,7 @@ from treadle.pool.worker import SerialWorker, Worker, register
 # the answer itself; what is larger goes through the object stores of both nodes, which costs as much as a dozen of
 # those: it pays in a run that lasts, whose end nobody sees half a second earlier
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
-LASTS_SECONDS = 3.0  # that a node has played whole episodes without a pause (whoever samples waits for each batch)
+LASTS_SECONDS = 3.0  # since a node has begun to play whole episodes (whoever samples waits for each batch)
 MORE_BYTES, MORE_SECONDS = 1 << 20, 0.5
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
 ASIDE = ("post", "tell", "looks", "end")
@@ -95,7 +95,7 @@ class Host:
         self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
-        self._busy_since, self._whole_runs = monotonic(), False
+        self._since, self._whole_runs = float("inf"), False  # when it was first asked for anything
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
         self._pool: Any = None
         self._workers: list[Worker] = []
@@ -122,7 +122,7 @@ class Host:
         """What its workers have said, as soon as it is worth a message: pairs of which one and what."""
         writer, since, due = Writer(), monotonic(), False
         while True:
-            lasts = self._whole_runs and monotonic() - self._busy_since >= LASTS_SECONDS
+            lasts = self._whole_runs and monotonic() - self._since >= LASTS_SECONDS
             enough, patience = (MORE_BYTES, MORE_SECONDS) if lasts else (ENOUGH_BYTES, ENOUGH_SECONDS)
             while self._said and writer.nbytes < enough:
                 at, what, awaited = self._said.popleft()
@@ -154,8 +154,7 @@ class Host:
         if deaths != self._deaths[at]:
             return
         (id, op, head), worker = next(read(message)), self._workers[at]
-        if not self._calls.expects:
-            self._busy_since = monotonic()
+        self._since = min(self._since, monotonic())
         if op == Op.CLOSE:
             self._calls.retire(worker, "the caller says so")
             self._ended(at, ExitReport())

@@ -50,6 +50,8 @@ LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones o
 class CallerCollection(Collection):
     """As `Collection`, for a recipe with `asking`."""
 
+    _packs = False  # each comes with its last step
+
     def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
@@ -163,7 +165,7 @@ class CallerCollection(Collection):
         self._failed_envs.discard(slot)
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
-        self._dealt[worker.index].append(index)
+        self._dealt[worker.index][index] = None
         self._given[worker.index] += 1
         self._steps[slot] = 0
         self._policy.start(slot, self._policy_seeds(index))
@@ -296,7 +298,7 @@ class CallerCollection(Collection):
     def _slot_raised(self, worker: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
         index = self._playing.pop(slot)
-        self._dealt[worker.index].remove(index)
+        del self._dealt[worker.index][index]
         seed = seeding.episode_env_seed(self._root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)

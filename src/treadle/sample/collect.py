@@ -8,7 +8,6 @@ another worker takes its place is decided in `pool/calls.py`. `collect` puts the
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +36,14 @@ from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
+from treadle.sample.pack import Pack
 from treadle.sample.rollout_slot import (
     BATCH,
+    BATCH_SECONDS,
     SKIPPED,
     Remark,
     ResetOptions,
+    Results,
     RolloutOrder,
     RolloutRecipe,
     RolloutSlot,
@@ -82,7 +84,9 @@ class Collection:
             and the others go on.
     """
 
-    _reads = True  # episodes that come packed; else they are handed on as they are
+    _packs = True  # small episodes, where they are sent to another process
+    _reads = True  # such packs; else they are handed on as they are
+    _together = BATCH, BATCH_SECONDS  # results that a worker may tell of at a time, and how long one waits for others
 
     def __init__(
         self,
@@ -99,10 +103,7 @@ class Collection:
         tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
     ) -> None:
-        # several small episodes are sent, and read, in a fraction of the time that each takes by itself
-        packs = recipe.packs or (
-            backend == "process" and recipe.rows == 1 and recipe.sink is None and recipe.asking is None
-        )
+        packs = self._packs and recipe.sink is None and (recipe.packs or (backend == "process" and recipe.rows == 1))
         self._recipe, self.schedule, self._root = replace(recipe, packs=packs), schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
         self._note_skipped = skip or (lambda skipped: None)
@@ -125,7 +126,7 @@ class Collection:
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
-        self._dealt: dict[int, list[int]] = {worker.index: [] for worker in self.pool.workers}  # and not told of, yet
+        self._dealt: dict[int, dict[int, None]] = {each.index: {} for each in self.pool.workers}  # and not told of, yet
         self._given = dict.fromkeys(self._dealt, 0)  # episodes that a worker's process was to make
         self.calls.wear.played = lambda worker: self._given[worker.index] - len(self._dealt[worker.index])
         self._fresh = set(self._dealt)  # workers whose process has told of no result yet
@@ -263,10 +264,14 @@ class Collection:
     def _wants(self, worker: Worker) -> int:
         """How many indices a worker has room for."""
         rows, mine = self._recipe.rows, len(self._dealt[worker.index])
-        size, ahead = self.schedule.share(self.workers)
+        size, ahead = self._share()
         if mine >= rows + ahead or len(worker.owed) >= MOST_ORDERS:
             return 0
         return max(size, rows - mine)
+
+    def _share(self) -> tuple[int, int]:
+        """See `Schedule.share`."""
+        return self.schedule.share(self.workers)
 
     def _taken(self, most: int, held: int) -> list[int]:
         """The next indices of the schedule, as far as the caller has room for what comes of them."""
@@ -284,9 +289,9 @@ class Collection:
     def _send(self, worker: Worker, indices: list[int]) -> None:
         # what a death loses is made again, but for runs that end with it
         careful = worker.restarts or self.pool.policy is RestartPolicy.RAISE
-        batch, more = 1 if careful else BATCH, self.schedule.goes_on
-        order = RolloutOrder(self._root, tuple(indices), batch, self._skipping.skip, more)
-        self._dealt[worker.index] += indices
+        batch, seconds = (1 if careful else self._together[0]), self._together[1]
+        order = RolloutOrder(self._root, tuple(indices), batch, self._skipping.skip, self.schedule.goes_on, seconds)
+        self._dealt[worker.index].update(dict.fromkeys(indices))
         self._given[worker.index] += len(indices)
         self.calls.submit(worker, Op.STREAM, dict.fromkeys(worker.slots, order), worker.slots, order)
 
@@ -302,47 +307,53 @@ class Collection:
             self._raised(failed.raised(error, self._root, finished), worker)
         return [each for slot, ready in extras.infos.items() for each in self._results(ready, worker, slot)]
 
-    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> list[tuple[int, int, Any]]:
+    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
         """Note what a slot has made; returns what the run did not have."""
-        at, tally, found = worker.index, self.tally, list[tuple[int, int, Any]]()
-        mine, finish = self._dealt[at], self.schedule.finish
-        unpacks = self._reads and self._recipe.sink is None  # else it may be made of bytes
+        at, tally, found = worker.index, self.tally, Results()
         heard = self._watch.heard if self._watch.wanted else None
         if ready:
             self._fresh.discard(at)
         steps = tally.steps
-        for each in ready:
+        for each in self._opened(ready, worker, slot) if self._reads else ready:
             index, length, result = each
-            if unpacks and type(result) is bytes:
-                result = self._unpacked(result, index, worker, slot)
-                if result is None:
-                    continue
-                each = index, length, result
-            if length:
-                mine.remove(index)
-                if finish(index, length):
-                    tally.steps += length
+            if type(result) is Pack:
+                if sum([self._finished(at, *episode) for episode in result.lengths()]):
+                    found.append(each)
+            elif length:
+                if self._finished(at, index, length):
                     found.append(each)
                     if heard is not None:
                         heard(worker, 1, length, result.total_reward)
             elif isinstance(result, Remark):
                 self._remark(index, result)
             else:
-                mine.remove(index)
+                del self._dealt[at][index]
                 error = failure.task_error(result.raised, slot, worker)
                 self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
-        tally.episodes += len(found)
         tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
         return found
 
-    def _unpacked(self, sent: bytes, index: int, worker: Worker, slot: int) -> Episode | None:
-        """The episode; None: it cannot be read, and has failed."""
-        try:
-            return pickle.loads(sent)  # type: ignore[no-any-return]
-        except Exception as error:  # noqa: BLE001 - of a class that is not here, say
-            told = failure.task_error(Raised.of(error, "unpickle", episode=index), slot, worker)
-            self._raised(failed.raised(told, self._root, len(self.schedule.lengths)), worker)
-            return None
+    def _finished(self, at: int, index: int, length: int) -> bool:
+        """Note an episode that a worker has made; did the run want it?"""
+        del self._dealt[at][index]
+        wanted = self.schedule.finish(index, length)
+        if wanted:
+            self.tally.steps += length
+            self.tally.episodes += 1
+        return wanted
+
+    def _opened(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Iterator[Any]:
+        """Results, with the episodes of packs one by one. One that cannot be read has failed."""
+        for each in ready:
+            if type(each[2]) is not Pack:
+                yield each
+                continue
+            for index, length, episode in each[2].episodes():
+                if isinstance(episode, Episode):
+                    yield index, length, episode
+                else:
+                    told = failure.task_error(Raised.of(episode, "unpickle", episode=index), slot, worker)
+                    self._raised(failed.raised(told, self._root, len(self.schedule.lengths)), worker)
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         """An environment, a policy or the disk raised, or an episode cannot be read. Raises it, or notes it while
@@ -371,7 +382,7 @@ class Collection:
     def _blame(self, worker: Worker, error: WorkerError) -> bool:
         """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
         episode is guilty when it is the first that a worker plays."""
-        at, mine = worker.index, self._dealt[worker.index]
+        at, mine = worker.index, list(self._dealt[worker.index])
         if self._recipe.rows > 1:
             playing = mine[: self._recipe.rows]
         else:  # it may have made some that it has not told of
@@ -387,8 +398,8 @@ class Collection:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         worker, finished = event.worker, len(self.schedule.lengths)
         at = worker.index
-        (playing, guilty), mine = self._died_in.pop(at), self._dealt[at]
-        self._dealt[at] = []
+        (playing, guilty), mine = self._died_in.pop(at), list(self._dealt[at])
+        self._dealt[at].clear()
         if self._failure is not None:  # the run is over: nothing is made again
             self._out.add(at)
             return

@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from treadle.nodes.host import Site
+from treadle.nodes.host import LASTS_SECONDS, MORE_SECONDS, Site
 from treadle.pool.calls import Event
 from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.rollout_slot import Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.sample.rollout_slot import BATCH, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
+from treadle.sample.watch import Tally
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 BATCH_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
+MORE = 8  # times as many episodes in a worker's orders, and told of together, once a run lasts
+AHEAD_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
 
 
@@ -76,12 +79,19 @@ class FedSchedule(Schedule):
     def to_hand_out(self, mean: float) -> float:
         return len(self._again)
 
-    def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
+    def share(
+        self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1, ahead: float = AHEAD
+    ) -> tuple[int, int]:
         """As long as others follow, nothing is kept back for whoever is done early."""
         if not self.more:
-            return super().share(workers, times, shares, first)
+            return super().share(workers, times, shares, first, ahead)
         size, _ = super().share(workers, times, 1, first)
-        return size, AHEAD * times
+        return size, int(ahead)
+
+
+def made_in(seconds: float, tally: Tally, since: float, rows: int) -> float:
+    """Episodes that one of so many has made in so many seconds, on average since then."""
+    return seconds * tally.episodes / rows / max(1.0, monotonic() - since)
 
 
 class OnNode(Collection):
@@ -95,6 +105,11 @@ class OnNode(Collection):
     address = ""
     _reads = False
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._fed_from = float("inf")  # since when
+        self._most = 1 << 60  # `_wants` says
+
     @property
     def playing(self) -> bool:
         """Is anything with a worker?"""
@@ -103,6 +118,7 @@ class OnNode(Collection):
     def feed(self, order: RolloutOrder) -> Results:
         """Give out what is to be made; returns what was decided meanwhile."""
         assert isinstance(self.schedule, FedSchedule)
+        self._fed_from = min(self._fed_from, monotonic())
         self.schedule.feed(order.indices, order.more)
         return self.turn(None)
 
@@ -119,6 +135,14 @@ class OnNode(Collection):
             self._raised(error, self.pool.workers[0])
             results = Results()
         return results + self.told
+
+    def _share(self) -> tuple[int, int]:
+        if monotonic() - self._fed_from < LASTS_SECONDS:
+            return super()._share()
+        # few and large messages, as those from here to the caller: each wakes this process
+        self._together = MORE * BATCH, MORE_SECONDS / 2
+        ahead = max(AHEAD, made_in(AHEAD_SECONDS, self.tally, self._fed_from, self.workers))
+        return self.schedule.share(self.workers, MORE, ahead=ahead)
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         self.told.append((-1, 0, Failed.of(error, self.address, False)))

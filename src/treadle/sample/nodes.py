@@ -15,7 +15,7 @@ from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts
+from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts, made_in
 from treadle.sample.rollout_slot import Results, RolloutRecipe
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.slot import Globals
@@ -23,6 +23,7 @@ from treadle.sample.slot import Globals
 TIMES = 8  # how much larger a node's orders are, for each of its environments, than those of a worker at hand
 SHARES_LEFT = 2  # that what is left is worth to each of several: its answers take longer to come than a worker's
 FIRST = 64  # episodes that are made at a time before anybody knows how large one is
+AHEAD_SECONDS = 2.0  # that a node has work for: what it has made is known up to a second later
 LOOK_SECONDS = 1.0  # while a node is awaited
 LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
 
@@ -49,14 +50,13 @@ class NodesCollection(Collection):
         self._alone_since: float | None = None
         kept = {name: options[name] for name in ("on_failure", "max_restarts") if name in options}
         more = {"start_timeout": self._start + LONGER, "close_timeout": options.get("close_timeout", 5.0) + 2.0}
-        packs = recipe.sink is None and recipe.asking is None
         super().__init__(
-            replace(recipe, packs=packs), schedule, root=root, workers=placement.nodes, backend=BACKEND,
+            replace(recipe, packs=True), schedule, root=root, workers=placement.nodes, backend=BACKEND,
             placement=placement, **kept, **more, **run,
         )  # fmt: skip
         self._least = 1
         self._bounded = run["room"] is not None
-        schedule.window = max(schedule.window, 4 * TIMES * AHEAD * self._rows_in_all())
+        self._heard_from = float("inf")  # when the first results came
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         options.pop("worker_output", None)  # it is their own pools' matter
@@ -78,11 +78,14 @@ class NodesCollection(Collection):
         self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
         self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
+        self._ahead = max(TIMES * AHEAD, made_in(AHEAD_SECONDS, self.tally, self._heard_from, self._in_all))
+        self.schedule.window = max(self.schedule.window, int(4 * self._ahead * self._in_all))
         super()._deal(held)
 
     def _wants(self, worker: Worker) -> int:
         rows, mine = self._rows(worker), len(self._dealt[worker.index])
-        size, ahead = self.schedule.share(self._in_all, TIMES, SHARES_LEFT if self._several else 1, self._first)
+        several = SHARES_LEFT if self._several else 1
+        size, ahead = self.schedule.share(self._in_all, TIMES, several, self._first, self._ahead)
         return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
 
     def _taken(self, most: int, held: int) -> list[int]:
@@ -110,12 +113,12 @@ class NodesCollection(Collection):
         return LOOK_SECONDS if patience is None else min(patience, LOOK_SECONDS)
 
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
-        plain = Results()
+        plain, self._heard_from = Results(), min(self._heard_from, monotonic())
         for index, length, result in ready:
             if not isinstance(result, Failed):
                 plain.append((index, length, result))
             elif result.skip:
-                self._dealt[worker.index].remove(index)
+                del self._dealt[worker.index][index]
                 self._skip(index, result.rebuilt(len(self.schedule.lengths)))
             else:
                 self._raised(result.rebuilt(len(self.schedule.lengths)), worker)

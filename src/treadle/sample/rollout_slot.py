@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from treadle import pickling, seeding
+from treadle import seeding
 from treadle.errors import BadAction, UsageError
 from treadle.pool.arena import closed_by_others
 from treadle.pool.aside import Patience
@@ -35,16 +35,15 @@ from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
+from treadle.sample.pack import SMALL, Packer
 from treadle.sample.slot import EpisodeSlot, Globals
 from treadle.spaces import Layout, Mismatch
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long
-SMALL = 1 << 14  # bytes of an episode that is copied twice more rather than sent by itself
 
-
-Results = list[tuple[int, int, Any]]  # (index, length, what was made)
+Results = list[tuple[int, int, Any]]  # (index, length, what was made); (-1, 0, Pack) stands for several
 ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
 
 
@@ -65,8 +64,8 @@ class RolloutOrder:
     Attributes:
         root: the run's seed.
         indices: of the episodes to make. None: those that earlier orders have begun are played to their ends.
-        batch: results that may travel together; 1 after a death, so that the loss of a worker loses only what it was
-            playing.
+        batch, seconds: results that may travel together, and how long one may wait for others; 1 after a death, so that
+            the loss of a worker loses only what it was playing.
         skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
         more: will others follow? Then nobody stands idle when this one is done.
     """
@@ -76,6 +75,7 @@ class RolloutOrder:
     batch: int = BATCH
     skip: bool = False
     more: bool = False
+    seconds: float = BATCH_SECONDS
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ class RolloutRecipe:
         fresh_env: build a new environment for each episode.
         reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
         asking: how the policy is asked in the caller; None: it is asked in the workers.
-        packs: are small episodes sent as bytes (see `packed`), several together? Then who hands them on need not read
-            them.
+        packs: are small episodes sent together, as a `Pack`? Then who hands them on need not read them.
     """
 
     env: EnvRecipe
@@ -139,14 +138,6 @@ def check_reset_options(given: Any) -> None:
     if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
         text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
         raise UsageError(f"{text} {given!r}")
-
-
-def packed(episode: Episode) -> Episode | bytes:
-    """A pickle of a small episode. One that is large, or cannot be pickled (what sends it tells that), as it is."""
-    if episode.nbytes <= SMALL:
-        with contextlib.suppress(Exception):  # pickling runs foreign code
-            return pickling.quickly(episode, lambda: None)
-    return episode
 
 
 @dataclass
@@ -190,7 +181,7 @@ class RolloutSlot(EpisodeSlot):
         self._now: list[Any] = [None] * recipe.rows  # the observation each row acts on; None: no episode
         self._beat = 0  # how often all rows together were given their actions
         self._said: set[str] = set()  # kinds of remarks made
-        self._ready: Results = []  # what is to be told
+        self._ready: Results = []  # what is to be told, besides what is packed
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -209,6 +200,7 @@ class RolloutSlot(EpisodeSlot):
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
+        self._packer = Packer(self._observations, self._actions, recipe.infos, SMALL if recipe.packs else 0)
 
     def lend(self, lender: Lender) -> None:
         if self._sink is None:  # else episodes are not sent
@@ -222,15 +214,21 @@ class RolloutSlot(EpisodeSlot):
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost). What is ready is
         told before what is raised."""
-        self._ready.clear()
+        self._told()
         try:
             return (yield from self._rounds(order, control))
         except GeneratorExit:  # nobody listens
             raise
         except BaseException:
-            if self._ready:
-                yield self._ready.copy()
+            if told := self._told():
+                yield told
             raise
+
+    def _told(self) -> Results:
+        """What is to be told; from here on it is not."""
+        told, packer = self._ready.copy(), self._packer
+        self._ready.clear()
+        return [(-1, 0, packer.pack()), *told] if packer else told
 
     def _rounds(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         shares, act, buffers = self.shares, self._actor.act, self._buffers
@@ -239,7 +237,7 @@ class RolloutSlot(EpisodeSlot):
         alone = len(rows) == 1
         self._alone = (self._actor.act_alone, control.stopped) if alone else None
         self._most = self._recipe.max_steps or self._endless()
-        ready = self._ready
+        ready, packer = self._ready, self._packer
         since = mark = perf_counter()
         asked = 0.0  # seconds since `mark` that the policy is thought to have taken
         clocked = MEET if self._alone is None else 1  # one call in MEET is timed; if alone, first ones and one in MEET
@@ -254,9 +252,7 @@ class RolloutSlot(EpisodeSlot):
         def tell() -> Iterator[Results]:
             nonlocal since, mark
             settle()
-            told = ready.copy()
-            ready.clear()
-            yield told
+            yield self._told()
             since = mark = perf_counter()
 
         while not control.stopped():
@@ -277,7 +273,7 @@ class RolloutSlot(EpisodeSlot):
             free = playing.count(None)
             if free == len(rows) or (free and order.indices):
                 break
-            if ready and perf_counter() - since > BATCH_SECONDS:
+            if (ready or packer) and perf_counter() - since > order.seconds:
                 yield from tell()
             self._beat += 1
             try:
@@ -311,10 +307,10 @@ class RolloutSlot(EpisodeSlot):
                     if not isinstance(begun, Lost):
                         now[row], playing[row] = begun
                         continue
-                    ended = [(buffers[row].index, 0, begun)]
+                    ended: Results | None = [(buffers[row].index, 0, begun)]
                 else:
-                    ended = [] if finished is None else self._ended(finished)
-                if not ended:  # it has only grown suspiciously long
+                    ended = None if finished is None else self._ended(finished)
+                if ended is None:  # it has only grown suspiciously long
                     now[row], playing[row] = self._going_on(row)
                     ready.append(self._remark_endless(buffers[row]))
                     yield from tell()
@@ -326,14 +322,14 @@ class RolloutSlot(EpisodeSlot):
                 mark = perf_counter()
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
                 # but for the last ones of an order, which go with the word that it is over
-                lent = isinstance(ended[0][2], Episode)
-                due = lent or len(ready) >= order.batch or mark - since > BATCH_SECONDS
+                lent = bool(ended) and isinstance(ended[0][2], Episode)
+                due = lent or len(ready) + len(packer) >= order.batch or mark - since > order.seconds
                 if due and (todo or not order.indices):
                     yield from tell()
         else:
             settle()
             self._clear()
-        return ready.copy() or None
+        return self._told() or None
 
     def _clear(self) -> None:
         self._playing[:] = self._now[:] = [None] * self._recipe.rows
@@ -350,22 +346,21 @@ class RolloutSlot(EpisodeSlot):
                 return None
             truncated = self._recipe.marks_cuts
         start = perf_counter()
-        copies = self._sink is None and self._globals is not Globals.SEED  # pickling copies by itself
-        episode = self._buffers[row].episode(terminated, truncated, copy=copies)
+        buffer = self._buffers[row]
+        lent = self._globals is Globals.SEED and not self._packer.holds(buffer.length)  # then pickling copies
+        episode = buffer.episode(terminated, truncated, copy=self._sink is None and not lent)
         self.shares.encode += perf_counter() - start
         return episode
 
-    def _ended(self, episode: Episode) -> list[tuple[int, int, Any]]:
-        """What becomes of a finished episode: (index, length, result), and perhaps a remark."""
-        start = perf_counter()
-        result: Any = episode
+    def _ended(self, episode: Episode) -> Results:
+        """What becomes of a finished episode: (index, length, result), if it is not packed, and perhaps a remark."""
+        start, index = perf_counter(), episode.index
+        ended: Results = []
         if self._sink is not None:
-            result = self._store(episode)
-        elif self._recipe.packs:
-            result = packed(episode)
+            ended = [(index, len(episode), self._store(episode))]
+        elif not (self._packer.holds(len(episode)) and self._packer.add(episode)):
+            ended = [(index, len(episode), episode)]
         self.shares.encode += perf_counter() - start
-        index = episode.index
-        ended: list[tuple[int, int, Any]] = [(index, len(episode), result)]
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1

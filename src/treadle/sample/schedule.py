@@ -100,21 +100,23 @@ class Schedule:
         """Are there indices still to be taken, as far as is known now?"""
         return self.to_hand_out(self.mean) > 0
 
-    def share(self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1) -> tuple[int, int]:
+    def share(
+        self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1, ahead: float = AHEAD
+    ) -> tuple[int, int]:
         """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
         plays).
 
         What takes few steps goes in larger orders. Towards the end they get smaller, and at last a worker gets nothing
         before it has nothing: what waits behind a long episode could be played by another. `times`: how much larger
         orders may be than those of a worker that is near. `shares`: that what is left is worth to each. `first`: of
-        both numbers, before anybody knows how long an episode is.
+        both numbers, before anybody knows how long an episode is. `ahead`: the second number at most.
         """
         mean = self.mean
         left = self.to_hand_out(mean) / (workers * shares)
         if not self.lengths:
             return (max(1, int(min(first, left))),) * 2
         size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
-        return max(1, int(size)), max(0, int(min(AHEAD * times, left)))
+        return max(1, int(size)), max(0, int(min(ahead, left)))
 
     def finish(self, index: int, length: int) -> bool:
         """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""

@@ -192,12 +192,13 @@ def flatten(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf], out: lis
         flatten(child, value[key], (*path, key), leaves, out)
 
 
-def _unflatten(plan: Plan, values: Sequence[Any]) -> Any:
+def unflatten(plan: Plan, values: Sequence[Any]) -> Any:
+    """The tree of one value per leaf; the inverse of `flatten`."""
     if isinstance(plan, int):
         return values[plan]
     if isinstance(plan, dict):
-        return {key: _unflatten(child, values) for key, child in plan.items()}
-    return tuple(_unflatten(child, values) for child in plan)
+        return {key: unflatten(child, values) for key, child in plan.items()}
+    return tuple(unflatten(child, values) for child in plan)
 
 
 class Outline:
@@ -262,7 +263,7 @@ class Outline:
 
     def unflatten(self, values: Sequence[Any]) -> Any:
         """The tree (dicts and tuples, as the space nests) of one value per leaf; the inverse of `flatten`."""
-        return _unflatten(self.plan, values)
+        return unflatten(self.plan, values)
 
     def untold(self, value: Any, loose: Sequence[Any] | None) -> dict[int, Any] | None:
         """What of a value a row does not tell, by the index of the leaf: the `loose` leaves' values, and scalars that

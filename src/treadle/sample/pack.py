@@ -1,0 +1,156 @@
+"""Small episodes that travel together: their arrays one behind the other, which takes a fraction of the time (and of
+the bytes) that a pickle of each takes to be made and to be read.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle import pickling
+from treadle.sample.episode import Episode
+from treadle.spaces import Layout
+from treadle.spaces.leaves import Plan, unflatten
+
+SMALL = 1 << 14  # bytes of an episode's arrays, up to which it is copied twice more rather than sent by itself
+
+Note = tuple[int, int, int, bytes | None]  # index, seed, steps, a pickle of what is not in the arrays
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A value over time, of several episodes. `plan`: of its space; `leaves`: an array each, None of a loose one."""
+
+    plan: Plan
+    leaves: list[np.ndarray | None]
+
+    def rows(self, start: int, stop: int, loose: Iterator[Any]) -> Any:
+        """A copy of some rows: whoever keeps one episode is not to keep the others."""
+        found = [next(loose) if leaf is None else leaf[start:stop].copy() for leaf in self.leaves]
+        return unflatten(self.plan, found)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Attributes:
+    notes: of each episode.
+    observations, actions, rewards, terminated, truncated: of all of them, as an `Episode` has them.
+    infos: are infos kept? They are empty where an episode's note has no pickle.
+    """
+
+    notes: list[Note]
+    observations: Tree
+    actions: Tree
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: bool
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """(index, steps) of each episode."""
+        return [(index, steps) for index, _, steps, _ in self.notes]
+
+    def episodes(self) -> Iterator[tuple[int, int, Episode | Exception]]:
+        """(index, steps, the episode), or why it cannot be read: it has an object of a class that is not here, say."""
+        at = seen = 0
+        for index, seed, steps, rest in self.notes:
+            first, row = at, seen
+            at, seen = at + steps, seen + steps + 1
+            infos: Any = tuple([{} for _ in range(steps + 1)]) if self.infos else ()
+            policy_infos: Any = ()
+            loose: Iterator[Any] = iter(())
+            if rest is not None:
+                try:
+                    values, infos, policy_infos = pickle.loads(rest)
+                except Exception as error:  # noqa: BLE001 - unpickling runs foreign code
+                    yield index, steps, error
+                    continue
+                loose = iter(values)
+            yield (
+                index,
+                steps,
+                Episode(
+                    index,
+                    seed,
+                    self.observations.rows(row, seen, loose),
+                    self.actions.rows(first, at, loose),
+                    self.rewards[first:at].copy(),
+                    self.terminated[first:at].copy(),
+                    self.truncated[first:at].copy(),
+                    infos,
+                    policy_infos,
+                ),
+            )
+
+
+class Packer:
+    """Gathers episodes for a pack.
+
+    Args:
+        observations, actions: of their spaces.
+        infos: are infos kept?
+        most: bytes of an episode's arrays.
+    """
+
+    def __init__(self, observations: Layout, actions: Layout, infos: bool, most: int = SMALL) -> None:
+        self._layouts, self._infos, self._most = (observations, actions), infos, most
+        self._row = observations.row_nbytes + actions.row_nbytes + 8 + 2
+        self._episodes: list[Episode] = []
+        self._notes: list[Note] = []
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def holds(self, steps: int) -> bool:
+        """Is an episode of so many steps a small one?"""
+        return steps * self._row <= self._most
+
+    def add(self, episode: Episode) -> bool:
+        """Take an episode, whose arrays are a copy. False: it cannot be pickled; what sends it by itself tells why."""
+        rest, loose = None, list[Any]()
+        for layout, value in zip(self._layouts, (episode.observations, episode.actions), strict=True):
+            if layout.loose:
+                leaves = layout.flatten(value)
+                loose += [leaves[index] for index in layout.loose]
+        if loose or episode.policy_infos or any(episode.infos):
+            try:
+                rest = pickling.quickly((loose, episode.infos, episode.policy_infos), lambda: None)
+            except Exception:  # noqa: BLE001 - pickling runs foreign code
+                return False
+        self._episodes.append(episode)
+        self._notes.append((episode.index, episode.seed, len(episode), rest))
+        return True
+
+    def pack(self) -> Pack:
+        """All that was taken; there is at least one."""
+        observations, actions = self._layouts
+        found, notes = self._episodes, self._notes
+        self._episodes, self._notes = [], []
+        return Pack(
+            notes,
+            _joined(observations, [each.observations for each in found]),
+            _joined(actions, [each.actions for each in found]),
+            np.concatenate([each.rewards for each in found]),
+            np.concatenate([each.terminated for each in found]),
+            np.concatenate([each.truncated for each in found]),
+            self._infos,
+        )
+
+
+def _joined(layout: Layout, values: list[Any]) -> Tree:
+    rows = [layout.flatten(value) for value in values]
+    leaves: list[np.ndarray | None] = []
+    for leaf, parts in zip(layout.leaves, zip(*rows, strict=True), strict=True):
+        if not leaf.fixed:
+            leaves.append(None)
+            continue
+        whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)  # of no other byte order
+        leaves.append(np.concatenate(parts, out=whole))
+    return Tree(layout.plan, leaves)
+
+
+__all__ = ["SMALL", "Pack", "Packer"]
