@@ -52,35 +52,42 @@ class Wire:
 
 def size(value: Any) -> int:
     if isinstance(value, Batch):
-        return value.body.nbytes + sum(len(message.head) for message in value.messages)
-    return 0
+        return value.body.nbytes
+    return size(value[1]) if isinstance(value, tuple) else 0  # of which pieces come by themselves
 
 
 @contextmanager
 def counted() -> Iterator[Wire]:
     """Count what this process sends and receives meanwhile."""
-    wire, call, put = Wire(), Cluster.call, Cluster.put
+    wire, call, get, put = Wire(), Cluster.call, Cluster.get, Cluster.put
 
-    def counting(self: Cluster, actor: Any, method: str, *args: Any, then: Callable[..., None]) -> None:
+    def counting(
+        self: Cluster, actor: Any, method: str, *args: Any, then: Callable[..., None], values: int = 1
+    ) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             wire.back += size(result)
             then(result, error)
 
         wire.calls += 1
         wire.out += sum(map(size, args))
-        call(self, actor, method, *args, then=heard)
+        call(self, actor, method, *args, then=heard, values=values)
+
+    def getting(self: Cluster, references: list[Any]) -> list[Any]:
+        pieces = get(self, references)
+        wire.back += sum(map(len, pieces))
+        return pieces
 
     def putting(self: Cluster, value: Any) -> Any:
         wire.put += value.nbytes
         return put(self, value)
 
-    Cluster.call, Cluster.put = counting, putting  # type: ignore[method-assign]
+    Cluster.call, Cluster.get, Cluster.put = counting, getting, putting  # type: ignore[method-assign]
     wire.cpu -= process_time()
     try:
         yield wire
     finally:
         wire.cpu += process_time()
-        Cluster.call, Cluster.put = call, put  # type: ignore[method-assign]
+        Cluster.call, Cluster.get, Cluster.put = call, get, put  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

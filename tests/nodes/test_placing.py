@@ -11,9 +11,10 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
+from treadle.nodes.host import worth_sending
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
-from treadle.nodes.travel import Writer, read
+from treadle.nodes.travel import PIECE, Writer, packed, read
 
 TWO = [Machine("a", "10.0.0.1", 4), Machine("b", "10.0.0.2", 16)]
 
@@ -109,6 +110,28 @@ def test_messages_share_one_buffer_and_one_copy() -> None:
     with pytest.raises(TypeError, match="pickle"):
         writer.add(threading.Lock())
     assert len(writer.batch().messages) == 2
+
+
+@pytest.mark.parametrize(("nbytes", "first"), [(10, 10), (PIECE - 200, PIECE), (3 * PIECE, PIECE), (40 * PIECE, 0)])
+def test_a_batch_is_cut_into_as_many_values_as_are_asked_for(nbytes: int, first: int) -> None:
+    """One that is too large for so many pieces stays whole."""
+    whole = packed(np.arange(nbytes).astype(np.uint8))._replace(more=True, number=3)
+    assert whole.cut(1) is whole
+    values = whole.cut(5)
+    assert len(values) == 5
+    *pieces, last = values
+    assert (last.more, last.number) == (True, 3)
+    assert max(map(len, pieces)) <= PIECE
+    assert sum(map(len, pieces)) + len(last.body) == len(whole.body)
+    assert (len(pieces[0]) == 0) == (first == 0)
+    assert next(iter(read(last, *pieces))).tolist() == np.arange(nbytes).astype(np.uint8).tolist()
+
+
+def test_a_message_waits_longer_the_longer_a_node_has_been_at_work() -> None:
+    assert worth_sending(0.0, True) == worth_sending(0.1, True) == worth_sending(1.0, False) == (64 << 10, 0.05)
+    assert worth_sending(1.0, True) == (512 << 10, 0.25)
+    assert worth_sending(5.0, False) == (512 << 10, 0.2)
+    assert worth_sending(1e6, True) == worth_sending(1e6, False) == (512 << 10, 0.5)
 
 
 def test_other_software_is_named() -> None:

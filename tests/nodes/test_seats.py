@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from treadle.nodes.placing import Machine, Placement
-from treadle.nodes.travel import Batch, Message, packed
+from treadle.nodes.travel import PIECE, Batch, Message, packed
 from treadle.nodes.worker import NodeCommon, NodeWorker
 from treadle.pool.life import Event
-from treadle.pool.messages import Hello, Op, Reply, Request, WorkerSpec
+from treadle.pool.messages import Extras, Hello, Op, Reply, Request, WorkerSpec
 
 
 class NeverBegan(Exception):
@@ -26,6 +26,7 @@ class Cluster:
         self.there = [Machine("a", "10.0.0.1", 4)]
         self.started: list[str] = []
         self.calls: list[tuple[str, Any]] = []
+        self.values: list[int] = []
 
     def machines(self) -> list[Machine]:
         return list(self.there)
@@ -34,8 +35,12 @@ class Cluster:
         self.started.append(machine.id)
         return machine.id
 
-    def call(self, actor: Any, method: str, *args: Any, then: Any) -> None:
+    def call(self, actor: Any, method: str, *args: Any, then: Any, values: int = 1) -> None:
         self.calls.append((method, then))
+        self.values.append(values)
+
+    def get(self, references: list[Any]) -> list[Any]:
+        return references
 
     def put(self, value: Any) -> Any:
         return value
@@ -153,6 +158,25 @@ def test_a_small_answer_that_overtakes_a_large_one_waits_for_it() -> None:
     assert [worker.take(), worker.take()] == [Reply(7), Reply(8)]
 
 
+def test_what_follows_a_large_answer_is_cut_into_pieces() -> None:
+    cluster = Cluster()
+    worker = worker_on(cluster)
+    cluster.calls[0][1](packed((0, Hello(2, ())))._replace(more=True), None)
+    assert worker.hello() is not None
+    large = Reply(7, Extras({0: np.arange(PIECE)}, {}, {}, {}))
+    cluster.calls[1][1](packed((0, large))._replace(number=1, more=True), None)  # as large as eight pieces
+    assert worker.take() is not None
+    assert cluster.values == [1, 1, 1, 16]
+    *pieces, batch = packed((0, large))._replace(number=2, more=True).cut(16)
+    cluster.calls[2][1](packed((0, Reply(8)))._replace(number=3, more=True), None)
+    cluster.calls[3][1]((pieces, batch), None)
+    taken = worker.take()
+    assert taken is not None
+    assert taken.extras.infos[0].tolist() == list(range(PIECE))
+    assert worker.take() == Reply(8)
+    assert cluster.values == [1, 1, 1, 16, 1, 1]
+
+
 def test_one_that_waits_for_a_node_can_be_killed() -> None:
     cluster = Cluster()
     cluster.there = []
@@ -164,7 +188,7 @@ def test_one_that_waits_for_a_node_can_be_killed() -> None:
 def test_an_answer_that_cannot_be_read_is_the_actors_end() -> None:
     cluster = Cluster()
     worker = worker_on(cluster)
-    cluster.calls[-1][1](Batch((Message(b"no pickle", ()),), np.zeros(0, np.uint8)), None)
+    cluster.calls[-1][1](Batch((Message(9, ()),), np.frombuffer(b"no pickle", np.uint8)), None)
     assert worker.hello() is None
     assert worker.ended()
     assert "cannot be read" in worker._actor.gone  # type: ignore[union-attr]

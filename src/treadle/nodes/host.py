@@ -33,15 +33,25 @@ from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register
 
-# what a message has at least, unless there is no more or it was waited for so long. What is below 100 KB Ray sends with
-# the answer itself; what is larger goes through the object stores of both nodes, which costs as much as a dozen of
-# those: it pays in a run that lasts, whose end nobody sees half a second earlier
+# what a message has at least, unless there is no more or it was waited for so long; and, in time, at most
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
-LASTS_SECONDS = 3.0  # since a node has begun to play whole episodes (whoever samples waits for each batch)
-MORE_BYTES, MORE_SECONDS = 1 << 20, 0.5
+MORE_BYTES, MORE_SECONDS = 512 << 10, 0.5
+RUN_SHARE, BATCH_SHARE = 4, 25
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
 ASIDE = ("post", "tell", "looks", "end")
 INSIDE = "inside"
+
+
+def worth_sending(lasted: float, whole: bool) -> tuple[int, float]:
+    """(bytes, seconds): what a message has at least, unless there is no more or it was waited for so long, on a node
+    that has been at work for `lasted` seconds.
+
+    A call takes more than a millisecond of several processes, whatever it brings. What comes late comes by a share of
+    the time that it took: a small one where somebody waits for a batch, of which the node does not know how much is
+    missing, and a larger one in a `whole` run, at whose end nothing waits.
+    """
+    seconds = min(MORE_SECONDS, lasted / (RUN_SHARE if whole else BATCH_SHARE))
+    return (MORE_BYTES, seconds) if seconds > ENOUGH_SECONDS else (ENOUGH_BYTES, ENOUGH_SECONDS)
 
 
 class Inside(SerialWorker):
@@ -95,7 +105,7 @@ class Host:
         self._ahead: dict[tuple[int, int], tuple[Any, ...]] = {}  # (worker, number) -> what has come before its turn
         self._requests: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._said: deque[tuple[int, Said, bool]] = deque()  # by which worker, what, and does somebody wait for it?
-        self._since, self._whole_runs = float("inf"), False  # when it was first asked for anything
+        self._since, self._whole = float("inf"), False  # when it was asked for what it is at; a whole run?
         self._files: dict[str, io.FileIO] = {}  # what went along with the latest request that took anything along
         self._pool: Any = None
         self._workers: list[Worker] = []
@@ -105,7 +115,7 @@ class Host:
                 raise UsageError(f"nodes must have the same software as the caller: {'; '.join(others)}")
             factories = [partial(_arrived, pickle.loads(memoryview(each))[0], site) for each in programs]
             given = pickle.loads(options)
-            self._whole_runs = given.backend == INSIDE
+            self._whole = given.backend == INSIDE
             self._pool = Pool(factories, workers=len(slots), rows=False, options=given)
         except BaseException as error:  # noqa: BLE001 - whatever a constructor raises is told, with its slot
             failed = Hello(os.getpid(), failed=_failure(error, slots))
@@ -118,12 +128,12 @@ class Host:
     def _hello(self, worker: Worker) -> Hello:
         return Hello(worker.pid or os.getpid(), (self._pool.descriptions[worker.slots[0]],))
 
-    def advance(self) -> Batch:
-        """What its workers have said, as soon as it is worth a message: pairs of which one and what."""
+    def advance(self, values: int) -> Any:
+        """What its workers have said, as soon as it is worth a message: pairs of which one and what, as a batch that is
+        cut into so many values."""
         writer, since, due = Writer(), monotonic(), False
         while True:
-            lasts = self._whole_runs and monotonic() - self._since >= LASTS_SECONDS
-            enough, patience = (MORE_BYTES, MORE_SECONDS) if lasts else (ENOUGH_BYTES, ENOUGH_SECONDS)
+            enough, patience = worth_sending(monotonic() - self._since, self._whole)
             while self._said and writer.nbytes < enough:
                 at, what, awaited = self._said.popleft()
                 writer.add_said(at, what)
@@ -131,7 +141,7 @@ class Host:
             left = since + patience - monotonic() if writer.nbytes else None
             if due or writer.nbytes >= enough or (left is not None and left <= 0) or not self._turn(left):
                 more = bool(self._said) or (not self._closing and self._calls.expects)
-                return writer.batch(more, next(self._numbers))
+                return writer.batch(more, next(self._numbers)).cut(values)
 
     def _turn(self, seconds: float | None) -> bool:
         """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:
@@ -154,7 +164,8 @@ class Host:
         if deaths != self._deaths[at]:
             return
         (id, op, head), worker = next(read(message)), self._workers[at]
-        self._since = min(self._since, monotonic())
+        if not self._calls.expects:
+            self._since = min(self._since, monotonic()) if self._whole else monotonic()
         if op == Op.CLOSE:
             self._calls.retire(worker, "the caller says so")
             self._ended(at, ExitReport())
@@ -268,4 +279,4 @@ def _failure(error: BaseException, slots: tuple[int, ...]) -> tuple[int, Raised]
     return slots[first.where.slot or 0], replace(Raised.of(cause, "init"), traceback=first.remote_traceback)
 
 
-__all__ = ["ASIDE", "INSIDE", "Host", "Site", "World"]
+__all__ = ["ASIDE", "INSIDE", "Host", "Site", "World", "worth_sending"]

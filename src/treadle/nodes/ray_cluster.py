@@ -82,15 +82,28 @@ class Cluster:
         )(type(kind.__name__, (kind,), marked))
         return actor.remote(*args)
 
-    def call(self, actor: Any, method: str, *args: Any, then: Callable[[Any, BaseException | None], None]) -> None:
+    def call(
+        self, actor: Any, method: str, *args: Any, then: Callable[[Any, BaseException | None], None], values: int = 1
+    ) -> None:
         """Call a method; `then` is called by a thread of Ray's, with what it returned or raised. Arguments that are
-        references are what they refer to by the time that they arrive."""
+        references are what they refer to by the time that they arrive.
+
+        Args:
+            values: how many it returns. More than one: when the last one is there, `then` is called with references to
+                the others, which are small and have come before it, and the last one.
+        """
+        found = getattr(actor, method).options(num_returns=values).remote(*args)
+        *before, last = found if values > 1 else [found]
 
         def ended(future: Any) -> None:
             error = future.exception()
-            then(None if error is not None else future.result(), error)
+            then(None if error is not None else (before, future.result()) if values > 1 else future.result(), error)
 
-        getattr(actor, method).remote(*args).future().add_done_callback(ended)
+        last.future().add_done_callback(ended)
+
+    def get(self, references: list[Any]) -> list[Any]:
+        """What they refer to."""
+        return self._ray.get(references) if references else []  # type: ignore[no-any-return]
 
     def put(self, value: Any) -> Any:
         """A reference to a value, which each node pulls once, however many of its actors are given it."""

@@ -1,8 +1,10 @@
-"""What travels between a caller and its nodes: messages, and all their arrays in one contiguous buffer.
+"""What travels between a caller and its nodes: messages, and all their bytes in one contiguous buffer.
 
-A pickle of protocol 5 leaves the bytes of arrays out; here they are put behind one another, so that Ray moves a single
-buffer whatever it holds, and whoever takes it copies once: what Ray hands out is read-only and lies in its object store
-for as long as anything refers to it.
+A pickle of protocol 5 leaves the bytes of arrays out; here they are put behind it, so that Ray moves a single buffer
+whatever it holds, and whoever takes it copies once: what Ray hands out is read-only and lies in its object store for as
+long as anything refers to it. Where an answer may have several values the buffer is cut into pieces that Ray sends with
+the answer itself: what is larger goes through the object stores of both nodes, which takes 9 ms of processor time
+instead of 2.4 for half a megabyte (Ray 2.60, two nodes on one machine).
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ ALIGN = 64
 Said = Reply | Hello | ExitReport  # by a worker, or of its end
 
 
-class Message(NamedTuple):
-    """One value. `head`: its pickle; `sizes`: of the buffers that go with it, each begins at a multiple of `ALIGN`."""
+PIECE = 90 << 10  # bytes; what is below 100 KB Ray sends with the answer itself
 
-    head: bytes
+
+class Message(NamedTuple):
+    """One value. `head`: bytes of its pickle; `sizes`: of the buffers that follow. Each begins at a multiple of
+    `ALIGN`."""
+
+    head: int
     sizes: tuple[int, ...]
 
 
@@ -36,6 +42,15 @@ class Batch(NamedTuple):
     more: bool = False
     number: int = 0
 
+    def cut(self, values: int) -> Any:
+        """So many values: pieces of the body, and a batch with what is left of it; one that is too large for that stays
+        whole. A single one: the batch."""
+        if values == 1:
+            return self
+        size = PIECE if len(self.body) <= values * PIECE else 0
+        pieces = [self.body[i * size : (i + 1) * size] for i in range(values - 1)]
+        return (*pieces, self._replace(body=self.body[(values - 1) * size :]))
+
 
 class Writer:
     """Puts values one behind the other."""
@@ -47,7 +62,7 @@ class Writer:
     @property
     def nbytes(self) -> int:
         """Of what is there."""
-        return len(self._body) + sum(len(message.head) for message in self._messages)
+        return len(self._body)
 
     def add(self, value: Any) -> None:
         """Raises whatever pickling raises; then nothing was added."""
@@ -59,10 +74,10 @@ class Writer:
 
         head = pickling.quickly(value, fresh)
         raws = [buffer.raw() for buffer in buffers]
-        for raw in raws:
+        for raw in (memoryview(head), *raws):
             self._body += raw
             self._body += bytes(-raw.nbytes % ALIGN)
-        self._messages.append(Message(head, tuple(raw.nbytes for raw in raws)))
+        self._messages.append(Message(len(head), tuple(raw.nbytes for raw in raws)))
 
     def add_said(self, at: int, what: Said) -> None:
         """What a worker has said. What cannot be pickled becomes its slot's failure."""
@@ -77,15 +92,15 @@ class Writer:
         return Batch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more, number)
 
 
-def read(batch: Batch) -> Iterator[Any]:
-    """The values of a batch, whose arrays share one copy of its buffer and can be written to."""
-    body, at = memoryview(np.array(batch.body).data), 0
-    for head, sizes in batch.messages:
-        buffers = []
-        for size in sizes:
-            buffers.append(body[at : at + size])
+def read(batch: Batch, *pieces: np.ndarray) -> Iterator[Any]:
+    """The values of a batch, whose arrays share one copy of its buffer and can be written to. `pieces`: see `cut`."""
+    body, at = memoryview(np.concatenate([*pieces, batch.body]).data), 0
+    for message in batch.messages:
+        parts = []
+        for size in (message.head, *message.sizes):
+            parts.append(body[at : at + size])
             at += size + -size % ALIGN
-        yield pickle.loads(head, buffers=buffers)
+        yield pickle.loads(parts[0], buffers=parts[1:])
 
 
 def packed(value: Any) -> Batch:
@@ -95,4 +110,4 @@ def packed(value: Any) -> Batch:
     return writer.batch()
 
 
-__all__ = ["Batch", "Message", "Writer", "packed", "read"]
+__all__ = ["PIECE", "Batch", "Message", "Writer", "packed", "read"]

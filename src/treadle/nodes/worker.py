@@ -32,7 +32,7 @@ from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.software import software
-from treadle.nodes.travel import Batch, Said, packed, read
+from treadle.nodes.travel import PIECE, Batch, Said, packed, read
 from treadle.pool import carried, modules
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
@@ -46,6 +46,7 @@ from treadle.pool.worker import Common, Worker, register
 log = logging.getLogger("treadle")
 
 BACKEND = "ray"
+VALUES = 24  # that a large answer is cut into at most
 CREDITS = 2  # calls that are under way while there is more to come: the node works on while an answer travels
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
@@ -175,14 +176,16 @@ class Actor:
         self.said: list[deque[Said]] = [deque() for _ in range(workers)]
         self.deaths, self.looks, self.posted = [0] * workers, [0] * workers, [0] * workers
         self.gone, self.began = "", True
-        self._inbox: dict[int, Batch] = {}  # by number, until those before them have been sorted
+        # by number, until those before them have been sorted: pieces, and what they belong to
+        self._inbox: dict[int, tuple[list[Any], Batch]] = {}
+        self._values = 1  # that its next answer is cut into
         self._sorted = 0  # batches
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
         self._heard = self._ending = False  # anything of it; has it been asked to end?
         self._slow_from = monotonic() + SLOW_SECONDS
         self.listen(True)
 
-    def call(self, method: str, *args: Any, then: Callable[[Any], None] = lambda _: None) -> None:
+    def call(self, method: str, *args: Any, then: Callable[[Any], None] = lambda _: None, values: int = 1) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             if error is None:
                 self._heard = True
@@ -192,29 +195,33 @@ class Actor:
                 self.lost(self._cluster.why(error))
             self._common.ring()
 
-        self._cluster.call(self._handle, method, *args, then=heard)
+        self._cluster.call(self._handle, method, *args, then=heard, values=values)
 
     def listen(self, more: bool) -> None:
         """Sort what it has said. `more`: something is awaited of it, so have it say more."""
         while self._sorted in self._inbox:
-            batch = self._inbox.pop(self._sorted)
+            pieces, batch = self._inbox.pop(self._sorted)
             self._sorted += 1
             self._out -= 1
             self._credits = CREDITS if batch.more else 1
             try:
-                for worker, what in read(batch):
+                there = self._cluster.get(pieces)
+                size = sum(map(len, there)) + len(batch.body)
+                self._values = max(1, min(VALUES, 2 * size // PIECE))  # that one is as large, or somewhat larger
+                for worker, what in read(batch, *there):
                     self.said[worker].append(what)
             except Exception as unread:  # noqa: BLE001 - of a class that is not here, say
                 self.lost(f"its answer cannot be read: {unread!r}")
         while more and self._out < self._credits and not self._ending and not self.gone:
             self._out += 1
-            self.call("advance", then=self._arrived)
+            self.call("advance", self._values, then=self._arrived, values=self._values)
         if more and not self._heard and monotonic() > self._slow_from:
             self._slow_from = float("inf")
             log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)
 
-    def _arrived(self, batch: Batch) -> None:
-        self._inbox[batch.number] = batch
+    def _arrived(self, answer: Any) -> None:
+        pieces, batch = ([], answer) if isinstance(answer, Batch) else answer
+        self._inbox[batch.number] = pieces, batch
 
     def end(self) -> None:
         """Ask it to close its slots; then its process is ended."""

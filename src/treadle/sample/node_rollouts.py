@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from treadle.nodes.host import LASTS_SECONDS, MORE_SECONDS, Site
+from treadle.nodes.host import Site, worth_sending
 from treadle.pool.calls import Event
 from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.rollout_slot import BATCH, Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.sample.rollout_slot import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
 from treadle.sample.watch import Tally
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
-BATCH_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
+GATHER_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
 MORE = 8  # times as many episodes in a worker's orders, and told of together, once a run lasts
 AHEAD_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
@@ -137,10 +137,11 @@ class OnNode(Collection):
         return results + self.told
 
     def _share(self) -> tuple[int, int]:
-        if monotonic() - self._fed_from < LASTS_SECONDS:
-            return super()._share()
         # few and large messages, as those from here to the caller: each wakes this process
-        self._together = MORE * BATCH, MORE_SECONDS / 2
+        _, seconds = worth_sending(monotonic() - self._fed_from, True)
+        if seconds <= 2 * BATCH_SECONDS:
+            return super()._share()
+        self._together = MORE * BATCH, seconds / 2
         ahead = max(AHEAD, made_in(AHEAD_SECONDS, self.tally, self._fed_from, self.workers))
         return self.schedule.share(self.workers, MORE, ahead=ahead)
 
@@ -198,10 +199,10 @@ class NodeRollouts(Program):
         ready, told = run.feed(order), 0.0
         while not control.stopped():
             since = since if ready else monotonic()
-            ready += run.turn(max(0.0, since + BATCH_SECONDS - monotonic()) if ready else TURN_SECONDS)
+            ready += run.turn(max(0.0, since + GATHER_SECONDS - monotonic()) if ready else TURN_SECONDS)
             if schedule.fed and (order.indices or not run.playing or monotonic() > until):
                 return ready or None
-            if ready and monotonic() - since >= BATCH_SECONDS:
+            if ready and monotonic() - since >= GATHER_SECONDS:
                 yield ready
                 ready, told = Results(), monotonic()
             elif told and monotonic() - told >= TURN_SECONDS:

@@ -24,6 +24,7 @@ TIMES = 8  # how much larger a node's orders are, for each of its environments, 
 SHARES_LEFT = 2  # that what is left is worth to each of several: its answers take longer to come than a worker's
 FIRST = 64  # episodes that are made at a time before anybody knows how large one is
 AHEAD_SECONDS = 2.0  # that a node has work for: what it has made is known up to a second later
+LEAST_SECONDS = 0.1  # that an order takes, at the end too: the next one comes later than that
 LOOK_SECONDS = 1.0  # while a node is awaited
 LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
 
@@ -78,14 +79,18 @@ class NodesCollection(Collection):
         self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
         self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
-        self._ahead = max(TIMES * AHEAD, made_in(AHEAD_SECONDS, self.tally, self._heard_from, self._in_all))
-        self.schedule.window = max(self.schedule.window, int(4 * self._ahead * self._in_all))
+        self._soon = made_in(AHEAD_SECONDS, self.tally, self._heard_from, self._in_all)
+        self.schedule.window = max(self.schedule.window, int(4 * max(TIMES * AHEAD, self._soon) * self._in_all))
         super()._deal(held)
 
     def _wants(self, worker: Worker) -> int:
         rows, mine = self._rows(worker), len(self._dealt[worker.index])
         several = SHARES_LEFT if self._several else 1
-        size, ahead = self.schedule.share(self._in_all, TIMES, several, self._first, self._ahead)
+        schedule, most = self.schedule, max(TIMES * AHEAD, self._soon)
+        size, ahead = schedule.share(self._in_all, TIMES, several, self._first, most)
+        left = max(0.0, schedule.to_hand_out(schedule.mean)) / self._in_all
+        least = int(min(left, self._soon * LEAST_SECONDS / AHEAD_SECONDS))
+        size, ahead = max(size, int(min(ahead, self._soon / 2)), least), max(ahead, least)
         return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
 
     def _taken(self, most: int, held: int) -> list[int]:
