@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from treadle.nodes.host import worth_sending
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
 from treadle.nodes.travel import PIECE, Writer, packed, read
+from treadle.sample.node_rollouts import made_in
+from treadle.sample.nodes import wanted
+from treadle.sample.watch import Tally
 
 TWO = [Machine("a", "10.0.0.1", 4), Machine("b", "10.0.0.2", 16)]
 
@@ -40,9 +44,9 @@ def test_several_fit_on_a_node_when_somebody_says_how_large_they_are() -> None:
 
 
 def test_single_workers_are_spread_over_so_many_nodes() -> None:
-    for nodes, wanted in ((1, "aaa"), (2, "aba"), (ALL, "aba")):
+    for nodes, names in ((1, "aaa"), (2, "aba"), (ALL, "aba")):
         taken: dict[str, int] = {}
-        for name in wanted:
+        for name in names:
             machine = seat(TWO, taken, Placement(nodes, shared=True))
             assert machine is not None
             assert machine.id == name
@@ -153,3 +157,30 @@ def test_a_package_without_a_version_is_known_by_its_file(tmp_path, monkeypatch:
     (tmp_path / "my_own_env.py").write_text("x = 2\n")
     (text,) = differences(before, here="node")
     assert text.startswith("my_own_env is a file with the checksum")
+
+
+@pytest.mark.parametrize(
+    ("mine", "share", "soon", "left", "found"),
+    [
+        (0, (512, 256), 0.0, 9e9, 2048),  # nobody knows yet how fast it is: the share
+        (1027, (512, 256), 0.0, 9e9, 2048),
+        (1028, (512, 256), 0.0, 9e9, 0),
+        (1028, (512, 2000), 2000.0, 9e9, 4000),  # a fast one: for two seconds, one at a time
+        (8003, (512, 2000), 2000.0, 9e9, 4000),
+        (8004, (512, 2000), 2000.0, 9e9, 0),
+        (100, (14, 256), 3.0, 9e9, 56),  # long episodes: the share
+        (100, (20, 20), 2000.0, 160.0, 400),  # towards the end a tenth of a second, if there is so much
+        (404, (20, 20), 2000.0, 160.0, 0),
+        (3, (1, 0), 2000.0, 0.0, 4),  # the very end: as the share says
+        (4, (1, 0), 2000.0, 0.0, 0),
+    ],
+)
+def test_what_a_node_of_four_gets(mine: int, share: tuple[int, int], soon: float, left: float, found: int) -> None:
+    assert wanted(4, mine, share, soon, left) == found
+
+
+def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
+    tally = Tally(by_worker={}, episodes=100)
+    assert made_in(2.0, tally, monotonic(), 4) == 50.0  # as if they had taken a second
+    assert 4.9 < made_in(2.0, tally, monotonic() - 10.0, 4) <= 5.0
+    assert made_in(2.0, tally, float("inf"), 4) == 50.0

@@ -27,7 +27,7 @@ from treadle.sample.watch import Tally
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 GATHER_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
-MORE = 8  # times as many episodes in a worker's orders, and told of together, once a run lasts
+MORE = 8  # times as many episodes that a worker tells of together, once a run lasts
 AHEAD_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
 
@@ -142,8 +142,9 @@ class OnNode(Collection):
         if seconds <= 2 * BATCH_SECONDS:
             return super()._share()
         self._together = MORE * BATCH, seconds / 2
-        ahead = max(AHEAD, made_in(AHEAD_SECONDS, self.tally, self._fed_from, self.workers))
-        return self.schedule.share(self.workers, MORE, ahead=ahead)
+        soon = made_in(AHEAD_SECONDS, self.tally, self._fed_from, self.workers)
+        size, ahead = self.schedule.share(self.workers, ahead=max(AHEAD, soon))
+        return max(size, int(min(ahead, soon / 2))), ahead
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         self.told.append((-1, 0, Failed.of(error, self.address, False)))

@@ -29,6 +29,19 @@ LOOK_SECONDS = 1.0  # while a node is awaited
 LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
 
 
+def wanted(rows: int, mine: int, share: tuple[int, int], soon: float, left: float) -> int:
+    """How many indices a node is to get that plays `rows` episodes at once and has `mine`.
+
+    For each of its environments: `share`: see `Schedule.share`; `soon`: episodes that it makes in `AHEAD_SECONDS`;
+    `left`: those that are still to be handed out. An order is of no more than half of `AHEAD_SECONDS`, but for what the
+    share says; and of `LEAST_SECONDS` as long as there is so much, or a node that is done waits for the next one.
+    """
+    size, ahead = share
+    least = int(min(left, soon * LEAST_SECONDS / AHEAD_SECONDS))
+    size, ahead = max(size, int(min(ahead, soon / 2)), least), max(ahead, least)
+    return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
+
+
 class NodesCollection(Collection):
     """As `Collection`; its workers are nodes. `workers`: of each node, None: as many as it has CPUs."""
 
@@ -84,14 +97,11 @@ class NodesCollection(Collection):
         super()._deal(held)
 
     def _wants(self, worker: Worker) -> int:
-        rows, mine = self._rows(worker), len(self._dealt[worker.index])
+        schedule, rows = self.schedule, self._rows(worker)
         several = SHARES_LEFT if self._several else 1
-        schedule, most = self.schedule, max(TIMES * AHEAD, self._soon)
-        size, ahead = schedule.share(self._in_all, TIMES, several, self._first, most)
+        share = schedule.share(self._in_all, TIMES, several, self._first, max(TIMES * AHEAD, self._soon))
         left = max(0.0, schedule.to_hand_out(schedule.mean)) / self._in_all
-        least = int(min(left, self._soon * LEAST_SECONDS / AHEAD_SECONDS))
-        size, ahead = max(size, int(min(ahead, self._soon / 2)), least), max(ahead, least)
-        return 0 if mine >= rows * (1 + ahead) else max(rows * size, rows - mine)
+        return wanted(rows, len(self._dealt[worker.index]), share, self._soon, left)
 
     def _taken(self, most: int, held: int) -> list[int]:
         if self._bounded and len(self.schedule.lengths) <= held:  # the caller has not seen one
