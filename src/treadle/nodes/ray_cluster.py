@@ -92,8 +92,8 @@ class Cluster:
             values: how many it returns. More than one: when the last one is there, `then` is called with references to
                 the others, which are small and have come before it, and the last one.
         """
-        found = getattr(actor, method).options(num_returns=values).remote(*args)
-        *before, last = found if values > 1 else [found]
+        asked = getattr(actor, method)
+        *before, last = asked.options(num_returns=values).remote(*args) if values > 1 else [asked.remote(*args)]
 
         def ended(future: Any) -> None:
             error = future.exception()
