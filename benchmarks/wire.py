@@ -238,11 +238,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             nodes.add_node(num_cpus=1)
         ray.init(address=nodes.address, logging_level=logging.ERROR, log_to_driver=False)
         faces = [
-            more(collecting, scaled(10_000)),
-            more(partial(recording, "cartpole"), scaled(10_000)),
+            more(collecting, scaled(50_000)),
+            more(partial(recording, "cartpole"), scaled(30_000)),
             more(partial(recording, "pong"), scaled(10)),
             more(partial(recording, "pong", shared=True), scaled(10)),
-            more(evaluating, scaled(5_000)),
+            more(evaluating, scaled(25_000)),
             more(sampling, scaled(200_000)),
             more(planning, scaled(300)),
         ]
