@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from importlib import metadata
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from treadle.nodes.host import worth_sending
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
 from treadle.nodes.travel import PIECE, Writer, packed, read
-from treadle.sample.node_rollouts import made_in
+from treadle.nodes.worker import values_for
+from treadle.sample.node_rollouts import FedSchedule, NodeCollection, made_in
 from treadle.sample.nodes import wanted
 from treadle.sample.watch import Tally
 
@@ -116,8 +119,8 @@ def test_messages_share_one_buffer_and_one_copy() -> None:
     assert len(writer.batch().messages) == 2
 
 
-@pytest.mark.parametrize(("nbytes", "first"), [(10, 10), (PIECE - 200, PIECE), (3 * PIECE, PIECE), (40 * PIECE, 0)])
-def test_a_batch_is_cut_into_as_many_values_as_are_asked_for(nbytes: int, first: int) -> None:
+@pytest.mark.parametrize("nbytes", [10, PIECE - 200, 3 * PIECE, 40 * PIECE])
+def test_a_batch_is_cut_into_as_many_values_as_are_asked_for(nbytes: int) -> None:
     """One that is too large for so many pieces stays whole."""
     whole = packed(np.arange(nbytes).astype(np.uint8))._replace(more=True, number=3)
     assert whole.cut(1) is whole
@@ -125,9 +128,12 @@ def test_a_batch_is_cut_into_as_many_values_as_are_asked_for(nbytes: int, first:
     assert len(values) == 5
     *pieces, last = values
     assert (last.more, last.number) == (True, 3)
-    assert max(map(len, pieces)) <= PIECE
     assert sum(map(len, pieces)) + len(last.body) == len(whole.body)
-    assert (len(pieces[0]) == 0) == (first == 0)
+    if nbytes <= 4 * PIECE:
+        assert max(map(len, [*pieces, last.body])) <= PIECE
+        assert len(pieces[0]) == min(PIECE, len(whole.body))
+    else:
+        assert not any(map(len, pieces))
     assert next(iter(read(last, *pieces))).tolist() == np.arange(nbytes).astype(np.uint8).tolist()
 
 
@@ -180,7 +186,36 @@ def test_what_a_node_of_four_gets(mine: int, share: tuple[int, int], soon: float
 
 
 def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
-    tally = Tally(by_worker={}, episodes=100)
-    assert made_in(2.0, tally, monotonic(), 4) == 50.0  # as if they had taken a second
-    assert 4.9 < made_in(2.0, tally, monotonic() - 10.0, 4) <= 5.0
-    assert made_in(2.0, tally, float("inf"), 4) == 50.0
+    assert made_in(2.0, 100, monotonic(), 4) == 50.0  # as if they had taken a second
+    assert 4.9 < made_in(2.0, 100, monotonic() - 10.0, 4) <= 5.0
+    assert made_in(2.0, 100, float("inf"), 0) == 200.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fed", "more", "rows", "found"),
+    [
+        (0.1, 4000, True, 1, (64, 32)),  # it has just begun: as a worker at hand
+        (20.0, 4000, True, 1, (500, 1000)),  # half a second, and a second
+        (20.0, 400, True, 1, (100, 1000)),  # as much as the other workers
+        (20.0, 40, True, 1, (10, 1000)),
+        (20.0, 400, False, 1, (25, 25)),  # the last order: something is kept for whoever is done early
+        (20.0, 4000, True, 2, (64, 32)),  # several at once
+    ],
+)
+def test_a_nodes_workers_share_its_orders(
+    seconds: float, fed: int, more: bool, rows: int, found: tuple[int, int]
+) -> None:
+    run: Any = object.__new__(NodeCollection)
+    run.schedule, run.workers, run._recipe = FedSchedule(), 4, SimpleNamespace(rows=rows)
+    run.calls = SimpleNamespace(wear=SimpleNamespace(able=False))
+    run.tally, run._fed_from = Tally(episodes=int(4000 * max(1.0, seconds))), monotonic() - seconds
+    run.schedule.feed(range(fed + 1), more)
+    run.schedule.finish(run.schedule.take(), 20)
+    size, ahead = run._share()
+    assert (size, ahead) == (pytest.approx(found[0], abs=1), pytest.approx(found[1], abs=1))
+
+
+@pytest.mark.parametrize("size", [0, 1000, PIECE, 3 * PIECE, 24 * PIECE])
+def test_an_answer_twice_as_large_as_the_last_fits_its_pieces(size: int) -> None:
+    assert min(2 * size, 24 * PIECE) // PIECE <= values_for(size) <= max(1, 2 * size // PIECE)
+    assert values_for(24 * PIECE + 1) == 1

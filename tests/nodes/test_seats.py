@@ -174,7 +174,7 @@ def test_what_follows_a_large_answer_is_cut_into_pieces() -> None:
     assert taken is not None
     assert taken.extras.infos[0].tolist() == list(range(PIECE))
     assert worker.take() == Reply(8)
-    assert cluster.values == [1, 1, 1, 16, 1, 1]
+    assert cluster.values == [1, 1, 1, 16, 8, 8]
 
 
 def test_one_that_waits_for_a_node_can_be_killed() -> None:

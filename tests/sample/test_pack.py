@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
 from treadle.sample.episode import Episode
 from treadle.sample.pack import SMALL, Pack, Packer
@@ -53,7 +52,7 @@ def episode(index: int, steps: int, info: Any = None, policy_info: Any = None) -
 
 
 def packed(episodes: list[Episode]) -> Pack:
-    packer = Packer(Layout.of(SEEN), Layout.of(DONE), True)
+    packer = Packer(Layout.of(SEEN), Layout.of(DONE), True, SMALL)
     assert all(map(packer.add, episodes))
     assert len(packer) == len(episodes)
     pack = packer.pack()
@@ -94,15 +93,25 @@ def test_one_that_cannot_be_read_leaves_the_others_alone() -> None:
 
 
 def test_one_that_cannot_be_sent_is_not_taken() -> None:
-    packer = Packer(Layout.of(SEEN), Layout.of(DONE), True)
+    packer = Packer(Layout.of(SEEN), Layout.of(DONE), True, SMALL)
     assert not packer.add(episode(0, 2, {"x": Unsendable()}))
     assert not packer
     assert packer.add(episode(1, 2))
     assert packer.pack().lengths() == [(1, 2)]
 
 
-@pytest.mark.parametrize("steps", [1, 100, 400])
-def test_small_is_counted_in_bytes(steps: int) -> None:
-    layouts = Layout.of(gym.spaces.Box(-1, 1, (8,), np.float64)), Layout.of(gym.spaces.Discrete(2))
-    assert Packer(*layouts, True).holds(steps) == (steps * (64 + 8 + 10) <= SMALL)
-    assert not Packer(*layouts, True, 0).holds(steps)
+def test_small_is_what_its_arrays_take() -> None:
+    layouts = Layout.of(SEEN), Layout.of(DONE)
+    for steps in (1, 7, 300):
+        size = episode(0, steps).nbytes
+        assert Packer(*layouts, True, size).holds(steps)
+        assert not Packer(*layouts, True, size - 1).holds(steps)
+
+
+def test_what_was_taken_is_counted_with_its_infos() -> None:
+    packer = Packer(Layout.of(SEEN), Layout.of(DONE), True, SMALL)
+    assert packer.nbytes == 0
+    packer.add(episode(0, 3, {"picture": np.zeros(5000, np.uint8)}))
+    assert 5_000 < packer.nbytes < 6_000
+    packer.pack()
+    assert packer.nbytes == 0

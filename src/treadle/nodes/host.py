@@ -33,10 +33,10 @@ from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register
 
-# what a message has at least, unless there is no more or it was waited for so long; and, in time, at most
+# what a message has at least, unless there is no more or it was waited for so long: at first, and at the most
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
 MORE_BYTES, MORE_SECONDS = 512 << 10, 0.5
-RUN_SHARE, BATCH_SHARE = 4, 25
+RUN_SHARE, BATCH_SHARE = 1 / 4, 1 / 25  # of the time that a node has been at work
 IDLE_SECONDS = 1.0  # that a call waits for something to do: what is asked next needs no other one
 ASIDE = ("post", "tell", "looks", "end")
 INSIDE = "inside"
@@ -50,7 +50,7 @@ def worth_sending(lasted: float, whole: bool) -> tuple[int, float]:
     the time that it took: a small one where somebody waits for a batch, of which the node does not know how much is
     missing, and a larger one in a `whole` run, at whose end nothing waits.
     """
-    seconds = min(MORE_SECONDS, lasted / (RUN_SHARE if whole else BATCH_SHARE))
+    seconds = min(MORE_SECONDS, lasted * (RUN_SHARE if whole else BATCH_SHARE))
     return (MORE_BYTES, seconds) if seconds > ENOUGH_SECONDS else (ENOUGH_BYTES, ENOUGH_SECONDS)
 
 
@@ -164,7 +164,7 @@ class Host:
         if deaths != self._deaths[at]:
             return
         (id, op, head), worker = next(read(message)), self._workers[at]
-        if not self._calls.expects:
+        if op == Op.STREAM:  # each of a sampler's is of another batch, or of a part of one
             self._since = min(self._since, monotonic()) if self._whole else monotonic()
         if op == Op.CLOSE:
             self._calls.retire(worker, "the caller says so")

@@ -159,6 +159,11 @@ class NodeCommon(Common):
             self.cluster.close()
 
 
+def values_for(size: int) -> int:
+    """How many values an answer is cut into that is of such a size, or up to twice as large; one if it is too large."""
+    return 1 if size > VALUES * PIECE else max(1, min(VALUES, 2 * size // PIECE))
+
+
 class Actor:
     """One actor, from its start to its end. What it answers is put into `_inbox` by threads of Ray's.
 
@@ -178,7 +183,7 @@ class Actor:
         self.gone, self.began = "", True
         # by number, until those before them have been sorted: pieces, and what they belong to
         self._inbox: dict[int, tuple[list[Any], Batch]] = {}
-        self._values = 1  # that its next answer is cut into
+        self._size = 0  # bytes that its next answer may have, by those before
         self._sorted = 0  # batches
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
         self._heard = self._ending = False  # anything of it; has it been asked to end?
@@ -206,15 +211,15 @@ class Actor:
             self._credits = CREDITS if batch.more else 1
             try:
                 there = self._cluster.get(pieces)
-                size = sum(map(len, there)) + len(batch.body)
-                self._values = max(1, min(VALUES, 2 * size // PIECE))  # that one is as large, or somewhat larger
+                self._size = max(sum(map(len, there)) + len(batch.body), self._size // 2)
                 for worker, what in read(batch, *there):
                     self.said[worker].append(what)
             except Exception as unread:  # noqa: BLE001 - of a class that is not here, say
                 self.lost(f"its answer cannot be read: {unread!r}")
         while more and self._out < self._credits and not self._ending and not self.gone:
             self._out += 1
-            self.call("advance", self._values, then=self._arrived, values=self._values)
+            values = values_for(self._size)
+            self.call("advance", values, then=self._arrived, values=values)
         if more and not self._heard and monotonic() > self._slow_from:
             self._slow_from = float("inf")
             log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)

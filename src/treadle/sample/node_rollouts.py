@@ -8,6 +8,7 @@ results.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
@@ -23,12 +24,11 @@ from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
-from treadle.sample.watch import Tally
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 GATHER_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
 MORE = 8  # times as many episodes that a worker tells of together, once a run lasts
-AHEAD_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
+WORKER_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
 
 
@@ -89,9 +89,9 @@ class FedSchedule(Schedule):
         return size, int(ahead)
 
 
-def made_in(seconds: float, tally: Tally, since: float, rows: int) -> float:
-    """Episodes that one of so many has made in so many seconds, on average since then."""
-    return seconds * tally.episodes / rows / max(1.0, monotonic() - since)
+def made_in(seconds: float, made: float, since: float, rows: int) -> float:
+    """Episodes that one of so many environments makes in so many seconds, if all have `made` so many since then."""
+    return seconds * made / max(1, rows) / max(1.0, monotonic() - since)
 
 
 class OnNode(Collection):
@@ -137,14 +137,16 @@ class OnNode(Collection):
         return results + self.told
 
     def _share(self) -> tuple[int, int]:
-        # few and large messages, as those from here to the caller: each wakes this process
+        # few and large messages, as those from here to the caller: each wakes this process. Not where it is to be known
+        # soon what was made: which of several episodes a worker was playing, or how much memory each takes
         _, seconds = worth_sending(monotonic() - self._fed_from, True)
-        if seconds <= 2 * BATCH_SECONDS:
+        if seconds <= 2 * BATCH_SECONDS or self._recipe.rows > 1 or self.calls.wear.able:
             return super()._share()
         self._together = MORE * BATCH, seconds / 2
-        soon = made_in(AHEAD_SECONDS, self.tally, self._fed_from, self.workers)
+        soon = made_in(WORKER_SECONDS, self.tally.episodes, self._fed_from, self.workers)
         size, ahead = self.schedule.share(self.workers, ahead=max(AHEAD, soon))
-        return max(size, int(min(ahead, soon / 2))), ahead
+        evenly = math.ceil(self.schedule.to_hand_out(1.0) / self.workers)
+        return max(size, min(int(min(ahead, soon / 2)), evenly)), ahead
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         self.told.append((-1, 0, Failed.of(error, self.address, False)))

@@ -70,7 +70,7 @@ class NodesCollection(Collection):
         )  # fmt: skip
         self._least = 1
         self._bounded = run["room"] is not None
-        self._heard_from = float("inf")  # when the first results came
+        self._heard_from: dict[int, float] = {}  # when a node's first results came
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         options.pop("worker_output", None)  # it is their own pools' matter
@@ -92,16 +92,22 @@ class NodesCollection(Collection):
         self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
         self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
-        self._soon = made_in(AHEAD_SECONDS, self.tally, self._heard_from, self._in_all)
-        self.schedule.window = max(self.schedule.window, int(4 * max(TIMES * AHEAD, self._soon) * self._in_all))
+        ahead = sum(max(TIMES * AHEAD, self._soon(each)) * self._rows(each) for each in self.pool.workers)
+        self.schedule.window = max(self.schedule.window, int(4 * ahead))
         super()._deal(held)
 
+    def _soon(self, worker: Worker) -> float:
+        """Episodes that each environment of a node makes in `AHEAD_SECONDS`, as far as is known."""
+        at, since = worker.index, self._heard_from.get(worker.index)
+        made = self.tally.by_worker.get(at, 0) / self.schedule.mean
+        return 0.0 if since is None else made_in(AHEAD_SECONDS, made, since, self._rows(worker))
+
     def _wants(self, worker: Worker) -> int:
-        schedule, rows = self.schedule, self._rows(worker)
+        schedule, soon = self.schedule, self._soon(worker)
         several = SHARES_LEFT if self._several else 1
-        share = schedule.share(self._in_all, TIMES, several, self._first, max(TIMES * AHEAD, self._soon))
+        share = schedule.share(self._in_all, TIMES, several, self._first, max(TIMES * AHEAD, soon))
         left = max(0.0, schedule.to_hand_out(schedule.mean)) / self._in_all
-        return wanted(rows, len(self._dealt[worker.index]), share, self._soon, left)
+        return wanted(self._rows(worker), len(self._dealt[worker.index]), share, soon, left)
 
     def _taken(self, most: int, held: int) -> list[int]:
         if self._bounded and len(self.schedule.lengths) <= held:  # the caller has not seen one
@@ -128,7 +134,8 @@ class NodesCollection(Collection):
         return LOOK_SECONDS if patience is None else min(patience, LOOK_SECONDS)
 
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
-        plain, self._heard_from = Results(), min(self._heard_from, monotonic())
+        plain = Results()
+        self._heard_from.setdefault(worker.index, monotonic())
         for index, length, result in ready:
             if not isinstance(result, Failed):
                 plain.append((index, length, result))

@@ -17,6 +17,7 @@ from treadle.spaces import Layout
 from treadle.spaces.leaves import Plan, unflatten
 
 SMALL = 1 << 14  # bytes of an episode's arrays, up to which it is copied twice more rather than sent by itself
+ENOUGH = 1 << 18  # bytes of a pack, its infos included, that need not wait for more
 
 Note = tuple[int, int, int, bytes | None]  # index, seed, steps, a pickle of what is not in the arrays
 
@@ -94,11 +95,14 @@ class Packer:
         observations, actions: of their spaces.
         infos: are infos kept?
         most: bytes of an episode's arrays.
+
+    Attributes:
+        nbytes: of what was taken.
     """
 
-    def __init__(self, observations: Layout, actions: Layout, infos: bool, most: int = SMALL) -> None:
+    def __init__(self, observations: Layout, actions: Layout, infos: bool, most: int) -> None:
         self._layouts, self._infos, self._most = (observations, actions), infos, most
-        self._row = observations.row_nbytes + actions.row_nbytes + 8 + 2
+        self.nbytes = 0
         self._episodes: list[Episode] = []
         self._notes: list[Note] = []
 
@@ -107,7 +111,11 @@ class Packer:
 
     def holds(self, steps: int) -> bool:
         """Is an episode of so many steps a small one?"""
-        return steps * self._row <= self._most
+        return self._size(steps) <= self._most
+
+    def _size(self, steps: int) -> int:
+        seen, done = self._layouts
+        return (steps + 1) * seen.row_nbytes + steps * (done.row_nbytes + 8 + 2)
 
     def add(self, episode: Episode) -> bool:
         """Take an episode, whose arrays are a copy. False: it cannot be pickled; what sends it by itself tells why."""
@@ -123,13 +131,14 @@ class Packer:
                 return False
         self._episodes.append(episode)
         self._notes.append((episode.index, episode.seed, len(episode), rest))
+        self.nbytes += self._size(len(episode)) + len(rest or b"")
         return True
 
     def pack(self) -> Pack:
         """All that was taken; there is at least one."""
         observations, actions = self._layouts
         found, notes = self._episodes, self._notes
-        self._episodes, self._notes = [], []
+        self._episodes, self._notes, self.nbytes = [], [], 0
         return Pack(
             notes,
             _joined(observations, [each.observations for each in found]),
@@ -153,4 +162,4 @@ def _joined(layout: Layout, values: list[Any]) -> Tree:
     return Tree(layout.plan, leaves)
 
 
-__all__ = ["SMALL", "Pack", "Packer"]
+__all__ = ["ENOUGH", "SMALL", "Pack", "Packer"]

@@ -35,7 +35,7 @@ from treadle.sample.asking import Asking
 from treadle.sample.buffer import MEET, EpisodeBuffer
 from treadle.sample.contract import BadStep, first_observation
 from treadle.sample.episode import Episode
-from treadle.sample.pack import SMALL, Packer
+from treadle.sample.pack import ENOUGH, SMALL, Packer
 from treadle.sample.slot import EpisodeSlot, Globals
 from treadle.spaces import Layout, Mismatch
 
@@ -323,7 +323,8 @@ class RolloutSlot(EpisodeSlot):
                 # an episode shares its buffer's memory: it must be on its way before the buffer is used again
                 # but for the last ones of an order, which go with the word that it is over
                 lent = bool(ended) and isinstance(ended[0][2], Episode)
-                due = lent or len(ready) + len(packer) >= order.batch or mark - since > order.seconds
+                enough = len(ready) + len(packer) >= order.batch or packer.nbytes >= ENOUGH
+                due = lent or enough or mark - since > order.seconds
                 if due and (todo or not order.indices):
                     yield from tell()
         else:
