@@ -19,10 +19,8 @@ from treadle import pickling
 from treadle.pool.messages import ExitReport, Hello, Reply, picklable, without_failing
 
 ALIGN = 64
-Said = Reply | Hello | ExitReport  # by a worker, or of its end
-
-
 PIECE = 90 << 10  # bytes; what is below 100 KB Ray sends with the answer itself
+Said = Reply | Hello | ExitReport  # by a worker, or of its end
 
 
 class Message(NamedTuple):

@@ -61,16 +61,18 @@ class Pack:
         for index, seed, steps, rest in self.notes:
             first, row = at, seen
             at, seen = at + steps, seen + steps + 1
-            infos: Any = tuple([{} for _ in range(steps + 1)]) if self.infos else ()
+            values: Any = ()
+            infos: Any = ()
             policy_infos: Any = ()
-            loose: Iterator[Any] = iter(())
             if rest is not None:
                 try:
                     values, infos, policy_infos = pickle.loads(rest)
                 except Exception as error:  # noqa: BLE001 - unpickling runs foreign code
                     yield index, steps, error
                     continue
-                loose = iter(values)
+            elif self.infos:
+                infos = tuple([{} for _ in range(steps + 1)])
+            loose = iter(values)
             yield (
                 index,
                 steps,
