@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo test test-all test-foreign test-pythons bench format clean clean-all
+.PHONY: help setup setup-heavy demo quick test test-all test-foreign test-pythons bench format clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,15 +31,19 @@ demo: setup ## collect eight episodes of Pong into a Minari dataset
 	@echo '$(DEMO)'
 	@$(BIN)/$(DEMO)
 
+quick: setup ## pytest alone, without lint and types: make quick ARGS='tests/pool -k arena'
+	$(BIN)/python -m pytest $(ARGS)
+
 test: setup ## lint, types and the tests that need nothing heavy; CI runs this first
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	TREADLE_TEST_REQUIRE=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-all: setup-heavy ## every test; a missing library is a failure here, not a skip
-	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) -m 'not ray' $(ARGS)
-	@# a process that has been on a cluster keeps Ray's threads, and what forks refuses it; 5: ARGS left none of them
+# With `make test` before it, every test has run once. 5: ARGS left none.
+test-all: setup-heavy ## the tests that `make test` leaves out: heavy and slow ones
+	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) -m '(heavy or slow) and not ray' $(ARGS) || [ $$? = 5 ]
+	@# a process that has been on a cluster keeps Ray's threads, and what forks refuses it
 	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) -m ray $(ARGS) || [ $$? = 5 ]
 
 test-foreign: ## suites that want an environment of their own (gigabytes, kept in .venvs); ARGS='SUITE ...' for some

@@ -1,5 +1,5 @@
 """What a caller sees when an environment in a vector goes wrong: Gymnasium's, Stable-Baselines3's, Tianshou's,
-TorchRL's and our vectors under the drills of `treadle check-vector`.
+TorchRL's and our vectors under the drills of `vector_drills.py`.
 
     python -m benchmarks.faults                 print the table (10 minutes on two cores, most of it TorchRL's)
     python -m benchmarks.faults --write         and put it into docs/faults.md
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from treadle.testing import Report, check_vector_env
-from treadle.testing.vector_check import TITLES
+from benchmarks.vector_check import TITLES, check_vector_env
+from treadle.testing import Report
 
 DOCS = Path(__file__).parent.parent / "docs" / "faults.md"
 PACKAGES = ("gymnasium", "stable-baselines3", "tianshou", "torchrl", "torch", "numpy")

@@ -115,7 +115,7 @@ _HEAD = (
 )
 _OVERVIEW = (
     "| row | limit, steps/s | best loop, of the limit | best parallel peer, of the limit | auto, of the limit "
-    "| auto x best loop | auto x best peer | workers only | partial | rollout | groups | regret of auto |"
+    "| auto x best loop | auto x best peer | workers only | partial | rollout | regret of auto |"
 )
 IN_FULL = ("cartpole-8", "cartpole-64+mlp", "halfcheetah-8", "atari-8+cnn")  # rows of which a page shows every line
 
@@ -143,12 +143,12 @@ def _two(value: float | None) -> str:
 
 def overview(rows: Sequence[Judged]) -> str:
     """The table with a line for each row: the limit, the best of others, and Treadle's shares."""
-    text = [_OVERVIEW, "|---|---:|---|---|" + "---:|" * 8]
+    text = [_OVERVIEW, "|---|---:|---|---|" + "---:|" * 7]
     for row in rows:
         by_name = {standing.name: standing for standing in row.standings}
         limit, auto = by_name.get(Limit.name), by_name.get(AUTO)
         best = [_best(row.standings, loops) for loops in (True, False)]
-        ours = [by_name.get(f"Treadle {name}") for name in ("workers only", "partial", "rollout", "groups")]
+        ours = [by_name.get(f"Treadle {name}") for name in ("workers only", "partial", "rollout")]
         shares = [_share(standing) for standing in ours]
         regret = (
             "-" if row.regret is None else f"{row.regret.median:.1%} ({row.regret.low:.1%} to {row.regret.high:.1%})"

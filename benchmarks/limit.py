@@ -149,35 +149,6 @@ class Loop:
         return passes * n, now - start
 
 
-class RowsLoop:
-    """The same for one vectorised env: it is stepped and its batches are kept as it returns them.
-
-    Rows that are resets (NEXT_STEP) are not counted.
-    """
-
-    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int, actions: NDArray[np.int64]) -> None:
-        self._env, self._batches, self._next = env, list(actions), 0
-        self._resets = env.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
-        self._ended = 0
-        env.reset(seed=seed)
-
-    def run(self, seconds: float) -> tuple[int, float]:
-        """As `Loop.run`."""
-        step, batches, k = self._env.step, self._batches, self._next
-        rows, count, clock = self._env.num_envs, np.count_nonzero, perf_counter
-        steps = 0
-        start = now = clock()
-        while now - start < seconds:
-            _, _, terminated, truncated, _ = step(batches[k])
-            steps += rows - self._ended
-            if self._resets:
-                self._ended = int(count(terminated | truncated))
-            k = (k + 1) % len(batches)
-            now = clock()
-        self._next = k
-        return steps, now - start
-
-
 class TwoGroups:
     """Two loops whose actions one device answers after `seconds` each, one after the other; the other loop steps
     meanwhile."""
@@ -225,22 +196,12 @@ def _serve(
     actions: NDArray[Any],
     requests: Connection,
     barrier: Barrier,
-    rows: bool,
     policy: Policy | None,
     groups: int,
     options: dict[str, Any],
 ) -> None:
-    """A worker's life: build the envs, then one run per number of seconds that arrives, until None does.
-
-    rows: build one vectorised env in the place of many.
-    """
-    loop: Any
-    if rows:
-        assert workload.make_rows is not None
-        envs: list[Any] = [workload.make_rows(len(seeds))]
-        loop = RowsLoop(envs[0], seeds[0], actions)
-    else:
-        envs, loop = _looping(workload, seeds, actions, policy, groups, **options)
+    """A worker's life: build the envs, then one run per number of seconds that arrives, until None does."""
+    envs, loop = _looping(workload, seeds, actions, policy, groups, **options)
     if any(name.partition(".")[0] == "treadle" for name in sys.modules):
         raise RuntimeError("the limit's process has Treadle loaded: it would not measure a process without it")
     requests.send(None)  # ready
@@ -252,8 +213,8 @@ def _serve(
 
 
 class LimitSession:
-    """W processes with an even share of the envs each, built and waiting. rows: each has one vectorised env. reseed,
-    kept: see `Loop`. groups: two, for a policy that waits."""
+    """W processes with an even share of the envs each, built and waiting. reseed, kept: see `Loop`.
+    groups: two, for a policy that waits."""
 
     def __init__(
         self,
@@ -262,7 +223,6 @@ class LimitSession:
         workers: int,
         reseed: bool = False,
         *,
-        rows: bool = False,
         kept: int = 1,
         policy: Policy | None = None,
         groups: int = 1,
@@ -278,7 +238,7 @@ class LimitSession:
                 ours, theirs = context.Pipe()
                 seeds = [SEED + int(i) for i in share]
                 how = {"reseed": reseed, "kept": kept}
-                args = (workload, seeds, actions[:, share], theirs, barrier, rows, policy, groups, how)
+                args = (workload, seeds, actions[:, share], theirs, barrier, policy, groups, how)
                 process = context.Process(target=_serve, args=args, daemon=True)
                 process.start()
                 theirs.close()

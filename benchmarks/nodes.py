@@ -126,12 +126,11 @@ def sampling(
     """CartPole with an agent (None: the small policy): a batch a turn, all by the same workers, after one that warms
     up."""
     from treadle import MultiprocessingSampler, RaySampler
-    from treadle.nodes.placing import Placement
 
     options: dict[str, Any] = {"max_episode_length": np.inf, "seed": SEED, "n_workers": workers, "progress": False}
     kind: Any = MultiprocessingSampler
     if nodes:
-        kind, options["placement"] = RaySampler, Placement(nodes, shared=True)
+        kind = type("OnSome", (RaySampler,), {"nodes": nodes})
     wanted = int(RATES["sample"] * seconds)
     with kind(agent or policy_for("cartpole"), WORKLOADS["cartpole"].make, **options) as sampler:
 

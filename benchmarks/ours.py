@@ -36,8 +36,7 @@ class Treadle(Library):
         import treadle
 
         options = {key: ask(row, workers) if callable(ask) else ask for key, ask in self._options.items()}
-        made: Any = row.workload.make_rows if options.get("owned") else row.workload.make
-        return treadle.make_vec(made, row.n_envs, **options)
+        return treadle.make_vec(row.workload.make, row.n_envs, **options)
 
     def setup(self, row: Row, workers: int) -> Session:
         envs = self.vector(row, workers)
@@ -145,30 +144,6 @@ class RolloutSession(BatchesSession):
         return int(np.count_nonzero(rollout.valid))
 
 
-class Groups(Treadle):
-    """Two groups: the policy acts for one while the other is stepped."""
-
-    def setup(self, row: Row, workers: int) -> Session:
-        envs = self.vector(row, workers)
-        envs.reset(seed=SEED)
-        return GroupsSession(envs, row)
-
-
-class GroupsSession(BatchesSession):
-    """One loop for all runs; between two of them the caller holds a group. A batch is a group's."""
-
-    def __init__(self, envs: Any, row: Row) -> None:
-        super().__init__(envs, row)
-        self._loop = envs.groups()
-        self._group = next(self._loop)
-
-    def _batch(self) -> int:
-        group = self._group
-        group.step(self._act(group.observations, group.slots))
-        group = self._group = next(self._loop)
-        return int(np.count_nonzero(group.valid)) if group.t else 0
-
-
 def _share(row: Row, cores: int) -> int:
     return -(-row.n_envs // cores)
 
@@ -183,7 +158,6 @@ def contestants() -> list[Treadle]:
         WorkerEach("Treadle worker each", workers=lambda row, cores: row.n_envs, inline=0),
         Partial("Treadle partial", workers=lambda row, cores: cores, inline=0),
         Rollouts("Treadle rollout"),
-        Groups("Treadle groups", groups=2),
     ]
 
 

@@ -2,10 +2,10 @@
 
 Every contestant steps batches of 64 items from 64 states, and is asked for the states that they lead to; the next batch
 begins in those, so that no state is met twice. An item is one call of `step`, whatever it takes inside. plangym takes
-part where it is installed. Handles are Treadle's own: the states stay in the workers' store. "Limit" is what nobody can
-be faster than with these environments: a loop in each of as many processes, that puts back the simulator's own state
-(for CartPole four numbers, which is not all there is), steps, and takes it, and tells nobody. "Limit, complete" does so
-with the states that Treadle takes, in which generators and wrappers are too.
+part where it is installed. "Limit" is what nobody can be faster than with these environments: a loop in each of as many
+processes, that puts back the simulator's own state (for CartPole four numbers, which is not all there is), steps, and
+takes it, and tells nobody. "Limit, complete" does so with the states that Treadle takes, in which generators and
+wrappers are too.
 
 Then Treadle's `rollout_batch`: 64 sequences of T actions in one round trip, counted in steps of the environment.
 """
@@ -55,19 +55,18 @@ def plangym_env(row: str, workers: int) -> Any:
     return Theirs(env_class=AtariEnv, name=name, n_workers=workers, frameskip=2, obs_type=obs)
 
 
-def batches(env: Any, *, handles: bool = False) -> Callable[[float], tuple[int, float]]:
+def batches(env: Any) -> Callable[[float], tuple[int, float]]:
     """A stretch of batches: (items, seconds)."""
     state, *_ = env.reset()
     rng = np.random.default_rng(0)
     n = int(env.action_space.n)
-    first = [env.put_state(state)] * ITEMS if handles else [state] * ITEMS
-    options = {"return_state": "handle"} if handles else {"return_state": True}
+    first = [state] * ITEMS
 
     def stretch(seconds: float) -> tuple[int, float]:
         states, items = first, 0
         began = perf_counter()
         while (took := perf_counter() - began) < seconds:
-            states, _, _, ends, cuts, _ = env.step_batch(rng.integers(n, size=ITEMS).tolist(), states, **options)
+            states, _, _, ends, cuts, _ = env.step_batch(rng.integers(n, size=ITEMS).tolist(), states)
             states = [a if end or cut else s for s, a, end, cut in zip(states, first, ends, cuts, strict=True)]
             items += ITEMS
         return items, took
@@ -78,14 +77,13 @@ def batches(env: Any, *, handles: bool = False) -> Callable[[float], tuple[int, 
 def rollouts(env: Any, length: int) -> Callable[[float], tuple[int, float]]:
     """A stretch of rollouts: (steps of the environment, seconds)."""
     state, *_ = env.reset()
-    handle = env.put_state(state)
     rng = np.random.default_rng(0)
     n = int(env.action_space.n)
 
     def stretch(seconds: float) -> tuple[int, float]:
         steps, began = 0, perf_counter()
         while (took := perf_counter() - began) < seconds:
-            found = env.rollout_batch([handle], rng.integers(n, size=(ITEMS, length)), repeat=ITEMS)
+            found = env.rollout_batch([state], rng.integers(n, size=(ITEMS, length)), repeat=ITEMS)
             steps += int(found.lengths.sum())
         return steps, took
 
@@ -257,10 +255,6 @@ def contestants() -> dict[str, Callable[[str, int], tuple[Any, Callable[[float],
         env = treadle_env(row, workers)
         return env, batches(env)
 
-    def with_handles(row: str, workers: int) -> Any:
-        env = treadle_env(row, workers)
-        return env, batches(env, handles=True)
-
     def theirs(row: str, workers: int) -> Any:
         env = plangym_env(row, workers)
         return env, batches(env)
@@ -274,7 +268,6 @@ def contestants() -> dict[str, Callable[[str, int], tuple[Any, Callable[[float],
         "limit": limit,
         "limit, complete": complete,
         "Treadle, states": with_states,
-        "Treadle, handles": with_handles,
     }
     try:
         import plangym  # noqa: F401

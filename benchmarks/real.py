@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.contestants import Contestant
 from benchmarks.field import chosen, everyone
@@ -55,15 +55,17 @@ ROWS = tuple(
     name for row, policies in _POLICIES.items() for name in (row, *(f"{row}+{policy}" for policy in policies.split()))
 )
 QUICK = ("cartpole-8", "cartpole-8+mlp", "halfcheetah-8", "halfcheetah-8+mlp", "atari-8", "atari-8+wait")
-QUICK_CONTESTANTS = "limit,Sync,Async,SB3,Puffer,auto,serial,workers only,partial,rollout,groups"
+QUICK_CONTESTANTS = "limit,Sync,Async,SB3,Puffer,auto,serial,workers only,partial,rollout"
 
 
 @dataclass
 class Seat:
-    """A contestant's process. started: what it said of its start; taken: its turns, and what others used in each."""
+    """A contestant's process. stderr: what it writes there, in which packages of environments warn: shown if it fails.
+    started: what it said of its start; taken: its turns, and what others used in each."""
 
     name: str
     process: subprocess.Popen[str]
+    stderr: IO[str]
     started: dict[str, Any] = field(default_factory=dict)
     taken: list[Measure] = field(default_factory=list)
     foreign: list[float] = field(default_factory=list)
@@ -79,11 +81,12 @@ class Seat:
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if not line:
-            raise EOFError(f"it ended with status {self.process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise EOFError(found["error"])
+        found: dict[str, Any] = json.loads(line) if line else {}
+        if not line or "error" in found:
+            status = self.process.wait(30)
+            self.stderr.seek(0)
+            progress(self.stderr.read().rstrip())
+            raise EOFError(found.get("error", f"it ended with status {status}"))
         return found
 
     def turn(self, seconds: float) -> None:
@@ -115,6 +118,7 @@ class Seat:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
+        self.stderr.close()
 
 
 def _others() -> float:
@@ -127,15 +131,17 @@ def seated(row: Row, contestant: Contestant, workers: int, source: Path, name: s
     """Starts a contestant's process and waits until it has stepped. source: the tree whose Treadle it imports."""
     asked = {"row": row.name, "contestant": contestant.name, "library": contestant.library, "workers": workers}
     paths = [str(source / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - the seat's, which closes it
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.seat", json.dumps(asked)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd=tempfile.gettempdir(),  # not here: one of the libraries leaves a link where it is imported
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    seat = Seat(name, process)
+    seat = Seat(name, process, stderr)
     try:
         seat.started = seat.answer()
         imported = seat.started["treadle"]
@@ -143,7 +149,7 @@ def seated(row: Row, contestant: Contestant, workers: int, source: Path, name: s
             raise ImportError(f"it has imported {imported}, not {source}")
     except BaseException:
         process.kill()
-        process.communicate()
+        seat.close()
         raise
     return seat
 

@@ -398,7 +398,7 @@ def real(run: Run, folder: str, **options: Any) -> tuple[float, list[Any], float
         options |= {"inference": "caller", "num_envs": run.slots}
     episodes: Iterator[Any] = treadle.collect(
         partial(Sleeper, run, folder), None if run.policy is None else Thinker(run.policy.call),
-        episodes=run.episodes, seed=run.seed, workers=run.slots, ordered=False, max_deaths=100, **options,
+        episodes=run.episodes, seed=run.seed, workers=run.slots, ordered=False, **options,
     )  # fmt: skip
     with closing(episodes), waits() as waited:  # type: ignore[type-var]  # it is a generator
         first = next(episodes)  # the workers are there

@@ -1,11 +1,10 @@
 """`python -m benchmarks.vectors`: what a vector does besides stepping all of its envs at once (`benchmarks.real`).
 
-Four kinds of tables, each with the limit and its peers in the same run, contestants interleaved:
+Three kinds of tables, each with the limit and its peers in the same run, contestants interleaved:
 
 - partial: whichever envs are ready first, under exponential step times, envs that compute and envs that wait;
 - rollouts: images stored in blocks of 64 steps;
-- safe: batches that are the caller's to keep, lent, against views and against copies;
-- owned: workers that own Gymnasium's NumPy CartPole, against that env alone in each of as many processes.
+- safe: batches that are the caller's to keep, lent, against views and against copies.
 
 Treadle's vectors are made with their defaults but for what a contestant's name says; like their peers they reset in the
 step after an end (NEXT_STEP), and rows that are such resets are not counted.
@@ -57,13 +56,6 @@ class OneEach(Limit):
         return LimitSession(row.workload, row.n_envs, row.n_envs)
 
 
-class Alone(Limit):
-    """The limit of vectorised envs: one in each process, nobody to talk to."""
-
-    def setup(self, row: Row, workers: int) -> LimitSession:
-        return LimitSession(row.workload, row.n_envs, workers, rows=True)
-
-
 class LimitStored(Limit):
     """The limit of those who store T steps: memory that is in no cache."""
 
@@ -71,15 +63,6 @@ class LimitStored(Limit):
 
     def setup(self, row: Row, workers: int) -> LimitSession:
         return LimitSession(row.workload, row.n_envs, workers, kept=T)
-
-
-class AloneInOne(Alone):
-    """A single one of them, as most people would run it."""
-
-    name = "the NumPy env in one process"
-
-    def setup(self, row: Row, workers: int) -> LimitSession:
-        return LimitSession(row.workload, row.n_envs, 1, rows=True)
 
 
 def stored(envs: Any) -> Callable[[Any], None]:
@@ -157,14 +140,6 @@ def tables() -> list[Table]:
         Treadle("fresh copies", copy=False, keep=copied),
     )
     found.append(Table("safe images-32", images, safe))
-    for n in (128, 4096):
-        rows = (
-            Alone(),
-            AloneInOne(),
-            Treadle("make_vec, owned=True", owned=True),
-            Treadle("make_vec, owned=True, inline=0", owned=True, inline=0),
-        )
-        found.append(Table(f"owned cartpole-{n}", Row(WORKLOADS["cartpole"], n), rows))
     return found
 
 

@@ -26,7 +26,6 @@ import treadle
 from benchmarks.report import publish
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
-from treadle.nodes.placing import Placement
 from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.travel import Batch
 
@@ -138,8 +137,8 @@ def sampling(wanted: int) -> Face:
     agent: Any = policy_for("cartpole")
     agent.more = np.ones(WEIGHTS, np.float32)
     options: dict[str, Any] = {"max_episode_length": 500, "seed": SEED, "n_workers": NODES, "progress": False}
-    with treadle.RaySampler(
-        agent, WORKLOADS["cartpole"].make, placement=Placement(NODES, shared=True), **options
+    with type("OnSome", (treadle.RaySampler,), {"nodes": NODES})(
+        agent, WORKLOADS["cartpole"].make, **options
     ) as sampler:
         sampler.obtain_samples(0, 1000, None)
         with counted() as wire:

@@ -159,26 +159,19 @@ def make_doorkey() -> gym.Env[Any, Any]:
     return gym.make("MiniGrid-DoorKey-8x8-v0")
 
 
-def make_cartpoles(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-    """Gymnasium's CartPole in NumPy: one expression steps all rows."""
-    return gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
-
-
 @dataclass(frozen=True)
 class Workload:
     """One env to step.
 
     name: the first part of its rows' names. about: one phrase for the table. make: builds one env; picklable by module
     path, so that it works under every start method. n_actions: the size of its Discrete action space; 0: it has a Box,
-    of `reach` (numbers, highest absolute value). make_rows: builds k of it as one vectorised env, where it has that
-    form. seen: what a policy looks at where observations are dicts.
+    of `reach` (numbers, highest absolute value). seen: what a policy looks at where observations are dicts.
     """
 
     name: str
     about: str
     make: Callable[[], gym.Env[Any, Any]]
     n_actions: int
-    make_rows: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None = None
     reach: tuple[int, float] = (0, 0.0)
     seen: str | None = None
 
@@ -200,7 +193,7 @@ class Workload:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2, make_cartpoles),
+        Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2),
         Workload("pong", "ALE/Pong-v5, raw uint8[210, 160, 3]", make_pong, 6),
         Workload("halfcheetah", "HalfCheetah-v5, float64[17]", partial(gym.make, "HalfCheetah-v5"), 0, reach=(6, 1.0)),
         Workload("hopper", "Hopper-v5, float64[11]", partial(gym.make, "Hopper-v5"), 0, reach=(3, 1.0)),

@@ -13,29 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=
-made=
-
-pip() { "$python" -m pip --no-input --disable-pip-version-check install -qq "$@"; }
-
-# environment NAME REQUIREMENT ...: bring .venvs/NAME up to date and put its interpreter into $python
-environment() {
-  local venv=.venvs/$1 wanted
-  wanted=$(pwd; cat pyproject.toml; printf '%s\n' "${@:2}")
-  python=$PWD/$venv/bin/python
-  made=no
-  if "$python" -c pass >/dev/null 2>&1 && [ "$(cat "$venv/.treadle-stamp" 2>/dev/null)" = "$wanted" ]; then
-    return
-  fi
-  echo "test-foreign: making $venv (minutes the first time)"
-  made=yes
-  "$(scripts/find-python.sh)" -m venv --clear "$venv"
-  pip --editable . 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' "${@:2}"
-  printf '%s\n' "$wanted" >"$venv/.treadle-stamp"
-}
-
-# alone NAME REQUIREMENT ...: more packages for a fresh environment, without what they ask for
-alone() { [ "$made" = no ] || pip --no-deps "${@:2}"; }
+. scripts/environment.sh
 
 suites() { declare -F | sed -n "s/^declare -f suite_//p"; }
 

@@ -1,5 +1,7 @@
 """Count what the package weighs: lines of code (no docstrings, comments or blanks) by room, files that only one other
-file imports, and circles of imports.
+file imports, and circles of imports: groups of files each of which imports, directly or by way of others, all of its
+group. They are counted three times: as files are loaded; with what is imported for type checkers alone; and with what
+functions import when they are called. Such imports keep a circle from failing, and it is one all the same.
 
 Not counted among files with one importer: `cli/`; faces (what `treadle` itself names, and rooms of other packages'
 interfaces); backends and formats, each of which one file chooses from; and files that are loaded by name, which nobody
@@ -25,7 +27,6 @@ CHOSEN = (
     "nodes",
     "pool.process",
     "pool.local",
-    "record.npz",
     "record.minari",
     "record.video",
     "record.lerobot",
@@ -55,8 +56,8 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
-def imported(name: str, path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
-    """The package's modules that a file imports. lazy: also inside functions and for type checkers only."""
+def imported(name: str, path: Path, known: dict[str, Path], *, types: bool, functions: bool) -> set[str]:
+    """The package's modules that a file imports. types: also for type checkers only; functions: also inside those."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     home = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
@@ -69,10 +70,10 @@ def imported(name: str, path: Path, known: dict[str, Path], *, lazy: bool) -> se
             base = ".".join(filter(None, [base, node.module or ""]))
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                found.add(inner if inner in known else home_of(base, alias.name, known) if lazy else base)
+                found.add(inner if inner in known else home_of(base, alias.name, known) if types else base)
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if lazy or not (inside or checked):
+        if (functions or not inside) and (types or not checked):
             for child in ast.iter_child_nodes(node):
                 visit(child)
 
@@ -95,7 +96,8 @@ def home_of(module: str, name: str, known: dict[str, Path]) -> str:
 def importers(root: Path) -> Counter[str]:
     """Module -> how many others import it, in whatever way."""
     known = modules(root)
-    return Counter(other for name, path in known.items() for other in imported(name, path, known, lazy=True))
+    found = (imported(name, path, known, types=True, functions=True) for name, path in known.items())
+    return Counter(other for each in found for other in each)
 
 
 def lonely(root: Path) -> list[str]:
@@ -113,26 +115,33 @@ def lonely(root: Path) -> list[str]:
     ]
 
 
-def circle(root: Path) -> list[str]:
-    """Modules that import one another in a circle as they are loaded; empty: there is none."""
+def circles(root: Path, *, types: bool, functions: bool) -> list[list[str]]:
+    """The groups of modules that import one another, largest first; see `imported`, and Tarjan (1972) for how."""
     known = modules(root)
-    wants = {name: imported(name, path, known, lazy=False) for name, path in known.items()}
-    state: dict[str, int] = {}
+    wants = {name: imported(name, path, known, types=types, functions=functions) for name, path in known.items()}
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
 
-    def search(name: str, path: list[str]) -> list[str]:
-        state[name] = 1
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        stack.append(name)
         for other in sorted(wants[name]):
-            if state.get(other) == 1:
-                return [*path[path.index(other) :], other] if other in path else [name, other]
-            if other not in state and (found := search(other, [*path, other])):
-                return found
-        state[name] = 2
-        return []
+            if other not in number:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in stack:
+                lowest[name] = min(lowest[name], number[other])
+        if lowest[name] == number[name]:
+            at = stack.index(name)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
 
     for name in known:
-        if name not in state and (found := search(name, [name])):
-            return found
-    return []
+        if name not in number:
+            visit(name)
+    return sorted((group for group in found if len(group) > 1), key=lambda group: (-len(group), group))
 
 
 def main() -> None:
@@ -146,7 +155,14 @@ def main() -> None:
     print(f"{rooms.total():7,}  in {len(modules(root))} files")
     alone = lonely(root)
     print(f"{len(alone):7}  files with one importer: {', '.join(name.partition('.')[2] for name in alone)}")
-    print(f"circle of imports: {' -> '.join(circle(root)) or 'none'}")
+    for what, types, functions in (
+        ("as files are loaded", False, False),
+        ("with imports for type checkers", True, False),
+        ("with those in functions, too", True, True),
+    ):
+        groups = circles(root, types=types, functions=functions)
+        told = "".join(f"\n{'':9}{', '.join(name.partition('.')[2] for name in group)}" for group in groups)
+        print(f"{len(groups):7}  circles of imports {what}, of {sum(map(len, groups))} files{told}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ import gc
 import importlib
 import multiprocessing.heap
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,8 +42,11 @@ from _pytest.outcomes import OutcomeException
 from hypothesis import settings
 
 TEST_ALL = os.environ.get("TREADLE_TEST_ALL") == "1"
+REQUIRE = TEST_ALL or os.environ.get("TREADLE_TEST_REQUIRE") == "1"  # `make test`: what it leaves out is marked heavy
 SETTLE_SECONDS = 3.0
 RAY_SECONDS = 30.0  # of a test with a cluster
+SCALE = "TREADLE_TEST_SCALE"  # environment variable: how many times longer than on a quiet machine limits are
+MOST_SCALE = 5.0
 MARK = "TREADLE_TEST_SESSION"
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
@@ -51,17 +56,25 @@ settings.register_profile("treadle", deadline=None, max_examples=60, print_blob=
 settings.load_profile("treadle")
 
 
-def require(module: str) -> ModuleType:
-    """Import `module` for a test, or skip the test without it; under TREADLE_TEST_ALL=1 its absence is a failure.
+WHOLE_FILES: set[str] = set()  # that need a library at their top
+COLLECTED = False  # are all test files imported?
 
-    Works at the top of a test file too, where it skips the whole file.
+
+def require(module: str) -> ModuleType:
+    """Import `module` for a test, or skip the test without it. Under `make test` and `make test-all` its absence is a
+    failure, so that no test is left out by both of them.
+
+    Works at the top of a test file too, all of whose tests are marked heavy then. Without the library they are skipped;
+    under `make test-all` that is a failure.
     """
+    if not COLLECTED:
+        WHOLE_FILES.add(sys._getframe(1).f_code.co_filename)
     try:
         return importlib.import_module(module)
     except ImportError as error:
         reason = f"{module} cannot be imported: {error}"
-    if TEST_ALL:
-        pytest.fail(f"TREADLE_TEST_ALL=1, but {reason}", pytrace=False)
+    if TEST_ALL or (REQUIRE and COLLECTED):
+        pytest.fail(f"{reason}; a test that needs what `make setup` does not install is marked heavy", pytrace=False)
     pytest.skip(reason, allow_module_level=True)
 
 
@@ -412,7 +425,8 @@ def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterato
     before = Snapshot.take(anew=with_ray)
     yield
     # Ray kills the processes of actors that are over in its own time: on a busy machine that can be more than ours
-    left, after = settle(before, RAY_SECONDS, keep=without_ray) if with_ray else settle(before)
+    seconds, keep = (RAY_SECONDS, without_ray) if with_ray else (SETTLE_SECONDS, list)
+    left, after = settle(before, scaled(seconds), keep=keep)
     if left:
         kill_leftovers(before, after)
         note = ""
@@ -424,9 +438,27 @@ def no_residue(request: pytest.FixtureRequest, lasting_helpers: None) -> Iterato
 # --- the limits ------------------------------------------------------------------------------------------------------
 
 BACKSTOP_SECONDS = 30.0
+
+
+def calibrate(seconds: float = 0.2) -> float:
+    """How many seconds this thread waits for a second of a processor, between 1 and MOST_SCALE: on a machine where ten
+    others are at work, six on two cores. `seconds`: of processor time that the measurement takes."""
+    cpu, wall = time.thread_time(), time.perf_counter()
+    while time.thread_time() - cpu < seconds:
+        sum(range(1000))
+    return min(MOST_SCALE, max(1.0, (time.perf_counter() - wall) / (time.thread_time() - cpu)))
+
+
+def scaled(seconds: float) -> float:
+    """A time limit of a test, as long as this machine needs for what a quiet one does in so many seconds. It was
+    measured once, when the session began."""
+    return seconds * float(os.environ[SCALE])
+
+
 ITS_OWN_ALARM = pytest.mark.timeout(method="thread")  # for a test that sets the alarm clock, which is one a process
 STDERR = pytest.StashKey[int]()
 OUTER_MARK = pytest.StashKey[str]()
+STATE = pytest.StashKey[tuple[str | None, str]]()
 
 
 class OverTime(OutcomeException):
@@ -443,20 +475,20 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
     Only tests that are marked `ITS_OWN_ALARM` have a thread for it: with one around, a pool refuses to fork.
     """
-    by_thread = settings.method == "thread"
+    by_thread, limit = settings.method == "thread", scaled(settings.timeout)
     number = signal.SIGUSR2 if by_thread else signal.SIGALRM
 
     def strike(*_: Any) -> None:
         if not pytest_timeout.is_debugging():
             faulthandler.dump_traceback(file=item.config.stash[STDERR], all_threads=True)
-            raise OverTime(f"{item.nodeid} took longer than its limit of {settings.timeout:g} seconds")
+            raise OverTime(f"{item.nodeid} took longer than its limit of {limit:g} seconds")
 
     signal.signal(number, strike)  # and there it stays: after a failure the limit is lifted before the last photograph
     if by_thread:
-        timer = threading.Timer(settings.timeout, signal.pthread_kill, (threading.get_ident(), number))
+        timer = threading.Timer(limit, signal.pthread_kill, (threading.get_ident(), number))
         timer.start()
     else:
-        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+        signal.setitimer(signal.ITIMER_REAL, limit)
 
     def cancel() -> None:
         if by_thread:
@@ -489,7 +521,7 @@ def arm(item: pytest.Item) -> None:
     GIL. Its dump names the test: nothing else can be said from there.
     """
     if limit := time_limit(item):
-        faulthandler.dump_traceback_later(limit + BACKSTOP_SECONDS, exit=True, file=item.config.stash[STDERR])
+        faulthandler.dump_traceback_later(scaled(limit) + BACKSTOP_SECONDS, exit=True, file=item.config.stash[STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -510,6 +542,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 def pytest_collection_finish() -> None:
     """Collections of garbage need not go through what was imported for good."""
+    global COLLECTED
+    COLLECTED = True
     gc.collect()
     gc.freeze()
 
@@ -523,17 +557,37 @@ def pytest_configure(config: pytest.Config) -> None:
     # A session inside a test of this one adds to the mark, so that both recognize what it starts.
     config.stash[OUTER_MARK] = os.environ.get(MARK, "")
     os.environ[MARK] = f"{config.stash[OUTER_MARK]}/{os.getpid()}.{start.start if start else 0}/"
+    # no key and no signature of whoever runs the tests
+    config.stash[STATE] = os.environ.get("XDG_STATE_HOME"), tempfile.mkdtemp(prefix="treadle-tests-state-")
+    os.environ["XDG_STATE_HOME"] = config.stash[STATE][1]
     config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+    if SCALE not in os.environ:  # the workers of a session in several processes have the one that it measured
+        os.environ[SCALE] = f"{calibrate():.2f}"
+
+
+def pytest_report_header() -> str:
+    """How long limits are."""
+    return f"time limits: {float(os.environ[SCALE]):.1f} times those of a quiet machine ({SCALE})"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Give back what `pytest_configure` took."""
     os.close(config.stash[STDERR])
     os.environ[MARK] = config.stash[OUTER_MARK]
+    before, state = config.stash[STATE]
+    shutil.rmtree(state, ignore_errors=True)
+    os.environ.pop("XDG_STATE_HOME")
+    if before is not None:
+        os.environ["XDG_STATE_HOME"] = before
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave heavy and slow tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them (slow: or they are named)."""
+    for item in items:
+        if str(item.path) in WHOLE_FILES and item.get_closest_marker("heavy") is None:
+            raise pytest.UsageError(
+                f"{item.nodeid} is in a file that needs a library: mark the file heavy (pytestmark)"
+            )
     asked = config.getoption("markexpr")
     out = [mark for mark in ("heavy", "slow") if not TEST_ALL and mark not in asked]
     if any("::" in argument for argument in config.args):

@@ -6,9 +6,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import treadle
+from treadle.pool.pool import Pool
 
 NO_COUNT = (-3, 0, 2.5, float("nan"), "2", True, [])
 MAKE = partial(treadle.make_vec, "CartPole-v1", backend="serial")
@@ -26,10 +29,7 @@ def collected(**given: Any) -> Any:
     ("face", "name"),
     [
         (MAKE, "num_envs"),
-        (partial(MAKE, num_envs=2), "blocks"),
-        (EVALUATE, "keep_built"),
         (collected, "envs_per_worker"),
-        (collected, "max_deaths"),
         (STATE, "steps"),
         (STATE, "points"),
         (TASKS, "max_steps"),
@@ -60,17 +60,14 @@ def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, val
     [
         (partial(EVALUATE, reset_options=[]), "reset_options is a function"),
         (partial(collected, reset_options=3), "reset_options is a function"),
-        (partial(collected, max_buffered="2"), "max_buffered must be"),
         (partial(MAKE, num_envs=2, autoreset_mode="nonsense"), "autoreset_mode"),
         (partial(MAKE, num_envs=2, workers=float("inf")), "workers must be"),
-        (partial(treadle.OwnedVectors, 3), "OwnedVectors takes an id"),
         (partial(treadle.WorkerFactory, max_episode_length="2"), "max_episode_length"),
         (partial(treadle.WorkerFactory, max_episode_length=9, seed=float("nan")), "seed is"),
         (partial(treadle.merge_shards, 3, "out"), "shards is a list"),
         (partial(treadle.replay, 3), "source is a path"),
         (partial(TASKS, sensors=[3]), "sensors is a list"),
         (partial(treadle.rollout, 3, print), "made already"),
-        (partial(MAKE, num_envs=2, blocks=10**30), "blocks can be"),
         (partial(MAKE, num_envs=10**30), "num_envs can be"),
         (partial(collected, episodes=10**30), "episodes can be"),
         (partial(MAKE, num_envs=2, preload=3), "preload is a sequence"),
@@ -86,6 +83,110 @@ def test_other_nonsense_is_refused_in_a_line(call: Any, match: str) -> None:
     with pytest.raises(treadle.UsageError, match=match) as refused:
         call()
     assert "\n" not in str(refused.value)
+
+
+MAKERS: dict[str, Any] = {  # face -> what hands unknown keyword arguments on
+    "VectorEnv": partial(treadle.VectorEnv, "CartPole-v1", 2),
+    "AsyncVectorEnv": partial(treadle.AsyncVectorEnv, [partial(gym.make, "CartPole-v1")]),
+    "VectorSampledTasks": partial(treadle.VectorSampledTasks, treadle.GymTaskSampler, [{"env": "CartPole-v1"}]),
+    "LocalSampler": partial(treadle.LocalSampler, print, "CartPole-v1"),
+    "MultiprocessingSampler": partial(treadle.MultiprocessingSampler, print, "CartPole-v1"),
+    "RaySampler": partial(treadle.RaySampler, print, "CartPole-v1"),
+    "ExternalProcess": partial(treadle.ExternalProcess, print),
+    "LeRobotVectorEnv": partial(treadle.lerobot.LeRobotVectorEnv, "CartPole-v1", 2),
+    "Pool": partial(Pool, []),
+    "collect": partial(treadle.collect, "CartPole-v1"),
+    "evaluate": partial(treadle.evaluate, "CartPole-v1", "random"),
+    "collect_dataset": partial(treadle.collect_dataset, "CartPole-v1", out="nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_unknown_argument_is_refused_by_the_face_that_was_called(name: str) -> None:
+    with pytest.raises(treadle.UsageError, match=rf"^{name}\(\) got an unexpected keyword argument 'foo'$") as refused:
+        MAKERS[name](foo=1)
+    assert isinstance(refused.value, TypeError)
+    with pytest.raises(treadle.UsageError, match=r"'close_timout'; did you mean close_timeout=\?$"):
+        MAKERS[name](close_timout=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("VectorEnv", "worker", "workers"),
+        ("AsyncVectorEnv", "max_concurency", "max_concurrency"),
+        ("AsyncVectorEnv", "inlin", "inline"),  # which is `VectorEnv`'s
+        ("VectorSampledTasks", "max_procesess", "max_processes"),
+        ("LocalSampler", "max_episode_lenght", "max_episode_length"),
+        ("RaySampler", "ray_adress", "ray_address"),
+        ("RaySampler", "n_worker", "n_workers"),
+        ("collect", "cpus_per_nodes", "cpus_per_node"),
+        ("evaluate", "batchsize", "batch_size"),
+        ("collect_dataset", "episode", "episodes"),
+    ],
+)
+def test_the_nearest_name_is_one_of_that_face(name: str, wrong: str, right: str) -> None:
+    with pytest.raises(treadle.UsageError, match=rf"^{name}\(\) .* '{wrong}'; did you mean {right}=\?$"):
+        MAKERS[name](**{wrong: 1})
+
+
+def test_so_is_one_that_would_go_to_the_environment() -> None:
+    with pytest.raises(treadle.UsageError, match=r"^ParallelEnv\(\): n_worker= is no argument here"):
+        treadle.ParallelEnv(treadle.GymPlanEnv, "CartPole-v1", n_worker=2)
+    with pytest.raises(treadle.UsageError, match=r"^make\(\): n_worker= is no argument here"):
+        treadle.plan.make("CartPole-v1", n_worker=2)
+
+
+@pytest.mark.parametrize("face", [partial(MAKE, num_envs=2), MAKERS["VectorEnv"], collected, EVALUATE])
+def test_no_workers_at_all_is_another_backend(face: Any) -> None:
+    with pytest.raises(treadle.UsageError, match=r"workers must be .* got 0: backend='serial' steps everything"):
+        face(workers=0)
+
+
+class Reset(Exception):
+    """It has come to the environment."""
+
+
+class Untouched(gym.Env[Any, Any]):
+    observation_space, action_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise Reset
+
+
+def test_a_negative_seed_does_not_come_to_any_environment() -> None:
+    with closing(treadle.VectorEnv(Untouched, 3, backend="serial")) as envs:
+        for reset in (envs.reset, envs.reset_async, envs.async_reset, partial(envs.reset_at, [1, 2])):
+            for seed in (-1, -2, np.int64(-1)):
+                with pytest.raises(treadle.UsageError, match=f"^seed must not be negative, got {seed}$"):
+                    reset(seed=seed)
+        with pytest.raises(treadle.UsageError, match=r"^seed\[1\] must not be negative, got -5$"):
+            envs.reset(seed=[0, -5, None])
+        with pytest.raises(Reset):
+            envs.reset(seed=0)
+
+
+def test_nor_to_any_task_or_state() -> None:
+    arguments = [{"env": "CartPole-v1"}] * 2
+    with closing(treadle.SingleProcessVectorSampledTasks(treadle.GymTaskSampler, arguments)) as tasks:
+        with pytest.raises(treadle.UsageError, match="the seed of slot 1 must not be negative, got -1"):
+            tasks.set_seeds([4, -1])
+        with pytest.raises(treadle.UsageError, match="the seed of slot 0 must not be negative, got -1"):
+            tasks.command_at(0, "seed", -1)
+    for given in ({"seed": -1}, {"seeds": [3, -1]}):
+        with pytest.raises(treadle.UsageError, match="seed must not be negative, got -1"):
+            TASKS(**given)
+    with pytest.raises(treadle.UsageError, match="seed must not be negative, got -1"):
+        PLAN().seed(-1)
+
+
+@pytest.mark.parametrize("kind", [treadle.LocalSampler, treadle.MultiprocessingSampler, treadle.WorkerFactory])
+def test_samplers_refuse_it_as_collecting_does(kind: Any) -> None:
+    given = () if kind is treadle.WorkerFactory else (print, "CartPole-v1")
+    with pytest.raises(treadle.UsageError, match="seed must not be negative, got -1"):
+        kind(*given, max_episode_length=9, seed=-1)
+    with pytest.raises(treadle.UsageError, match="seed must not be negative, got -1"):
+        collected(seed=-1)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,6 @@ def planning() -> Any:
     env = ParallelEnv(GymPlanEnv, "CartPole-v1", n_workers=2)
     state, *_ = env.reset()
     found = env.step_batch([0, 1, 0, 1], [state] * 4)
-    handle = env.put_state(state)
-    found = found, env.step_batch([0, 1], [handle] * 2, return_state="handle")
     env.close()
     return env, found
 

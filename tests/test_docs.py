@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,25 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         [sys.executable, runner, page], cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(400)
+def test_the_python_of_the_readme_runs_where_there_are_no_fork_servers(tmp_path: Path) -> None:
+    """In the caller's own process, which is said once."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.platform = 'darwin'\n")
+    page = tmp_path / "README.md"
+    python = [
+        block for block in BLOCKS[PAGES[0]] if block.language == "python" or block.more in ("prints", "resembles")
+    ]
+    page.write_text("".join(f"```{block.language} {block.more}\n{block.code}```\n" for block in python))
+    runner = Path(__file__).parent / "run_page.py"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, runner, page], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, timeout=390, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("worker processes are made for Linux (fork, pidfds), and this is darwin") == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -127,7 +127,7 @@ class Guarded(Exception, metaclass=Meta):
     "original",
     [
         *(ValueError, KeyError, OSError, ImportError, UnicodeDecodeError, StopIteration, SyntaxError, ExceptionGroup),
-        *(Plain, TwoArguments, Hidden, errors.UsageError, errors.MissingExtra, errors.StoreFull, OurOwn),
+        *(Plain, TwoArguments, Hidden, errors.UsageError, errors.MissingExtra, errors.ArenaError, OurOwn),
     ],
 )
 def test_task_raised_is_both(original: type[Exception]) -> None:

@@ -118,17 +118,6 @@ def rollout(mode: str, env: Any, **options: Any) -> Seen:
         return told(*envs.rollout(still, steps=STEPS).infos)
 
 
-def groups(env: Any, **options: Any) -> Seen:
-    with closing(vector(env, "NextStep", options, groups=2)) as envs:
-        envs.reset(seed=0)
-        infos = []
-        for group in envs.groups(steps=STEPS):
-            infos.append(group.infos)
-            if group.t < STEPS:
-                group.step(np.zeros(group.num_envs, np.int64))
-        return told(*infos)
-
-
 def partial_batches(env: Any, **options: Any) -> Seen:
     with closing(vector(env, "NextStep", options)) as envs:
         envs.async_reset(seed=0)
@@ -196,7 +185,6 @@ MARKED: dict[str, Callable[..., Seen]] = {
     "step, disabled": partial(lockstep, "Disabled"),
     "rollout, same step": partial(rollout, "SameStep"),
     "rollout, disabled": partial(rollout, "Disabled"),
-    "groups": groups,
     "partial batches": partial_batches,
     "tasks": tasks,
 }

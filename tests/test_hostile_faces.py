@@ -1,6 +1,6 @@
 """Whatever face is used: an exception that does harm ends neither caller nor worker, and is caught by its class."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hostile import BEYOND, RAN, ZOO, Case, Raises
+from hostile import BEYOND, ZOO, Case, Raises
 from treadle import (
     AsyncVectorEnv,
     DefaultWorker,
@@ -26,7 +26,7 @@ from treadle import (
 from treadle.errors import StartupFailed
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.sample.failed import CollectionFailed
-from treadle.testing.faults import OsExits, Outcome, Sound
+from zoo.faults import OsExits, Outcome, Sound
 
 EACH = {**ZOO, **BEYOND}
 # where a failure ends a run, and every run costs workers: one of each kind of harm
@@ -34,25 +34,16 @@ HARM = ("metaclass", "reduce exits", "new", "setattr", "getattribute", "speech l
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 
 
-@pytest.fixture(autouse=True)
-def nothing_has_run() -> Iterator[None]:
-    RAN.clear()
-    yield
-    RAN.clear()
-
-
 def cases(backend: str) -> dict[str, Case]:
     return ZOO if backend == "serial" else EACH
 
 
-def check(error: WorkerError, name: str, backend: str) -> None:
+def check(error: WorkerError, name: str) -> None:
     case = EACH[name]
     assert isinstance(error, TaskRaised), name
     assert case.kind is None or isinstance(error, case.kind), name
     assert case.says in error.error_message, name
     assert repr(error)
-    assert backend != "process" or not RAN, (name, RAN)
-    RAN.clear()
 
 
 def envs() -> list[Callable[[], Any]]:
@@ -69,11 +60,11 @@ def test_vectors(kind: Any, backend: str) -> None:
             vector.step(np.zeros(3, np.int64))
             with pytest.raises(WorkerError) as caught:
                 vector.step(np.zeros(3, np.int64))
-            check(caught.value, name, backend)
+            check(caught.value, name)
             assert caught.value.where.slot == 1
             with pytest.raises(WorkerError) as caught:
                 vector.call_at(1, "ask", name)
-            check(caught.value, name, backend)
+            check(caught.value, name)
 
 
 @BACKENDS
@@ -88,7 +79,7 @@ def test_partial_batches(backend: str) -> None:
                 except WorkerError as error:
                     errors.append(error)
             assert (found, len(errors)) == (2, 1)
-            check(errors[0], name, backend)
+            check(errors[0], name)
 
 
 @BACKENDS
@@ -99,7 +90,7 @@ def test_task_vectors(backend: str) -> None:
         for name in cases(backend):
             with pytest.raises(WorkerError) as caught:
                 vector.command_at(1, "call_sampler", ("ask", [name]))
-            check(caught.value, name, backend)
+            check(caught.value, name)
 
 
 class Samplers(GymTaskSampler):
@@ -115,7 +106,7 @@ def test_planning(backend: str) -> None:
         for name in cases(backend).keys() - {"stop"}:  # steps are made by a generator, where Python makes another of it
             with pytest.raises(WorkerError) as caught:
                 env.step_batch([0, name, 0], [state] * 3)
-            check(caught.value, name, backend)
+            check(caught.value, name)
 
 
 @BACKENDS
@@ -126,7 +117,7 @@ def test_collecting(backend: str) -> None:
             with pytest.raises(CollectionFailed) as caught:
                 list(collect(made, episodes=2, workers=1, backend=backend))
             assert isinstance(caught.value.__cause__, WorkerError)
-            check(caught.value.__cause__, name, backend)
+            check(caught.value.__cause__, name)
             assert caught.value.where.step == 3
             assert EACH[name].says in caught.value.reason
 
@@ -138,7 +129,7 @@ def test_samplers() -> None:
         with MultiprocessingSampler(factory, Still(), Raises(always=name), on_failure="raise") as sampler:
             with pytest.raises(WorkerError) as caught:
                 sampler.obtain_samples(0, 32, None)
-            check(caught.value, name, "process")
+            check(caught.value, name)
 
 
 class Still:
@@ -157,7 +148,7 @@ def test_constructors(backend: str) -> None:
         if name in cases(backend) and name != "setattr":  # Python's contextlib writes around constructors
             with pytest.raises(StartupFailed) as caught:
                 VectorEnv([Sound, partial(Raises, name)], workers=1, inline=0, backend=backend)
-            check(caught.value.failures[0], name, backend)
+            check(caught.value.failures[0], name)
 
 
 class Nested(Sound):

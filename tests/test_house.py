@@ -37,7 +37,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro"}),
-    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "whole_file"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file"}),
+    frozenset({"gone"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/pool.py, so a face never names one.
@@ -49,7 +50,7 @@ FOREIGN = {
     "pettingzoo": "pettingzoo",
     "dm_env": "dm_env",
 }
-BACKENDS = ("treadle.pool.process", "treadle.pool.ray")
+BACKENDS = ("treadle.pool.process", "treadle.pool.local", "treadle.nodes.worker")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
 MAX_LINES = 600
 
@@ -170,6 +171,15 @@ def test_arrows_only_point_down() -> None:
     assert upward_arrows(found_imports(source_files())) == []
 
 
+def test_the_map_for_contributors_is_of_this_house() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"`src/treadle/(\w+)`", guide))
+    assert rows == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    sentence = guide.partition("Imports only point down: ")[2].partition(". ")[0]
+    said = [frozenset(re.findall(r"`(\w+)`", row)) for row in re.split(r",\s(?:and\s)?(?:then|last)\s", sentence)]
+    assert said == [*LAYERS[1:]]
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -180,7 +190,8 @@ def test_arrows_only_point_down() -> None:
         ("treadle.sample.samplers.steps", "from treadle.vector import sampled"),
         ("treadle.sample.samplers.steps", "import importlib\nimportlib.import_module('treadle.plan')"),
         ("treadle.vector.sb3", "from treadle.pool import process"),
-        ("treadle.vector.sb3", "from treadle.pool.ray import RayBackend"),
+        ("treadle.vector.sb3", "from treadle.nodes.worker import NodeWorker"),
+        ("treadle.sample.nodes", "def f():\n    from treadle.pool.local import ThreadWorker"),
         ("treadle.record.minari", "from treadle import testing"),
         ("treadle.spaces", "if TYPE_CHECKING:\n    from .pool.arena import Arena"),
         ("treadle.errors", "from treadle.trees import leaves"),
@@ -199,13 +210,29 @@ def test_a_wrong_arrow_is_seen(module: str, source: str) -> None:
         ("treadle.cli.main", "from treadle.record import minari\nfrom . import console", False),
         ("treadle.vector", "from .sampled import VectorSampledTasks\nfrom ..pool.pool import Pool", True),
         ("treadle.pool.process", "from treadle import errors, __version__\nimport multiprocessing", False),
-        ("treadle.pool.pool", "from treadle.pool import process, ray", False),
+        ("treadle.pool.pool", "from treadle.pool import process, local", False),
+        (
+            "treadle.sample.nodes",
+            "from treadle.nodes import backend\nfrom treadle.nodes.placing import Placement",
+            False,
+        ),
         ("treadle.spaces.layout", "def f():\n    from treadle.spaces.rows import row_writer", False),
         ("treadle", "from treadle.vector import sampled", True),
     ],
 )
 def test_a_right_arrow_passes(module: str, source: str, package: bool) -> None:
     assert upward_arrows(found_imports({module: (source, package)})) == []
+
+
+def test_the_backends_that_no_face_may_name_are_those_that_there_are() -> None:
+    found = {
+        name
+        for name, (source, _) in source_files().items()
+        if name.startswith(("treadle.pool.", "treadle.nodes."))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and "Worker" in map(ast.unparse, node.bases)
+    }
+    assert found - {"treadle.pool.worker"} == set(BACKENDS)  # the protocol, with the caller's own thread
 
 
 # --- one book of calls ------------------------------------------------------------------------------------------------
@@ -346,6 +373,10 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_importing_treadle_loads_no_library() -> None:
     assert loaded_by("import treadle") == set()
+
+
+def test_the_command_line_says_help_without_libraries() -> None:
+    assert {"numpy", "gymnasium"}.isdisjoint(loaded_by("import treadle.cli.main"))
 
 
 def test_planning_is_there_after_import_treadle() -> None:
@@ -530,9 +561,14 @@ def test_what_a_test_leaves_behind_is_seen(leak: Leak, expected: str) -> None:
 
 def test_a_missing_library_skips_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert require("ast") is ast
-    monkeypatch.setattr("conftest.TEST_ALL", False)
-    with pytest.raises(pytest.skip.Exception, match="no_such_library"):
-        require("no_such_library")
-    monkeypatch.setattr("conftest.TEST_ALL", True)
-    with pytest.raises(pytest.fail.Exception, match="no_such_library"):
-        require("no_such_library")
+    for all_of_them, required, collected, outcome in (
+        (False, False, True, pytest.skip.Exception),
+        (False, True, True, pytest.fail.Exception),  # under `make test`, which leaves out what is marked heavy
+        (False, True, False, pytest.skip.Exception),  # at the top of a file, all of which is heavy
+        (True, True, False, pytest.fail.Exception),
+    ):
+        monkeypatch.setattr("conftest.TEST_ALL", all_of_them)
+        monkeypatch.setattr("conftest.REQUIRE", required)
+        monkeypatch.setattr("conftest.COLLECTED", collected)
+        with pytest.raises(outcome, match="no_such_library"):
+            require("no_such_library")

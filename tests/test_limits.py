@@ -1,11 +1,14 @@
 """A test that takes too long fails, and the tests after it run; what cannot be interrupted is ended with the run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from conftest import SCALE, scaled
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 BACKSTOP = "BACKSTOP_SECONDS = 30.0"
@@ -19,7 +22,8 @@ def session(folder: Path, backstop: float, tests: str) -> subprocess.CompletedPr
     (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\ntimeout_method = signal\n")
     (folder / "test_some.py").write_text(dedent(tests))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", str(folder)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    environ = {**os.environ, SCALE: "1"}  # limits as they are written
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=scaled(100), env=environ)
 
 
 @pytest.mark.slow

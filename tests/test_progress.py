@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import logging
 import sys
 
 import pytest
 
+from treadle.errors import MissingExtra
 from treadle.progress import Progress, Standing, duration, html_table, line, print_table
 
 
@@ -54,44 +54,45 @@ def test_durations() -> None:
     assert [duration(seconds) for seconds in (0.4, 42, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 class Cell(io.StringIO):
     """What a notebook's kernel has for stderr; see `test_notebook.py` for the real one."""
 
     __module__ = "ipykernel.iostream"
 
 
-def test_in_a_notebook_one_line_is_written_over_and_ends_with_how_it_ended() -> None:
-    stream, clock = Cell(), [0.0]
+@pytest.mark.parametrize(("stream", "missing"), [(Terminal(), "rich"), (Cell(), "rich"), (Cell(), "ipywidgets")])
+def test_where_a_bar_needs_what_is_not_installed_lines_come(
+    stream: io.StringIO, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    clock = [0.0]
     with Progress(stream=stream, clock=lambda: clock[0]) as progress:
-        for second, episodes in enumerate((0, 5, 1000)):
-            clock[0] = float(second)
-            progress(Standing(of_episodes=1000, episodes=episodes, steps=episodes, made_steps=episodes))
-        clock[0] += 0.1
-        progress(Standing(of_episodes=1000, episodes=1, steps=1))
-    first, second, last = stream.getvalue()[1:].split("\r")
-    assert first == "5 of 1,000 episodes, 5 steps, 5 steps/s, 3:19 left"
-    assert second.startswith("1,000 of 1,000 episodes")
-    assert len(last) == len(second) + 1, "the rest of the longer line is blank"
-    assert last.rstrip(" \n") == "1 of 1,000 episodes, 1 steps, 0 steps/s, 34:58 left"
+        for episodes in (0, 5):
+            clock[0] += 20.0
+            progress(Standing(of_episodes=9, episodes=episodes, steps=episodes, made_steps=episodes))
+    assert stream.getvalue() == "5 of 9 episodes, 5 steps, 0 steps/s, 0:16 left\n"
 
 
-def test_in_a_notebook_what_is_logged_meanwhile_stands_on_a_line_of_its_own() -> None:
-    stream, clock, log = Cell(), [0.0], logging.getLogger("treadle")
-    handler = logging.StreamHandler(stream)
-    log.addHandler(handler)
-    try:
-        with Progress(stream=stream, clock=lambda: clock[0]) as progress:
-            for second in (0, 1):
-                clock[0] = float(second)
-                progress(Standing(of_episodes=9, episodes=second, steps=second, made_steps=second))
-            log.warning("a worker is replaced")
-            log.warning("another one is")
-        log.warning("after it")
-    finally:
-        log.removeHandler(handler)
-    one = "\r1 of 9 episodes, 1 steps, 1 steps/s, 0:08 left\n"
-    assert stream.getvalue() == one + "a worker is replaced\nanother one is\n" + one + "after it\n"
-    assert not log.filters
+def test_on_a_terminal_there_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with Progress(stream=stream) as progress:
+        progress(Standing(of_episodes=9, episodes=5, steps=5))
+        assert "5 of 9 episodes, 5 steps" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K"), "the line is cleared"
+
+
+def test_without_rich_results_are_text_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert html_table([("a", "1")]) is None
+    with pytest.raises(MissingExtra, match=r"pip install 'treadle\[cli\]'"):
+        print_table([("a", "1")])
 
 
 def test_tables_have_no_codes_whatever_the_surroundings_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,11 @@ def test_tables_have_no_codes_whatever_the_surroundings_ask_for(monkeypatch: pyt
 
 
 def test_tables_for_notebooks_are_escaped() -> None:
-    assert html_table([("<b>", "1")], ("a & b", "c")).count("<b>") == 0
+    text = html_table([("<b>", "1")], ("a & b", "c"), title="of many < words, all of them on one line")
+    assert text is not None
+    assert "<b>" not in text
+    assert "a &amp; b" in text
+    assert "of many &lt; words, all of them on one line\n" in text
 
 
 def test_tables_are_not_cut_where_there_is_no_terminal() -> None:

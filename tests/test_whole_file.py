@@ -7,11 +7,10 @@ import pytest
 from treadle.whole_file import written
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path, durable: bool) -> None:
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with written(path, durable=durable) as file:
+    with written(path) as file:
         file.write(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"

@@ -14,8 +14,8 @@ from treadle.lazy import homes, lazily, names_of
 __version__ = "0.1.0"
 
 _ERRORS = """
-ArenaError BadAction BadObservation BrokenPool ClosedPool FreedHandle LayoutsDiffer MissingExtra NoBatch RemoteTraceback
-SpaceError StartupFailed StartupRefused StateDiffers StateError StoreFull TaskRaised TooManyFiles TreadleError
+ArenaError BadAction BadObservation BrokenPool ClosedPool LayoutsDiffer MissingExtra NoBatch RemoteTraceback
+SpaceError StartupFailed StartupRefused StateDiffers StateError TaskRaised TooManyFiles TreadleError
 UsageError Where WorkerDied WorkerError WorkerTimeout
 """
 
@@ -25,7 +25,7 @@ _HOME = {
     **names_of("vector", vector.HOME),
     **names_of("tasks", tasks.HOME),
     **names_of("sample", sample.HOME),
-    **{name: at for name, at in names_of("plan", plan.HOME).items() if name not in ("make", "play", "StateReport")},
+    **{name: at for name, at in names_of("plan", plan.HOME).items() if name not in ("make", "StateReport")},
     # names that are modules in their rooms, and names of rooms that have no list
     "make_vec": "vector.make_vec",
     "next_obs": "vector.next_obs",
@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     from treadle.plan.env import PlanEnv
     from treadle.plan.external import ExternalProcess
     from treadle.plan.gym_plan_env import GymPlanEnv
-    from treadle.plan.mcts import MCTS
     from treadle.plan.parallel import ParallelEnv, VectorizedEnv
-    from treadle.plan.random_shooting import RandomShooting
-    from treadle.plan.store import StateHandle
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
@@ -105,7 +102,6 @@ if TYPE_CHECKING:
     from treadle.vector.gymnasium import VectorEnv
     from treadle.vector.make_vec import make_vec, vector_entry_point
     from treadle.vector.next_obs import next_obs
-    from treadle.vector.owned import OwnedVectors
     from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout
     from treadle.vector.stats import VectorStats

@@ -19,7 +19,7 @@ from gymnasium import spaces as gs
 
 from treadle import trees
 from treadle.errors import MissingExtra, UsageError
-from treadle.vector.make_vec import make_vec
+from treadle.vector.make_vec import vector_of
 
 try:
     import dm_env
@@ -179,7 +179,8 @@ class DmVector(dm_env.Environment):
             raise UsageError('dm_env begins the next episode in the step after the last one: autoreset_mode="NextStep"')
         if options.get("on_failure") == "drop":
             raise UsageError("dm_env has no word for a row that is gone for good: on_failure is 'raise' or 'restart'")
-        self.vec = make_vec(env, n, autoreset_mode="NextStep", **options)
+        self.vec = vector_of(type(self).__name__, env, n, autoreset_mode="NextStep", **options)
+        self.vec._pool.calls.again = "reset()"
         self._begun = False
         try:
             self._observation_spec, self._action_spec = (

@@ -134,12 +134,10 @@ class BadObservation(SpaceError, WorkerError):
 class TaskRaised(WorkerError):
     """The environment or task raised; the worker lives on.
 
-    It is of the original's class as well, or of the nearest base of it that is known here and whose making runs no code
-    of its own. Plain attributes of the original (numbers, text, arrays, containers of them) are its attributes too,
-    where ours have not that name. `__cause__` is the original, rebuilt without its constructor from its plain arguments
-    and attributes; a `RemoteTraceback` where its class is not known here, makes or pickles its instances in its own
-    way, or has failed to say its text. What was raised in the caller's own process keeps its frames: they are the
-    cause's `__traceback__`.
+    It is of the original's class as well where that could be pickled, unpickled and shown, else of the nearest built-in
+    class. In the first case `__cause__` is the original with its notes and causes, and attributes of it are this one's,
+    too, where ours have not that name; else `__cause__` is a `RemoteTraceback`. What was raised in the caller's own
+    process keeps its frames: they are the cause's `__traceback__`.
 
     Attributes:
         error_type: the name of the original's class.
@@ -214,22 +212,6 @@ class StateError(UsageError):
     """A state cannot be captured, or is no state of the environment that it was given to."""
 
 
-class FreedHandle(UsageError):
-    """A handle of a state was used after it was freed, or its store is gone. Nothing was sent."""
-
-
-class StoreFull(TreadleError, MemoryError):
-    """The store of states has no free row, or the state is larger than a row. Nothing was sent.
-
-    Attributes:
-        rows: how many there are.
-        row_bytes: the size of one.
-    """
-
-    rows: int = 0
-    row_bytes: int = 0
-
-
 class StateDiffers(TreadleError):
     """The same state and actions did not give the same trajectory: the state is incomplete.
 
@@ -259,9 +241,6 @@ _UNASKED = frozenset(
         *("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "args", "with_traceback", "add_note"),
         *("__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__"),
     )
-)
-_PICKLED = frozenset(
-    ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 )
 T = TypeVar("T", bound=BaseException)
 _joined: dict[type, type[TaskRaised]] = {}
@@ -302,6 +281,12 @@ def original_of(cls: type) -> type:
     return next((original for original, joined in _joined.items() if joined is cls), cls)
 
 
+def attributes_of(error: BaseException) -> dict[str, Any]:
+    """What is kept in the exception itself, to be read and written whatever its class makes of that."""
+    attributes: dict[str, Any] = vars(BaseException)["__dict__"].__get__(error)
+    return attributes
+
+
 def without_init(cls: type[T], *args: Any) -> T:
     """An instance as the built-in class makes it that it is laid out like. Raises TypeError or ValueError."""
     base: Any = cls
@@ -311,16 +296,14 @@ def without_init(cls: type[T], *args: Any) -> T:
     return made
 
 
-def runs_unasked(cls: type, *, pickled: bool = False) -> bool:
-    """Does this class of exceptions, or a base of it, have code of its own that runs unasked? `pickled`: code that
-    pickles and copies its instances counts, too."""
-    names = _UNASKED | _PICKLED if pickled else _UNASKED
+def runs_unasked(cls: type) -> bool:
+    """Does this class of exceptions, or a base of it, have code of its own that runs unasked?"""
     for base in type.mro(cls):
         if type(base) is not type:
             return True
         if vars(builtins).get(base.__name__) is base:
             continue
-        for name in names & vars(base).keys():
+        for name in _UNASKED & vars(base).keys():
             if name != "__dict__" or type(vars(base)[name]) is not GetSetDescriptorType:  # the latter: Python's own
                 return True
     return False

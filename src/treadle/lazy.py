@@ -7,7 +7,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
+
+from treadle import gone
 
 
 def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -15,7 +18,7 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[
 
     def load(name: str) -> Any:
         if name not in home:
-            raise not_here(package, name)
+            raise not_here(package, name, importing=_imports(sys._getframe(1)))
         module = importlib.import_module(f".{home[name] or name}", package)
         found = getattr(module, name) if home[name] else module
         setattr(sys.modules[package], name, found)
@@ -54,18 +57,30 @@ _INSTEAD = {
     "gymnasium.wrappers has NormalizeObservation, NormalizeReward and RescaleAction": "normalize",
     "a line of NumPy or two: see docs/compat-garage.md": "log_performance discount_cumsum",
     "a sampler's evaluate, or treadle.evaluate": "obtain_evaluation_episodes",
+    "seed= of the sampler seeds workers and environments; a policy's initial weights are yours to seed": "set_seed",
 }
 
 
-def not_here(module: str, name: str) -> AttributeError | ImportError:
+def not_here(module: str, name: str, *, importing: bool = False) -> AttributeError | ImportError:
     """The error for a name that a module of ours does not have.
 
-    For the older systems' names it is an ImportError, since `from ... import` drops what an AttributeError says.
+    It is an AttributeError, by which `hasattr` knows. Python drops the text of one in `from ... import name`: for the
+    older systems' names the error of that statement (`importing`) is an ImportError, with the same text.
     """
     for instead, names in _INSTEAD.items():
         if name in names.split():
-            return ImportError(f"{module} has no {name}: {instead}", name=module)
+            text = f"{module} has no {name}: {instead}"
+            return ImportError(text, name=module) if importing else AttributeError(text)
+    if said := gone.instead(name):
+        return ImportError(said, name=module) if importing else AttributeError(said)
     return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def _imports(frame: FrameType) -> bool:
+    """Is the frame at the instruction that takes a name from a module in `from ... import name`?"""
+    from opcode import opmap
+
+    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
 
 
 __all__ = ["homes", "lazily", "names_of"]

@@ -1,28 +1,23 @@
 """What a person sees of a run: a moving line while it goes on, a table at its end. The only file that imports rich.
 
-The same on a terminal (a bar), in a notebook (one line that is written over) and in a pipe or file (a line every ten
-seconds, without codes for colours or cursors). No thread is started for it: a run says how far it is.
+On a terminal and in a notebook it is rich's bar; in a pipe or file, and where rich is not installed, a line every ten
+seconds, without codes for colours or cursors. No thread is started for it: a run says how far it is.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
 
-log = logging.getLogger("treadle")
-
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-_REDRAW = 0.1  # at least, on a terminal
-_REWRITE = 0.5  # in a notebook, which keeps what it is sent
+_REDRAW = 0.1  # at least, of a bar
 
 
 @dataclass
@@ -90,45 +85,38 @@ class Progress:
 
     Args:
         show: False: show nothing. None: only on a terminal, and where rich is installed.
-        stream: where to; None: stderr. On a terminal a bar moves, in a notebook a line is written over, elsewhere one
-            is written every `PLAIN_SECONDS`.
+        stream: where to; None: stderr. On a terminal a bar moves where rich is installed, and in a notebook with
+            ipywidgets; elsewhere a line is written every `PLAIN_SECONDS`.
         clock: seconds.
 
     Attributes:
         shows: is there anybody to see it?
-
-    Raises:
-        MissingExtra: on a terminal, when `show` is True and rich is not installed.
     """
 
     def __init__(
         self, show: bool | None = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         given = stream or sys.stderr
-        terminal = _is_terminal(given)
+        terminal, notebook = _is_terminal(given), in_notebook(given)
         if given is None:  # a program without a terminal has none at all
             show = False
         elif show is None:
-            show = terminal and importlib.util.find_spec("rich") is not None
+            show = terminal and _there("rich")
         self.shows, self._clock = show, clock
         self._stream: Any = given
         self._bar: Any = None
         self._task: Any = None
         self._start = self._shown = clock()
         self._before: float | None = None
-        self._latest = ""
-        self._width = 0  # of what is written over
-        self._over, self._written = bool(show) and not terminal and in_notebook(given), False
-        if show and terminal:
-            self._bar = self._make_bar()
+        if show and _there("rich") and (terminal or (notebook and _there("ipywidgets"))):
+            self._bar = self._make_bar(notebook)
 
     @property
     def tell(self) -> Callable[[Standing], None] | None:
         """Itself, for whoever asks whether anybody looks; None: nobody."""
         return self if self.shows else None
 
-    def _make_bar(self) -> Any:
-        _require()
+    def _make_bar(self, notebook: bool) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -136,8 +124,8 @@ class Progress:
         columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn())
         # what is printed meanwhile goes above the bar; but what is not meant for the terminal stays where it belongs
         return Bar(
-            *columns, console=Console(file=self._stream), transient=True, auto_refresh=False,
-            redirect_stdout=_is_terminal(sys.stdout),
+            *columns, console=Console(file=self._stream, force_jupyter=notebook), transient=not notebook,
+            auto_refresh=False, redirect_stdout=_is_terminal(sys.stdout), redirect_stderr=not notebook,
         )  # fmt: skip
 
     def __call__(self, now: Standing) -> None:
@@ -147,48 +135,25 @@ class Progress:
             self._before, self._start = now.share, self._clock()
             self._shown = self._start
         elapsed = self._clock() - self._start
-        self._latest = line(now, elapsed, self._before)
+        text = line(now, elapsed, self._before)
         if self._bar is not None:
             if self._task is None:
                 wanted = now.of_episodes or now.of_steps
                 self._task = self._bar.add_task("starting", total=1.0 if wanted else None)
-            self._bar.update(self._task, completed=now.share, description=self._latest, refresh=True)
-        elif self._over:
-            if self._clock() - self._shown >= _REWRITE:
-                self._write_over()
+            self._bar.update(self._task, completed=now.share, description=text, refresh=True)
         elif self._clock() - self._shown >= PLAIN_SECONDS:
             self._shown = self._clock()
-            self._stream.write(self._latest + "\n")
+            self._stream.write(text + "\n")
             self._stream.flush()
-
-    def _write_over(self, end: str = "") -> None:
-        self._shown, self._written = self._clock(), True
-        self._stream.write("\r" + self._latest.ljust(self._width) + end)
-        self._stream.flush()
-        self._width = len(self._latest)
-
-    def _end_line(self, _: logging.LogRecord) -> bool:
-        """What is logged meanwhile stands on lines of its own."""
-        if self._width:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._width = 0
-        return True
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
             self._bar.start()
-        elif self._over:
-            log.addFilter(self._end_line)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif self._over:
-            log.removeFilter(self._end_line)
-            if self._written:  # the cell's own output follows on a line of its own
-                self._write_over("\n")
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -197,7 +162,7 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def in_notebook(stream: Any) -> bool:
-    """Does it write below a notebook's cell, where a line can be written over but nothing moves?"""
+    """Does it write below a notebook's cell?"""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
@@ -215,6 +180,12 @@ def throttled(watch: Callable[[Standing], None]) -> Callable[[Standing], None]:
     return call
 
 
+def printable(text: str) -> str:
+    """A text, of a file of somebody else's perhaps, as a terminal may show it: what is no line break, tab or visible
+    character is escaped."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
 def print_table(
     rows: Sequence[Sequence[str]], header: Sequence[str] = (), stream: TextIO | None = None, title: str = ""
 ) -> None:
@@ -223,40 +194,37 @@ def print_table(
     Raises:
         MissingExtra: when rich is not installed.
     """
-    _require()
+    if not _there("rich"):
+        raise MissingExtra("tables need rich: pip install 'treadle[cli]'")
+    lines = _drawn(rows, header, title).export_text().splitlines()
+    (stream or sys.stdout).write("".join(f"{row.rstrip()}\n" for row in lines))
+
+
+def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str | None:
+    """The same for a notebook: what is in the cells is escaped. None: rich is not installed."""
+    if not _there("rich"):
+        return None
+    return _drawn(rows, header, title).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> Any:
+    """A console that has drawn it into memory: at a closed pipe rich would end the process."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    stream = stream or sys.stdout
-    table = Table(
-        box=box.SIMPLE_HEAD if header else None, show_header=bool(header), pad_edge=False, title=title or None
-    )
+    table = Table(box=box.SIMPLE_HEAD if header else None, show_header=bool(header), pad_edge=False)
     for i in range(max(map(len, [header, *rows]))):
         table.add_column(header[i] if header else "", justify="right" if header and i else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    # into text first: at a closed pipe rich would end the process
-    text = io.StringIO()
+        table.add_row(*map(printable, row))
     plain: Any = {"force_terminal": False, "force_jupyter": False, "color_system": None, "no_color": True}
-    Console(file=text, width=10_000, highlight=False, markup=False, **plain).print(table)
-    stream.write("".join(f"{row.rstrip()}\n" for row in text.getvalue().splitlines()))
+    console = Console(file=io.StringIO(), record=True, width=10_000, highlight=False, markup=False, **plain)
+    if title:  # a table's own would be broken into lines of its width
+        console.print(title)
+    console.print(table)
+    return console
 
 
-def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str:
-    """The same for a notebook: what is in the cells is escaped."""
-    cells = [("th", header)] if header else []
-    cells += [("td", row) for row in rows]
-    lines = [
-        "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in row) + "</tr>"
-        for tag, row in cells
-    ]
-    caption = f"<caption>{escape(title)}</caption>" if title else ""
-    return f"<table>{caption}{''.join(lines)}</table>"
-
-
-def _require() -> None:
-    try:
-        import rich  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(f"tables and progress need rich ({error}): pip install 'treadle[cli]'") from error
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

@@ -2,12 +2,14 @@
 
 On disk it is one file, a zip with `repro.json`, an `.npy` for each array (read without pickle), and a pickle for each
 thing that JSON cannot say: a lambda, a policy given as an object, a state. Pickles run code when they are opened, so
-they are opened only when the reader says that the file is trusted.
+they are opened only when the reader says that the file is trusted. The last member, `signature`, is of all others
+(`treadle.signing`): names of code are followed only in a file that this user's own runs have written.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import json
 import os
@@ -23,16 +25,23 @@ from typing import Any
 
 import numpy as np
 
-from treadle import pickling
+from treadle import pickling, signing
 from treadle.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
 from treadle.whole_file import written
 
 SUFFIX = ".repro"
 HEAD = "repro.json"
+SIGNATURE = "signature"
 FORMAT = 1
 _TOLD = ("error_type", "error_message", "signal", "exit_code", "limit")
 UNKNOWN = bytes([255] * 8)  # a reward that was not recorded
 MOST_BYTES = 64 << 20  # of recorded actions; of a longer episode the repro says that they are not there
+
+# what a file that is not as it should be raises while it is read
+_DAMAGE = (
+    *(KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 _last: list[Repro] = []
 
@@ -66,6 +75,9 @@ class Repro:
         arrays: what was recorded: "action.0", ... (a leaf of the action space each), "rewards".
         objects: what only this process has; `save` pickles them.
         path: the file that it was read from or saved to; None: it is in memory alone.
+        stored: the directory of a run whose dataset may have the episode; None: it is of no run.
+        doubt: why it may be somebody else's; "": it was made in this process, or this user has signed its file.
+        made_here: was it made in this process? Then its pickles may be opened.
     """
 
     def __init__(self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -74,11 +86,12 @@ class Repro:
         self.objects: dict[str, Any] = {}
         self.path: Path | None = None
         self._sealed: dict[str, bytes] = {}
-        self._ours = True  # made in this run, so its pickles may be opened
+        self.stored: Path | None = None
+        self.doubt, self.made_here = "", True
 
     def __repr__(self) -> str:
         failed = self.about.get("failed")
-        what = f": {failed['reason']}" if failed else ""
+        what = f": {failed.get('reason')}" if failed else ""
         return f"<Repro of {self.about['title']}{what}>"
 
     @property
@@ -100,20 +113,21 @@ class Repro:
         """What `put` was given; of an importable thing its name ("module:name" or "file.py:name").
 
         Raises:
-            UsageError: it lies in the file as a pickle, or its module is one of Python's own, and `trust` is False.
+            UsageError: it lies in the file as a pickle, or it is a name in a file that may be somebody else's, and
+                `trust` is False. The name of an environment is given all the same: see `treadle.replays.strangers`.
         """
-        said = self.about.get(name) or {"value": None}
+        said = self._entry(name)
         if "object" in said and name in self.objects:
             return self.objects[name]
         if "value" in said or "name" in said:
-            found = said["value"] if "value" in said else str(said["name"])
-            if not (trust or self._ours) and _pythons_own(found):  # a text is a name, whichever way it is said
-                raise UsageError(f"{name} is named {found}, a part of Python itself: --trust would run it")
+            found = self.told(name)
+            if isinstance(found, str) and self.doubt and not trust and name != "env" and found != "random":
+                raise UsageError(f"{name} is {found!a}: --trust (trust=True) would run it ({self.doubt})")
             return found
         told = " ".join(str(each) for each in (said["object"], said.get("where")) if each)
         if name not in self._sealed:
             raise UsageError(f"the {name} was {told}, which could not be pickled: give another with --{name}")
-        if not (trust or self._ours):
+        if not (trust or self.made_here):
             option = {"env": "--env", "policy": "--other-policy"}.get(name)
             by_name = f"name one with {option} module:name, or " if option else ""
             raise UsageError(
@@ -123,19 +137,56 @@ class Repro:
         self.objects[name] = pickle.loads(self._sealed[name])
         return self.objects[name]
 
+    def told(self, name: str) -> Any:
+        """What `get` gives of what a file says, or, of what that opens a pickle for, what it is one of."""
+        said = self._entry(name)
+        if "value" in said:
+            return said["value"]
+        return str(said["name"]) if "name" in said else f"a pickle of {said.get('object')}"
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        said = self.about.get(name) or {"value": None}
+        if not isinstance(said, dict):
+            raise UsageError(f"{name} is not as it should be: {said!a}")
+        return said
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules that register its environments. Raises UsageError where they are no list of texts."""
+        found = self.about.get("imports", ())
+        if not (isinstance(found, list | tuple) and all(isinstance(each, str) for each in found)):
+            raise UsageError(f"imports is a list of modules, got {found!a}")
+        return tuple(found)
+
+    @property
+    def names_code(self) -> bool:
+        """Is it more than an id and random actions?"""
+        env, policy = self.told("env"), self.told("policy")
+        plain = (
+            isinstance(env, str)
+            and ":" not in env
+            and policy in (None, "random")
+            and "object" not in self._entry("env")
+        )
+        return not plain or bool(self.imports or self.about.get("wrappers") or self.told("make"))
+
     def save(self, path: str | Path) -> Path:
         """Write it to a file (".repro" is appended to a name without a suffix). Returns its path."""
         path = Path(path)
         path = path if path.suffix else path.with_suffix(SUFFIX)
         path.parent.mkdir(parents=True, exist_ok=True)
         sealed = {**self._sealed, **{name: dumped for name, dumped in map(_pickled, self.objects.items()) if dumped}}
+        members = {HEAD: (json.dumps(self.about, indent=1, default=str) + "\n").encode()}
+        for name, array in self.arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(array), allow_pickle=False)
+            members[f"{name}.npy"] = data.getvalue()
+        members |= {f"{name}.pickle": data for name, data in sealed.items()}
+        if not self.doubt and (signature := signing.signature(*_to_sign(members))):
+            members[SIGNATURE] = signature.encode()
         with written(path) as whole, zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(HEAD, json.dumps(self.about, indent=1, default=str) + "\n")
-            for name, array in self.arrays.items():
-                with archive.open(f"{name}.npy", "w") as member:
-                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-            for name, data in sealed.items():
-                archive.writestr(f"{name}.pickle", data)
+            for name, content in members.items():
+                archive.writestr(name, content)
         self.path = path
         return path
 
@@ -148,21 +199,27 @@ class Repro:
     def load(cls, path: str | Path) -> Repro:
         """Read one. Nothing of it is unpickled. Raises UsageError for what is no such file."""
         try:
+            if not Path(path).is_file():
+                raise ValueError("it is no file")
             with zipfile.ZipFile(io.BytesIO(Path(path).read_bytes())) as archive:
-                about = json.loads(archive.read(HEAD))
-                if about["treadle_repro"] > FORMAT:
-                    raise UsageError(f"{path} was written by a newer Treadle")
-                found = cls(about)
-                found._ours = False
-                for name in archive.namelist():
-                    stem, _, suffix = name.rpartition(".")
-                    if suffix == "npy":
-                        found.arrays[stem] = np.lib.format.read_array(
-                            io.BytesIO(archive.read(name)), allow_pickle=False
-                        )
-                    elif suffix == "pickle":
-                        found._sealed[stem] = archive.read(name)
-        except (KeyError, TypeError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+                if archive.getinfo(HEAD).file_size > MOST_BYTES:
+                    raise ValueError(f"its {HEAD} is too large")
+                members = {name: archive.read(name) for name in archive.namelist()}
+            signature = members.pop(SIGNATURE, b"").decode()
+            about = json.loads(members[HEAD])
+            if about["treadle_repro"] > FORMAT:
+                raise UsageError(f"{path} was written by a newer Treadle")
+            if not (isinstance(about["title"], str) and isinstance(about.get("failed") or {}, dict)):
+                raise ValueError(f"its {HEAD} is not as it should be")
+            found = cls(about)
+            found.doubt, found.made_here = signing.doubt(*_to_sign(members), signature), False
+            for name, data in members.items():
+                stem, _, suffix = name.rpartition(".")
+                if suffix == "npy":
+                    found.arrays[stem] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+                elif suffix == "pickle":
+                    found._sealed[stem] = data
+        except _DAMAGE as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"{path} is no {SUFFIX} file of Treadle's, or a damaged one ({error})") from error
@@ -209,11 +266,12 @@ def _reference(thing: Any) -> str:
     return f"{file}:{name}" if loaded_by_path else f"{module}:{name}"
 
 
-def _pythons_own(found: Any) -> bool:
-    """Does a name lead to a part of Python itself, also by way of a module that imports it ("package:os.system")?"""
-    module, colon, attribute = found.partition(":") if isinstance(found, str) else ("", "", "")
-    parts = [module.partition(".")[0], *attribute.split(".")[:-1]]
-    return bool(colon) and not sys.stdlib_module_names.isdisjoint(parts)
+def _to_sign(members: Mapping[str, bytes]) -> tuple[str, dict[str, str], list[Any]]:
+    """Of a file's members what `signing` wants: the kind, what is signed, and the names of code. Raises _DAMAGE."""
+    about = json.loads(members[HEAD])
+    said = [each for each in about.values() if isinstance(each, dict)]
+    names = [each.get("name", each.get("value")) for each in said] + [f"{each}:" for each in about.get("imports") or ()]
+    return "repro", {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}, names
 
 
 def _pickled(item: tuple[str, Any]) -> tuple[str, bytes]:

@@ -24,10 +24,12 @@ import numpy as np
 from treadle import trees
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import package_of
+from treadle.pool.options import check_names
 from treadle.program.ids import import_package, registered
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.owned import rows_of_infos
+from treadle.vector.infos import InfoStyle, rows_of_infos
+from treadle.vector.make_vec import OPTIONS
 
 try:
     from stable_baselines3.common import env_util, vec_env
@@ -37,14 +39,12 @@ except ImportError as error:
 
 Indices = int | Iterable[int] | None
 
-_ALL = "SB3's algorithms step all environments at once: partial batches and groups are treadle.make_vec's"
 # options of VectorEnv that would make another interface of it
 FIXED = {
     "autoreset_mode": "SB3's algorithms read the next episode's first observation from the step that ends one",
     "infos": "SB3's algorithms read a list of dicts",
     "observation_mode": "SB3's algorithms want the same spaces everywhere",
-    "batch_size": _ALL,
-    "groups": _ALL,
+    "batch_size": "SB3's algorithms step all environments at once: partial batches are treadle.make_vec's",
 }
 
 
@@ -75,11 +75,13 @@ class VecEnv(vec_env.VecEnv):
     def __init__(self, env_fns: Sequence[EnvLike], start_method: str | None = None, **options: Any) -> None:
         for name in FIXED.keys() & options.keys():
             raise UsageError(f"{name}= cannot be given here: {FIXED[name]}")
+        check_names(type(self), options, OPTIONS)
         if options.get("on_failure") == "drop":
             raise UsageError("SB3's algorithms cannot do without some environments: on_failure='raise' or 'restart'")
         mode = gym.vector.AutoresetMode.SAME_STEP
         given = env_fns if callable(env_fns) or isinstance(env_fns, str) else list(env_fns)
-        self.vector = VectorEnv(given, autoreset_mode=mode, infos="list", start_method=start_method, **options)
+        self.vector = VectorEnv(given, autoreset_mode=mode, infos=InfoStyle.LIST, start_method=start_method, **options)
+        self.vector._pool.calls.again = "reset()"
         self._actions: Any = None
         try:
             _check_distinct(self.vector.call(lambda env: (os.getpid(), id(getattr(env, "unwrapped", env)))))

@@ -46,7 +46,12 @@ def derive(root: int, *path: int) -> int:
     # SeedSequence cuts larger entries into 32-bit words, so (2**32,) would give the seed of (0, 1)
     if any(entry >= 2**32 for entry in key):
         raise ValueError(f"an entry of a seed's path must be below 2**32, got {key}")
-    high, low = np.random.SeedSequence(root, spawn_key=key).generate_state(2, np.uint32).tolist()
+    if root < 2**128:  # the words that SeedSequence makes of both, in half of the time
+        words = root & 0xFFFFFFFF, root >> 32 & 0xFFFFFFFF, root >> 64 & 0xFFFFFFFF, root >> 96
+        sequence = np.random.SeedSequence(np.array((*words, *key), np.uint32))
+    else:
+        sequence = np.random.SeedSequence(root, spawn_key=key)
+    high, low = sequence.generate_state(2, np.uint32).tolist()
     return (high << 32 | low) & (2**63 - 1)
 
 
@@ -58,71 +63,6 @@ def episode_env_seed(root: int, i: int) -> int:
 def episode_policy_seed(root: int, i: int) -> int:
     """What the policy's randomness in episode ``i`` starts from."""
     return derive(root, 1, i)
-
-
-class SeedStream:
-    """`derive(root, k, i)` for one (root, k) and many i: the same numbers, a block at a time.
-
-    One `SeedSequence` takes 5 us, which is as much as stepping a small environment. Of its mixing only the last word
-    depends on i, so the rest is done once and the last word for a whole block of i at once. The algorithm is NumPy's
-    (`numpy/random/bit_generator.pyx`, after M. E. O'Neill's seed_seq alternative), whose results NumPy guarantees
-    not to change; the tests compare them.
-    """
-
-    BLOCK = 256
-
-    def __init__(self, root: int, k: int) -> None:
-        self._root, self._k = _index(root, "a root seed"), k
-        self._start = -1
-        self._block: list[int] = []
-
-    def __call__(self, i: int) -> int:
-        """derive(root, k, i), for i from 0 to 2**32 - 1."""
-        at = i - self._start
-        if self._start < 0 or not 0 <= at < len(self._block):
-            self._start = i - i % self.BLOCK
-            self._block = self._derive(np.arange(self._start, self._start + self.BLOCK, dtype=np.uint64))
-            at = i - self._start
-        return self._block[at]
-
-    def _derive(self, last: np.ndarray) -> list[int]:
-        words = [self._root >> shift & _WORD for shift in range(0, max(1, self._root.bit_length()), 32)]
-        words += [0] * (4 - len(words))
-        entropy: list[Any] = [*words, self._k, last]
-        constant = _INIT_A
-
-        def hashed(value: Any) -> Any:
-            nonlocal constant
-            value = value ^ constant
-            constant = constant * _MULT_A & _WORD
-            value = value * constant & _WORD
-            return value ^ value >> 16
-
-        def mixed(x: Any, y: Any) -> Any:
-            result = (x * _MIX_L - y * _MIX_R) & _WORD
-            return result ^ result >> 16
-
-        pool = [hashed(word) for word in entropy[:4]]
-        for source in range(4):
-            for target in range(4):
-                if source != target:
-                    pool[target] = mixed(pool[target], hashed(pool[source]))
-        for word in entropy[4:]:
-            for target in range(4):
-                pool[target] = mixed(pool[target], hashed(word))
-        constant, state = _INIT_B, []
-        for word in pool[:2]:
-            word = word ^ constant
-            constant = constant * _MULT_B & _WORD
-            word = word * constant & _WORD
-            state.append(word ^ word >> 16)
-        high, low = (word.astype(np.int64) for word in state)
-        return ((high << 32 | low) & (2**63 - 1)).tolist()
-
-
-_WORD = 0xFFFFFFFF
-_INIT_A, _MULT_A, _INIT_B, _MULT_B = 0x43B0D7E5, 0x931E8875, 0x8B51F9DD, 0x58F38DED
-_MIX_L, _MIX_R = 0xCA01F9DD, 0x4973F715
 
 
 def restart_seed(root: int, slot: int, incarnation: int) -> int:

@@ -16,9 +16,11 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadObservation, BrokenPool, MissingExtra, TaskRaised, UsageError, WorkerError
+from treadle.pool.options import check_names
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
-from treadle.vector.owned import rows_of_infos
+from treadle.vector.infos import rows_of_infos
+from treadle.vector.make_vec import OPTIONS
 from treadle.vector.refusals import NothingPending, WaitTimeout
 
 try:
@@ -29,7 +31,7 @@ except ImportError as error:
 Ids = int | Sequence[int] | np.ndarray | None
 Row = tuple[Any, float, bool, bool, dict[str, Any]]
 
-FIXED = ("autoreset_mode", "infos", "groups", "copy", "batch_size")
+FIXED = ("autoreset_mode", "infos", "copy", "batch_size")
 
 
 class VectorEnv(BaseVectorEnv):
@@ -71,6 +73,7 @@ class VectorEnv(BaseVectorEnv):
                 f"{name}= cannot be given here: Tianshou's interface fixes it (wait_num= and timeout= say "
                 "when a step returns)"
             )
+        check_names(type(self), options, OPTIONS)
         if wait_num is not None and not 1 <= wait_num <= n:
             raise UsageError(f"wait_num must be from 1 to {n}, the number of environments, got {wait_num}")
         if timeout is not None and not timeout > 0:
@@ -81,6 +84,7 @@ class VectorEnv(BaseVectorEnv):
         if self.is_async:  # the caller's own would step while it waits for the first
             options.setdefault("inline", 0)
         self.vector = Vector(list(env_fns), autoreset_mode=mode, start_method=context, **options)
+        self.vector._pool.calls.again = "reset(env_id={slots})"
         self.env_num, self.wait_num, self.timeout = n, wait_num or n, timeout
         self.is_closed = False
         self.waiting_id: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def why(error: OSError) -> str:
+    """The system's text; of a file that may not be so large with the limit to raise."""
+    text = str(error.strerror)
+    limited = error.errno == errno.EFBIG and "ulimit" not in text
+    return f"{text} (the limit on the size of a file, ulimit -f)" if limited else text
+
+
 @contextmanager
-def written(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file to be written, which takes the place of `path` when the block has ended; `durable`: and all of it is on
-    the disk. Whoever reads `path` sees the old file or the new one.
+def written(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written, which takes the place of `path` when the block has ended. Whoever reads `path` sees
+    the old file or the new one.
 
     Nothing new is left where the block raises. Raises OSError with the path.
     """
@@ -21,13 +29,10 @@ def written(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
         with open(part, "xb", buffering=1 << 20) as file:
             yield file
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
         if error.errno is None:  # somebody else's, of what is written
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, why(error), str(path)) from error
     finally:
         part.unlink(missing_ok=True)

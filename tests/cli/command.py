@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = Path(sys.executable).parent / "treadle"
-ZOO = Path(__file__).parent / "zoo.py"
+ZOO = Path(__file__).parent / "envs.py"
 LIMIT = 90.0  # seconds that a command or a state may take
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,42 @@ from pathlib import Path
 import pytest
 from command import ZOO, one_line, treadle
 
+from treadle.cli.main import main
+
 COMMANDS = {
     "collect": ("--episodes", 2, "--out", "o"),
     "eval": ("--episodes", 2),
-    "plan": (),
 }
+NO_IDS = {
+    "Foo-v0": "there is no environment 'Foo-v0'; did you mean",
+    "CartPole-v9": "there is no environment 'CartPole-v9'; did you mean CartPole-v1",
+    "Taxi-v2": "there is no environment 'Taxi-v2': .*Please use `Taxi-v4`",
+    "nowhere:Foo-v0": "there is no environment 'nowhere:Foo-v0': No module named 'nowhere'",
+    "a b": "there is no environment 'a b': Malformed environment ID",
+    ":CartPole-v1": "':CartPole-v1' is no environment: module:Id is",
+    "gymnasium:": "'gymnasium:' is no environment: module:Id is",
+}
+
+
+@pytest.mark.parametrize("env", NO_IDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "check"])
+def test_what_is_no_id_is_a_wrong_command(
+    command: str, env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as done:
+        main([command, *map(str, COMMANDS.get(command, ())), "--", env])
+    assert done.value.code == 2
+    *warned, last = capfd.readouterr().err.splitlines()
+    assert re.match(f"treadle: {NO_IDS[env]}", last)
+    assert all("registration.py" in line or "deprecation" in line for line in warned)  # Gymnasium's, of Taxi
+
+
+def test_the_constructors_own_errors_are_no_wrong_command(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import gymnasium\ndef make():\n    raise gymnasium.error.Error('my own')\n")
+    done = treadle("eval", "mine.py:make", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "could not be built: Error: my own (mine.py:3)" in one_line(done.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,7 +67,7 @@ def test_a_fault_in_its_body_is_not_taken_for_one_of_the_command(tmp_path: Path)
     done = treadle("eval", f"{ZOO}:needs_less", "--env-kwargs", '{"level": 3}', cwd=tmp_path)
     assert done.returncode == 1
     told = one_line(done.stderr)
-    assert "missing 1 required positional argument: 'size' (zoo.py:" in told
+    assert "missing 1 required positional argument: 'size' (envs.py:" in told
     assert "--env-kwargs" not in told
 
 

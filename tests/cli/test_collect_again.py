@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import ZOO, at_once, one_line, run_hash, run_hashes, summary, treadle
 
+from conftest import require
 from treadle import seeding
 
 
@@ -28,7 +28,7 @@ def bad_among(episodes: int) -> list[int]:
 
 
 def test_episodes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
+    h5py = require("h5py")
     gate, bad = tmp_path / "gate", bad_among(30)
     assert 5 < len(bad) < 15
     files, hashes = set(), set()
@@ -37,17 +37,23 @@ def test_episodes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
     for out, done in zip(outs.values(), both, strict=True):
         assert done.returncode == 0, done.stderr
         told = summary(out)
-        causes = {each["cause"].split(" (zoo.py:")[0] for each in told["skipped"]}
+        causes = {each["cause"].split(" (envs.py:")[0] for each in told["skipped"]}
         assert [each["index"] for each in told["skipped"]] == bad
         assert [each["seed"] for each in told["skipped"]] == [seeding.episode_env_seed(0, i) for i in bad]
         assert causes == {"ValueError: the arm is off"}
         assert told["episodes"] == 30 - len(bad)
         assert f"episodes  {30 - len(bad)} ({len(bad)} left out)" in done.stdout
+        line = told["skipped"][0]["line"]
+        named = ", ".join(map(str, bad[:5]))
         assert (
-            f"left out  episode {bad[0]} (seed {told['skipped'][0]['seed']}): ValueError: the arm is off" in done.stdout
+            f"left out  {len(bad)} x ValueError: the arm is off envs.py:{line} (episodes {named}, ...)" in done.stdout
         )
-        assert f"and {len(bad) - 5} more; all are in summary.json" in done.stdout
-        assert len(done.stderr.splitlines()) == len(bad)
+        for each in told["skipped"]:
+            kept = f"failures/episode-{each['index']}.repro"
+            assert [each[name] for name in ("kind", "step", "file", "repro")] == ["ValueError", 2, str(ZOO), kept]
+            assert (out / each["repro"]).exists()
+        assert "the arm is off" in ZOO.read_text().splitlines()[line - 1]
+        assert 1 <= len(done.stderr.splitlines()) <= len(bad)
         assert all(line.endswith("; it is left out") for line in done.stderr.splitlines())
         (data,) = out.glob("treadle/*/data/main_data.hdf5")
         files.add(data.read_bytes())
@@ -57,10 +63,6 @@ def test_episodes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
         groups = [file[f"episode_{i}"].attrs for i in range(30 - len(bad))]
         assert [attrs["id"] for attrs in groups] == list(range(len(groups)))
         assert [attrs["episode_index"] for attrs in groups] == [i for i in range(30) if i not in bad]
-    assert treadle(*fragile(gate, "--episodes", 5), "--format", "npz", "--out", tmp_path / "npz").returncode == 0
-    (npz,) = (tmp_path / "npz").glob("*.npz")
-    with np.load(npz) as arrays:
-        assert arrays["episode_indices"].tolist() == [i for i in range(5) if i not in bad]
 
 
 def test_what_was_left_out_stays_so_until_it_is_to_be_tried_again(tmp_path: Path) -> None:
@@ -72,10 +74,10 @@ def test_what_was_left_out_stays_so_until_it_is_to_be_tried_again(tmp_path: Path
     few = treadle(*(each if each != "50%" else "2" for each in play), "--resume")
     bad = bad_among(60)
     assert few.returncode == 1
-    assert "episodes have failed, more than the 2 of max_skipped (--max-skipped); the last: episode" in few.stderr
+    assert "episodes have failed, more than the 2 of max_skipped (--max-skipped): 3 x ValueError" in few.stderr
     refused = treadle(*(each if each != "50%" else "2" for each in play), "--resume")
     assert refused.returncode == 2
-    assert "allow more, or try them again with retry_skipped (--retry-skipped)" in one_line(refused.stderr)
+    assert "goes on, --resume --retry-skipped tries them again" in one_line(refused.stderr)
     gate.touch()
     done = treadle(*play, "--resume")  # it would succeed now, but was left out
     told = summary(out)
@@ -87,27 +89,44 @@ def test_what_was_left_out_stays_so_until_it_is_to_be_tried_again(tmp_path: Path
     assert "nothing to do" in again.stdout
 
 
-@pytest.mark.parametrize("format", ["hdf5", also("npz")])
-def test_a_dataset_that_is_cut_short_is_made_again_and_the_damaged_file_kept(format: str, tmp_path: Path) -> None:
-    from treadle.record.merge import load
+def test_a_run_that_has_failed_of_too_many_goes_on_with_what_it_says(tmp_path: Path) -> None:
+    play = (*fragile(tmp_path / "gate", "--episodes", 40), "--out", tmp_path / "o", "--workers", 2, "--verify", 0)
+    play = tuple("5%" if each == "50%" else each for each in play)
+    failed = treadle(*play)
+    assert failed.returncode == 1
+    told = failed.stderr.splitlines()[-1]
+    options = told.partition("the same command with ")[2].removesuffix(" continues").split()
+    assert options[:2] == ["--resume", "--max-skipped"], told
+    refused = treadle(*play, "--resume")
+    assert refused.returncode == 2
+    more = one_line(refused.stderr).partition("; ")[2].partition(" goes on")[0].split()
+    done = treadle(*play, *more)
+    while done.returncode == 1:  # more of the later ones fail than of those before
+        told = done.stderr.splitlines()[-1]
+        options = told.partition("the same command with ")[2].removesuffix(" continues").split()
+        assert int(options[2].rstrip("%")) > int(more[2].rstrip("%"))
+        more = options
+        done = treadle(*play, *more)
+    assert done.returncode == 0, done.stderr
+    assert [each["index"] for each in summary(tmp_path / "o")["skipped"]] == bad_among(40)
 
+
+def test_a_dataset_that_is_cut_short_is_refused_by_name(tmp_path: Path) -> None:
     out = tmp_path / "o"
-    play = (f"{ZOO}:Walk", "--episodes", 9, "--format", format)
+    play = (f"{ZOO}:Walk", "--episodes", 9)
     before = run_hash(out, *play)
-    (data,) = out.rglob("main_data.hdf5" if format == "hdf5" else "*.npz")
+    (data,) = out.rglob("main_data.hdf5")
     size = data.stat().st_size
-    for kept in (out / f"{data.name}.damaged", out / f"{data.name}.2.damaged"):
-        os.truncate(data, size // 2)
-        done = treadle("collect", *play, "--out", out, "--resume")
+    os.truncate(data, size // 2)
+    for more in ((), ("--episodes", 12)):
+        done = treadle("collect", *play, *more, "--out", out, "--resume")
         line = one_line(done.stderr)
-        assert done.returncode == 0, line
-        assert line.startswith(f"treadle: damaged: {data} has {size // 2:,} bytes and was written with {size:,}; made")
-        assert line.endswith(f"made again, the damaged file is kept as {kept}")
-        assert kept.stat().st_size == size // 2
-        assert "nothing to do" not in done.stdout
-        assert summary(out)["hash"] == before
-        assert data.stat().st_size == size
-    assert len(load(out)) > 0
+        assert done.returncode == 1
+        assert f"{data} is damaged: it has {size // 2:,} bytes and was written with {size:,}; put a copy" in line
+        assert data.stat().st_size == size // 2
+    data.unlink()
+    done = treadle("collect", *play, "--out", out, "--resume")
+    assert (done.returncode, summary(out)["hash"], data.stat().st_size) == (0, before, size)
     again = treadle("collect", *play, "--out", out, "--resume")
     assert "nothing to do" in again.stdout
 
@@ -140,23 +159,20 @@ def test_a_dataset_that_is_not_described_is_put_together_again(content: str | No
 GROWING = {
     "episodes": ((f"{ZOO}:Walk",), "--episodes", 9, 30),
     "steps": ((f"{ZOO}:Walk",), "--steps", 40, 200),
-    "npz": ((f"{ZOO}:Walk", "--format", "npz"), "--episodes", 9, 30),
     "compressed": ((f"{ZOO}:Heavy",), "--episodes", 4, 7),
-    "compressed npz": ((f"{ZOO}:Heavy", "--format", "npz"), "--episodes", 4, 7),
     "infos that differ": ((f"{ZOO}:Odd",), "--episodes", 9, 30),
-    "infos that differ, npz": ((f"{ZOO}:Odd", "--format", "npz"), "--episodes", 9, 30),
     "texts": (("MiniGrid-DoorKey-5x5-v0", "--max-episode-steps", 20), "--episodes", 3, 8),
 }
 
 
 def files(out: Path) -> dict[str, bytes]:
     """Of the dataset."""
-    found = [path for path in out.rglob("*") if path.suffix in (".hdf5", ".npz") or path.name == "metadata.json"]
+    found = [path for path in out.rglob("*") if path.suffix == ".hdf5" or path.name == "metadata.json"]
     assert found
     return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
-@pytest.mark.parametrize("case", [case if case in ("steps", "npz") else also(case) for case in GROWING])
+@pytest.mark.parametrize("case", [case if case == "steps" else also(case) for case in GROWING])
 def test_a_complete_run_grows_and_ends_with_the_same_bytes(case: str, tmp_path: Path) -> None:
     play, amount, less, more = GROWING[case]
     out = tmp_path / "o"
@@ -167,7 +183,7 @@ def test_a_complete_run_grows_and_ends_with_the_same_bytes(case: str, tmp_path: 
     assert f"({before} from before)" in done.stdout
     assert summary(out)["digests"] == summary(tmp_path / "r")["digests"]
     assert files(out) == files(tmp_path / "r")
-    assert not [path.name for path in out.iterdir() if path.name in (".parts", ".reopened", ".replaced")]
+    assert not [path.name for path in out.iterdir() if path.name in (".parts", ".reopened")]
     again = treadle("collect", *play, amount, more, "--out", out, "--resume")
     assert "nothing to do" in again.stdout
     smaller = treadle("collect", *play, amount, less, "--out", out, "--resume")
@@ -198,10 +214,9 @@ def test_an_unfinished_run_grows_too(tmp_path: Path) -> None:
     assert "nothing to do" in treadle(*play, "--episodes", 12, "--resume").stdout
 
 
-@pytest.mark.parametrize("format", ["hdf5", also("npz")])
-def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_path: Path) -> None:
+def test_what_was_left_out_of_a_complete_run_is_tried_again(tmp_path: Path) -> None:
     gate, out = tmp_path / "gate", tmp_path / "o"
-    play = (*fragile(gate, "--episodes", 20), "--out", out, "--format", format, "--verify", 0)
+    play = (*fragile(gate, "--episodes", 20), "--out", out, "--verify", 0)
     done = treadle(*play)
     left = [each["index"] for each in summary(out)["skipped"]]
     assert (done.returncode, left) == (0, bad_among(20))
@@ -222,16 +237,10 @@ def test_what_was_left_out_of_a_complete_run_is_tried_again(format: str, tmp_pat
 
 
 @pytest.mark.parametrize("damage", [also("gone"), "short", also("foreign")])
-def test_a_run_that_cannot_be_taken_apart_is_made_again(damage: str, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_taken_apart_is_refused_by_name(damage: str, tmp_path: Path) -> None:
     out, other = tmp_path / "o", tmp_path / "other"
-    play = (f"{ZOO}:Walk", "--out", out)
     walk = f"{ZOO}:Walk"
-    plays = {
-        out: (walk, "--episodes", 9),
-        other: (walk, "--episodes", 9, "--seed", 1),
-        tmp_path / "r": (walk, "--episodes", 12),
-    }
-    *_, reference = run_hashes(plays)
+    run_hashes({out: (walk, "--episodes", 9), other: (walk, "--episodes", 9, "--seed", 1)})
     kept = out / ".episodes"
     if damage == "gone":
         kept.unlink()
@@ -239,10 +248,11 @@ def test_a_run_that_cannot_be_taken_apart_is_made_again(damage: str, tmp_path: P
         os.truncate(kept, kept.stat().st_size - 1)
     else:
         kept.write_bytes((other / ".episodes").read_bytes())
-    done = treadle("collect", *play, "--episodes", 12, "--resume")
-    assert done.returncode == 0
-    assert "the episodes of the complete run are made again: " in one_line(done.stderr)
-    assert summary(out)["hash"] == reference
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    done = treadle("collect", walk, "--out", out, "--episodes", 12, "--resume")
+    assert done.returncode == 2
+    assert f"the run in {out} cannot be taken apart" in one_line(done.stderr)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_that_cannot_begin_to_grow_is_as_it_was(tmp_path: Path) -> None:

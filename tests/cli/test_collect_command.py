@@ -88,15 +88,6 @@ def test_minari_reads_it_and_makes_the_environment_again(tmp_path: Path, require
     again.close()
 
 
-def test_npz(tmp_path: Path) -> None:
-    from treadle.record.merge import load
-
-    run_hash(tmp_path / "o", f"{ZOO}:make_walk", "--episodes", 9, "--format", "npz", "--no-infos")
-    arrays = load(tmp_path / "o")
-    assert arrays["lengths"].tolist() == summary(tmp_path / "o")["lengths"]
-    assert len(arrays["observations"]) == arrays["lengths"].sum() + 9
-
-
 # -- what a person sees ------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +99,7 @@ def test_the_closing_table_says_what_came_of_it(tmp_path: Path) -> None:
     assert told["hash"] in done.stdout
     for word in ("episodes", "return", "length", "steps/s", "on disk", "busy"):
         assert word in done.stdout
-    assert told["command"].startswith("treadle collect zoo.py:Walk --steps 50")
+    assert told["command"].startswith("treadle collect envs.py:Walk --steps 50")
     assert set(told["time_shares"]) == {"step", "policy", "encode", "merge"}
     assert sum(told["time_shares"].values()) == pytest.approx(1)
 
@@ -290,7 +281,7 @@ def test_what_raises_ends_the_run_and_keeps_what_was_finished(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (1, "")
     told = summary(out)
     assert f"episode {told['episodes']} (seed " in first
-    assert "step 7: ValueError: the motor is hot and smells (zoo.py:" in first
+    assert "step 7: ValueError: the motor is hot and smells (envs.py:" in first
     assert f"the first {told['episodes']} of them are merged" in second
     assert "incomplete" in told["warnings"][0]
     assert shown.returncode == 1
@@ -313,7 +304,7 @@ def test_an_environment_that_hangs_ends_the_run(tmp_path: Path) -> None:
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1
     assert "has cost 3 fresh workers their lives; the last time no step came to its end for 0." in lines[-2]
-    assert re.search(r"s \(the limit is 0.4 s\) in step \d+, at zoo.py:", lines[-2])
+    assert re.search(r"s \(the limit is 0.4 s\) in step \d+, at envs.py:", lines[-2])
     assert "finished episodes are kept" in lines[-1]
 
 
@@ -335,7 +326,6 @@ BAD = {
         2,
         "such as 7, or a share of them such as 5%, got '200%'",
     ),
-    "no deaths": (("CartPole-v1", "--episodes", 1, "--max-deaths", 0), 2, "--max-deaths must be at least 1"),
     "no resume": (("CartPole-v1", "--episodes", 1, "--retry-skipped"), 2, "give resume (--resume) too"),
     "no amount": (("CartPole-v1",), 2, "(--episodes N or --steps N)"),
     "no episodes": (("CartPole-v1", "--episodes", 0), 2, "--episodes must be at least 1"),
@@ -343,7 +333,6 @@ BAD = {
     "force and resume": (("CartPole-v1", "--episodes", 1, "--force", "--resume"), 2, "give one of them"),
     "no json": (("CartPole-v1", "--episodes", 1, "--env-kwargs", "{x"), 2, "--env-kwargs is not JSON"),
     "wrong kwargs": (("CartPole-v1", "--episodes", 1, "--env-kwargs", '{"wings": 2}'), 1, "'wings'"),
-    "wrong format": (("CartPole-v1", "--episodes", 1, "--format", "csv"), 2, "--format is hdf5 or npz"),
     "wrong option": (("CartPole-v1", "--episode", 1, "--bogus"), 2, "--help"),
     "wrong import": (("CartPole-v1", "--episodes", 1, "--import", "no_such_pkg"), 2, "no_such_pkg is not installed"),
     "wrong wrapper": (("CartPole-v1", "--episodes", 1, "--wrap", f"{ZOO}:nope"), 2, "has no 'nope'"),
@@ -376,7 +365,7 @@ def test_bad_input_is_told_in_one_line_and_leaves_nothing(case: str, bad: dict[s
         ("wrong_shape", "expected int64[1], got int64[1, 2]"),
         ("wrong_dtype", "float64"),
         ("out_of_range", "7"),
-        ("raises", "KeyError: 'weights' (zoo.py:"),
+        ("raises", "KeyError: 'weights' (envs.py:"),
     ],
 )
 def test_a_bad_policy_is_placed(policy: str, expected: str, tmp_path: Path) -> None:
@@ -397,7 +386,7 @@ def test_an_environment_that_cannot_be_built_is_one_line_and_a_traceback_on_requ
     play = ("collect", f"{ZOO}:CannotBuild", "--episodes", 2, "--out")
     done, with_more = at_once((*play, tmp_path / "o"), (*play, tmp_path / "d", "--debug"))
     assert done.returncode == 1
-    assert "could not be built: RuntimeError: no licence for the simulator (zoo.py:" in one_line(done.stderr)
+    assert "could not be built: RuntimeError: no licence for the simulator (envs.py:" in one_line(done.stderr)
     assert "Traceback" in with_more.stderr
 
 
@@ -429,45 +418,12 @@ def walked(tmp_path: Path, walked_once: tuple[Path, str]) -> tuple[Path, str]:
     return tmp_path / "o", walked_once[1]
 
 
-def test_force_keeps_the_old_dataset_until_an_episode_is_finished(walked: tuple[Path, str]) -> None:
-    out, before = walked
-    play = ("collect", f"{ZOO}:Walk", "--episodes", 2, "--out", out, "--force")
-    done = treadle(*play, "--policy", f"{ZOO}:raises")
-    assert (done.returncode, "no episode was finished" in done.stderr) == (1, True)
-    assert summary(out)["hash"] == before
-    assert (out / summary(out)["dataset"] / "data" / "main_data.hdf5").exists()
-    assert sorted(path.name for path in out.iterdir()) == [
-        ".episodes",
-        "failures",
-        "run.json",
-        "summary.json",
-        "treadle",
-    ]
-
-
-def test_a_killed_replacement_that_finished_nothing_gives_the_old_dataset_back(
-    walked: tuple[Path, str], tmp_path: Path
-) -> None:
-    (out, before), gate = walked, tmp_path / "gate"
-    gate.mkdir()
-    kwargs = json.dumps({"gate": str(gate), "free": 0})
-    process = started("collect", f"{ZOO}:Gated", "--episodes", 2, "--env-kwargs", kwargs, "--out", out, "--force")
-    until(waiting(gate, 1), process)
-    assert (out / ".replaced").exists()
-    process.kill()
-    process.communicate(timeout=60)
-    (gate / "open").touch()
-    done = treadle("collect", f"{ZOO}:Walk", "--episodes", 3, "--out", out, "--resume")
-    assert (done.returncode, "nothing to do: all 3 episodes are there" in done.stdout) == (0, True), done.stderr
-    assert summary(out)["hash"] == before
-
-
 def test_a_dataset_that_is_gone_is_made_again(walked: tuple[Path, str]) -> None:
     out, before = walked
     shutil.rmtree(out / "treadle")
     done = treadle("collect", *WALK, "--out", out, "--resume")
     assert done.returncode == 0
-    assert f"dataset {out}/treadle/Walk-random-v0 is gone: it is made again" in one_line(done.stderr)
+    assert f"dataset {out}/treadle/envs-Walk-random-v0 is gone: it is made again" in one_line(done.stderr)
     assert "nothing to do" not in done.stdout
     assert summary(out)["hash"] == before
     assert list(out.glob("treadle/*/data/main_data.hdf5"))
@@ -500,7 +456,8 @@ def test_parts_that_only_have_to_be_merged_are_not_called_nothing(tmp_path: Path
 
     done = treadle(*play, preexec_fn=limit)
     first, second = done.stderr.strip().splitlines()
-    assert (done.returncode, first.startswith("treadle: cannot write the dataset: File too large: ")) == (1, True)
+    said = "treadle: cannot write the dataset: File too large (the limit on the size of a file, ulimit -f): "
+    assert (done.returncode, first.startswith(said)) == (1, True)
     assert "20 finished episodes are kept" in second
     with pytest.raises(FileNotFoundError, match="the command that began the run does that with --resume"):
         load(tmp_path / "o")
@@ -545,17 +502,6 @@ def test_an_environment_without_a_spec_is_noted(tmp_path: Path) -> None:
     assert summary(tmp_path / "c")["recoverable"] is True
 
 
-def test_the_closing_line_of_npz_can_be_pasted(tmp_path: Path) -> None:
-    done = treadle("collect", f"{ZOO}:Walk", "--episodes", 1, "--out", "n", "--format", "npz", cwd=tmp_path)
-    last = done.stdout.strip().splitlines()[-1]
-    assert "numpy.load('n/Walk-random-v0.npz')" in last
-    env = {**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    shown = subprocess.run(
-        last, shell=True, capture_output=True, text=True, env=env, check=False, timeout=60, cwd=tmp_path
-    )
-    assert "observation_starts" in shown.stdout, shown.stderr
-
-
 def test_alone_it_helps() -> None:
     done = treadle()
     assert (done.returncode, done.stderr) == (0, "")
@@ -566,7 +512,7 @@ def test_a_failed_start_leaves_an_older_dataset_alone(walked: tuple[Path, str]) 
     out, before = walked
     assert treadle("collect", f"{ZOO}:CannotBuild", "--episodes", 2, "--out", out, "--force").returncode == 1
     assert summary(out)["hash"] == before
-    assert list(out.glob("treadle/Walk-random-v0/data/main_data.hdf5"))
+    assert list(out.glob("treadle/envs-Walk-random-v0/data/main_data.hdf5"))
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -582,7 +528,7 @@ def test_force_replaces_only_what_a_run_made(walked: tuple[Path, str]) -> None:
     out, _ = walked
     (out / "notes.txt").write_text("mine")
     run_hash(out, f"{ZOO}:make_walk", "--episodes", 2, "--force")
-    assert [path.name for path in out.glob("treadle/*-v0")] == ["make_walk-random-v0"]
+    assert [path.name for path in out.glob("treadle/*-v0")] == ["envs-make_walk-random-v0"]
     assert (out / "notes.txt").read_text() == "mine"
 
 
@@ -617,3 +563,40 @@ def test_the_module_is_the_command() -> None:
         for way in ([COMMAND], [sys.executable, "-m", "treadle"])
     ]
     assert said[0] == said[1] != ""
+
+
+def test_a_path_of_no_letters_is_not_the_current_directory(tmp_path: Path) -> None:
+    run = ("collect", "CartPole-v1", "--episodes", 1, "--out")
+    commands = (*run, ""), (*run[:-1], "--out="), ("dataset", "merge", "a", "--out", ""), ("dataset", "verify", "")
+    for done in at_once(*commands, cwds=[tmp_path] * len(commands)):
+        assert done.returncode == 2
+        assert "a path is expected, got ''" in one_line(done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_can_be_asked_what_it_is(walked: tuple[Path, str], tmp_path: Path) -> None:
+    out, before = walked
+    info, as_json, verified, nowhere, no_run = at_once(
+        ("dataset", "info", out),
+        ("dataset", "info", out, "--json"),
+        ("dataset", "verify", out),
+        ("dataset", "info", tmp_path / "nowhere"),
+        ("dataset", "verify", tmp_path),
+    )
+    rows = dict(line.split(maxsplit=1) for line in info.stdout.splitlines())
+    assert (rows["seed"], rows["episodes"], rows["hash"]) == ("0", "3", before)
+    assert rows["environment"].endswith("envs.py:Walk")
+    assert json.loads(as_json.stdout)["summary"]["hash"] == before
+    assert (verified.returncode, verified.stdout) == (0, "3 episodes read, nothing damaged\n")
+    for done in (nowhere, no_run):
+        assert (done.returncode, "is no directory of a run" in one_line(done.stderr)) == (2, True)
+
+
+def test_an_unfinished_run_says_how_far_it_is(tmp_path: Path) -> None:
+    done = treadle("collect", f"{ZOO}:Fragile", "--episodes", 9, "--workers", 1, "--out", tmp_path / "o")
+    assert done.returncode == 1
+    shown = treadle("dataset", "info", tmp_path / "o")
+    kept = int(re.search(r"(\d+) finished episode", done.stderr)[1])
+    assert re.search(
+        rf"^unfinished +{kept} of 9 episodes are finished \(mean return .*, 0 left out, 0 damaged;", shown.stdout, re.M
+    )

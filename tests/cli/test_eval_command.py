@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from command import ZOO, one_line, treadle
 
 from treadle.cli.failures import KEPT
@@ -36,6 +39,26 @@ def test_bad_input_is_one_line() -> None:
     assert (done.returncode, "did you mean CartPole-v1" in one_line(done.stderr)) == (2, True)
     done = treadle("eval", f"{ZOO}:Raises", "--episodes", 30)
     assert (done.returncode, "ValueError: the motor is hot" in one_line(done.stderr)) == (1, True)
+
+
+ORDER = """
+import sys
+seen = []
+sys.addaudithook(lambda event, args: seen.append(event) if event == "subprocess.Popen" else None)
+sys.addaudithook(lambda event, args: seen.append("numpy") if event == "import" and args[0] == "numpy" else None)
+from treadle.cli.main import main
+try:
+    main(["eval", "CartPole-v1", "--episodes", "2", *sys.argv[1:]])
+except SystemExit as end:
+    print(end.code, *dict.fromkeys(seen))
+"""
+
+
+@pytest.mark.parametrize(("more", "wanted"), [((), "0 subprocess.Popen numpy"), (("--nope",), "2")])
+def test_the_server_imports_beside_the_command_and_a_wrong_one_starts_nothing(more: tuple[str], wanted: str) -> None:
+    command = [sys.executable, "-c", ORDER, *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == wanted, done.stderr
 
 
 def test_a_long_table_is_cut() -> None:

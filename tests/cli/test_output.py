@@ -22,7 +22,6 @@ def test_no_codes_in_pipes(tmp_path: Path) -> None:
     for arguments in (
         ("collect", warns, "--episodes", 3, "--out", tmp_path / "o"),
         ("eval", warns, "--episodes", 3),
-        ("plan", warns, "--budget", 40, "--horizon", 5, "--max-steps", 2),
         ("collect", "--help"),
         ("no-such-command",),
     ):

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from treadle.cli import options
 from treadle.cli.failures import CTRL_C, guarded
+from treadle.cli.main import main
 from treadle.pool.interrupts import Later
 
 
@@ -42,4 +44,13 @@ def test_both_wait_for_what_must_be_whole(number: signal.Signals, job: str, caps
 
 def test_sigterm_ends_a_job(job: str, capsys) -> None:
     assert guarded(lambda: signal.raise_signal(signal.SIGTERM) or 0, debug=False) == CTRL_C
+    assert capsys.readouterr().err == "treadle: interrupted\n"
+
+
+def test_ctrl_c_while_words_are_read(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """typer imports a tenth of a second's worth then."""
+    monkeypatch.setattr(options.Eval, "__init__", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "CartPole-v1"])
+    assert ended.value.code == CTRL_C
     assert capsys.readouterr().err == "treadle: interrupted\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -26,9 +28,17 @@ import treadle
 import treadle.nodes.worker
 from treadle.errors import UsageError
 from treadle.nodes import ray_cluster as ray_cluster_module
-from treadle.nodes.placing import Placement
+from treadle.sample import caller
 
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
+
+
+class One(treadle.RaySampler):
+    nodes = 1
+
+
+class Two(treadle.RaySampler):
+    nodes = 2
 
 
 def told(episodes: Any) -> list[tuple[int, int, bytes, bytes]]:
@@ -53,11 +63,12 @@ def test_the_same_bytes_for_any_number_of_nodes(nodes: int, options: dict[str, A
 
 
 def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
-    ray_cluster: Any, serial: Any, caplog: pytest.LogCaptureFixture
+    ray_cluster: Any, serial: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
+    monkeypatch.setattr(caller, "MOST_WAITING", 1 << 18)
     with caplog.at_level(logging.WARNING, "treadle"):
-        for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, nodes=3, max_buffered=1 << 18):
+        for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, nodes=3):
             made.append(episode)
             if len(made) == 100:
                 lose_a_node(ray_cluster)
@@ -108,15 +119,52 @@ class Dies(gym.Wrapper):
 
 
 def test_a_deadly_episode_is_judged_on_its_node_as_everywhere(caplog: pytest.LogCaptureFixture) -> None:
-    here = {"wrappers": [Dies], "episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20, "max_deaths": 2}
+    here = {"wrappers": [Dies], "episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20}
     with caplog.at_level(logging.ERROR, "treadle"):
         near = list(treadle.collect("CartPole-v1", workers=1, **here))
         far = list(treadle.collect("CartPole-v1", nodes=2, **here))
     assert told(near) == told(far)
     assert 0 < len(far) < 20
-    with pytest.raises(treadle.CollectionFailed, match=r"has cost 2 fresh workers .* \(on node [\d.]+\)") as failed:
-        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Dies], episodes=20, seed=1, max_deaths=2))
+    with pytest.raises(treadle.CollectionFailed, match=r"has cost 3 fresh workers .* \(on node [\d.]+\)") as failed:
+        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Dies], episodes=20, seed=1))
     assert failed.value.where.episode is not None
+
+
+class Crashes(gym.Wrapper):
+    """Ends its process by a segfault in the first step of an episode whose seed is divisible by 7, and notes it."""
+
+    def __init__(self, env: gym.Env, notes: str) -> None:
+        super().__init__(env)
+        self.notes = notes
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.seed = kwargs["seed"]
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.seed % 7 == 0:
+            with open(self.notes, "a") as file:
+                file.write(f"{self.seed}\n")
+            ctypes.string_at(0)
+        return super().step(action)
+
+
+def test_a_crash_at_the_same_place_is_tried_twice_on_a_node_as_everywhere(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20}
+    found = []
+    for place, how in (("near", {"workers": 1}), ("far", {"nodes": 2})):
+        notes = tmp_path / place
+        wrappers = [partial(Crashes, notes=str(notes))]
+        stored = treadle.collect_dataset("CartPole-v1", out=tmp_path / f"{place} run", wrappers=wrappers, **run, **how)
+        assert stored.summary is not None
+        assert stored.summary.skipped
+        tries = Counter(map(int, notes.read_text().split()))
+        assert tries == dict.fromkeys((each["seed"] for each in stored.summary.skipped), 2)
+        found.append((stored.summary.hash, [{**each, "cause": ""} for each in stored.summary.skipped]))
+        assert {(each["kind"], each["step"], each["file"]) for each in stored.summary.skipped} == {
+            ("SIGSEGV", 1, __file__)
+        }
+    assert found[0] == found[1]
 
 
 class Raises(gym.Wrapper):
@@ -158,7 +206,7 @@ def test_policies_over_nodes() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path, shared: bool) -> None:
     """`shared`: the nodes write by themselves; else their bytes are written here."""
-    run: dict[str, Any] = {"episodes": 400, "seed": 2, "format": "npz", "verify": 1}
+    run: dict[str, Any] = {"episodes": 400, "seed": 2, "verify": 1}
     near = treadle.collect_dataset("CartPole-v1", out=tmp_path / "near", workers=1, **run)
     seen = []
 
@@ -172,7 +220,7 @@ def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: P
     assert far.summary is not None
     assert near.summary is not None
     assert (far.summary.hash, far.summary.warnings) == (near.summary.hash, [])
-    name = near.summary.dataset
+    name = f"{near.summary.dataset}/data/main_data.hdf5"
     assert (tmp_path / "near" / name).read_bytes() == (tmp_path / "far" / name).read_bytes()
 
 
@@ -193,9 +241,6 @@ def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
                     lose_a_node(ray_cluster)
                     ray_cluster.add_node(num_cpus=1)
             found.append(told)
-            if options:
-                with pytest.raises(UsageError, match="handles name memory of this machine"):
-                    env.step_batch(actions, states, return_state="handle")
     assert found[0][1] == found[1][1]
 
 
@@ -222,8 +267,8 @@ def test_a_worker_that_dies_while_sampling_is_replaced_on_its_node(caplog: pytes
     large.more = np.ones(100_000)  # type: ignore[attr-defined]  # goes along in a file
     updates[3] = large
     made: dict[type, list[Any]] = {}
-    for kind in (treadle.LocalSampler, treadle.RaySampler):
-        where = {"placement": Placement(2, shared=True), "n_workers": 3} if kind is treadle.RaySampler else {}
+    for kind in (treadle.LocalSampler, Two):
+        where = {"n_workers": 3} if kind is Two else {}
         with kind(Weights(), lambda: gym.make("CartPole-v1"), **given, **where) as sampler:
             made[kind] = [sampler.obtain_samples(0, 500, update) for update in updates[:2]]
             if where:
@@ -308,9 +353,7 @@ def test_planning_is_told_which_item_has_failed_and_on_which_node(deed: Callable
 def test_a_sampler_is_told_on_which_node_its_worker_has_died() -> None:
     given = {"seed": 5, "max_episode_length": 500, "n_workers": 2, "on_failure": "raise"}
     make = partial(ActsOnOne, gym.make("CartPole-v1"), dies)
-    with treadle.RaySampler(
-        lambda batch: [1] * len(batch), make, placement=Placement(2, shared=True), **given
-    ) as sampler:
+    with Two(lambda batch: [1] * len(batch), make, **given) as sampler:
         with pytest.raises(treadle.WorkerDied) as failed:
             sampler.obtain_samples(0, 100, None)
         where = failed.value.where
@@ -318,11 +361,11 @@ def test_a_sampler_is_told_on_which_node_its_worker_has_died() -> None:
 
 
 def test_a_constructor_that_raises_is_told_once_for_all_workers_of_a_node(tmp_path: Path) -> None:
-    given = {"seed": 5, "max_episode_length": 500, "n_workers": 4, "placement": Placement(1, shared=True)}
+    given = {"seed": 5, "max_episode_length": 500, "n_workers": 4}
     for name in "ab":
         Path(tmp_path, name).touch()
     with pytest.raises(treadle.StartupFailed, match="no third one") as failed:
-        treadle.RaySampler(Weights(), lambda: BuiltOnce(str(tmp_path)), **given)
+        One(Weights(), lambda: BuiltOnce(str(tmp_path)), **given)
     slots = [each.where.slot for each in failed.value.failures]
     assert len(slots) == len(set(slots))
 
@@ -340,8 +383,7 @@ class BuiltOnce(gym.Wrapper):  # type: ignore[type-arg]
 def test_a_constructor_that_raises_when_a_worker_is_replaced_is_told(tmp_path: Path) -> None:
     """With its own error, as soon as it has raised: nobody waits for such a worker."""
     given = {"seed": 5, "max_episode_length": 500, "on_failure": "restart", "start_timeout": 500.0}
-    placed = {"placement": Placement(1, shared=True), "n_workers": 2}
-    with treadle.RaySampler(Weights(), lambda: BuiltOnce(str(tmp_path)), **given, **placed) as sampler:
+    with One(Weights(), lambda: BuiltOnce(str(tmp_path)), n_workers=2, **given) as sampler:
         sampler.obtain_samples(0, 100, None)
         os.kill(sampler._group.pool.workers[1].pid, signal.SIGKILL)
         with pytest.raises(ValueError, match="no third one"):
@@ -487,9 +529,10 @@ class Wide(gym.Env):
         return np.zeros(100_000, np.uint8), 0.0, self.left == 0, False, {}
 
 
-def test_what_waits_in_the_caller_is_bounded(tmp_path: Path) -> None:
+def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first episode is not there all others wait for their turn: the nodes stop making more, and go on."""
     room, plenty = 100, 300  # megabytes, which are episodes; and what would be made soon if nothing stopped it
+    monkeypatch.setattr(caller, "MOST_WAITING", room << 20)
     (first,) = treadle.collect("CartPole-v1", episodes=1, seed=5, backend="serial")
     assert first.seed is not None
     begun, most = tmp_path / "begun", 0
@@ -510,7 +553,7 @@ def test_what_waits_in_the_caller_is_bounded(tmp_path: Path) -> None:
     made = []
     try:
         for episode in treadle.collect(
-            Wide, seed=5, nodes=3, workers=1, max_buffered=room << 20, infos=False,
+            Wide, seed=5, nodes=3, workers=1, infos=False,
             env_kwargs={"folder": str(tmp_path), "held": first.seed},
         ):  # fmt: skip
             made.append(episode.index)
@@ -584,3 +627,37 @@ def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     steps = sum(len(each) for each in treadle.collect("CartPole-v1", episodes=20, seed=1, backend="serial"))
     assert done.stdout.split("\n")[:3] == [str(steps), "False", "Ray does not answer at 127.0.0.1:1: Conn"], done.stderr
+
+
+ALONE = """
+import sys, treadle, treadle.nodes.worker, treadle.record.told
+treadle.nodes.worker.SLOW_SECONDS = 0.0
+stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, nodes=1, workers=1, verify=0)
+for row in treadle.record.told.rows_of(stored.summary):
+    print(*row)
+summary = stored.summary
+print(summary.start_seconds > 0.5 and abs(summary.steps_per_second * summary.seconds - summary.steps) < 1e-6)
+"""
+
+
+def test_a_cluster_of_ones_own_is_started_outside_the_rate_and_nobody_else_is_suspected(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, tmp_path / "out"], capture_output=True, text=True, timeout=100, check=False
+    )
+    *rows, right = done.stdout.splitlines() or [done.stderr]
+    assert right == "True"
+    (start,) = (row for row in rows if row.startswith("start "))
+    assert start.endswith("for Ray and the first node")
+    assert "has not begun yet: Ray is still starting its process" in done.stderr
+    assert "others may have" not in done.stderr
+
+
+def test_a_page_of_the_docs_begins_a_cluster_of_its_own_beside_another(ray_cluster: Any) -> None:
+    page = Path(__file__).parents[2] / "docs" / "scaling.md"
+    (line,) = (line for line in page.read_text().splitlines() if line.startswith("ray.init("))
+    script = f"import ray\n{line}\nprint(len(ray.nodes()), ray.cluster_resources()['CPU'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "RAY_ADDRESS": ray_cluster.address},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stdout == "1 2.0\n", done.stderr

@@ -75,13 +75,13 @@ def test_what_fits_nowhere_is_refused() -> None:
     ],
 )
 def test_faces_without_nodes_refuse_a_placement(face: Callable[..., object]) -> None:
-    with pytest.raises(UsageError, match="placement is") as told:
+    with pytest.raises(UsageError, match="placement= is gone") as told:
         face(placement=Placement(2))
     assert "\n" not in str(told.value)
 
 
 def test_what_is_no_placement_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"placement is a treadle\.nodes\.placing\.Placement, got '2 nodes'"):
+    with pytest.raises(UsageError, match="placement= is gone"):
         treadle.RaySampler(len, "CartPole-v1", max_episode_length=9, placement="2 nodes")
 
 

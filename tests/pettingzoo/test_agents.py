@@ -284,84 +284,11 @@ def test_after_a_death_all_agents_are_truncated_and_a_new_episode_begins() -> No
 
 def test_a_dataset_has_a_group_for_each_agents_columns(tmp_path: Any) -> None:
     stored = treadle.collect_dataset(
-        partial(pettingzoo.AgentsEnv, Crowd), out=tmp_path / "crowd", episodes=3, seed=1, format="npz", workers=1
+        partial(pettingzoo.AgentsEnv, Crowd), out=tmp_path / "crowd", episodes=3, seed=1, workers=1
     )
     assert stored.complete
     assert stored.summary is not None
     assert stored.summary.episodes == 3
-
-
-def lives_of(env: Any, seed: int, actions: Any) -> dict[str, list[dict[str, Any]]]:
-    """agent -> its lives in one episode, in a loop as PettingZoo's documentation has it; `actions`: of each step."""
-    seen, _ = env.reset(seed=seed)
-    lives: dict[str, list[dict[str, Any]]] = {agent: [] for agent in AGENTS}
-    living: dict[str, dict[str, Any]] = {}
-    for given in actions:
-        acting, before = list(env.agents), seen
-        seen, rewards, terminated, truncated, _ = env.step({agent: given[AGENTS.index(agent)] for agent in acting})
-        for agent in acting:
-            life = living.setdefault(agent, {"seen": [], "done": [], "rewards": []})
-            life["seen"].append(before[agent])
-            life["done"].append(given[AGENTS.index(agent)])
-            life["rewards"].append(rewards[agent])
-            if terminated[agent] or truncated[agent]:
-                life["seen"].append(seen[agent])
-                lives[agent].append(living.pop(agent) | {"ends": (terminated[agent], truncated[agent])})
-    assert not living
-    return lives
-
-
-@pytest.mark.parametrize("differ", [False, True])
-def test_a_dataset_for_each_agent_has_its_lives(tmp_path: Any, differ: bool) -> None:
-    env = partial(pettingzoo.AgentsEnv, Crowd, differ=differ)
-    treadle.collect_dataset(env, out=tmp_path / "crowd", episodes=3, seed=1, workers=1)
-    found = pettingzoo.export_agents(tmp_path / "crowd", tmp_path / "each", env)
-    assert list(found) == AGENTS
-    source: Any = treadle.load(tmp_path / "crowd")
-    wanted: dict[str, list[dict[str, Any]]] = {agent: [] for agent in AGENTS}
-    for episode, about in zip(source, source.storage.get_episode_metadata(source.episode_indices), strict=True):
-        actions = np.stack([episode.actions[agent] for agent in AGENTS], 1) if differ else episode.actions
-        for agent, lives in lives_of(Crowd(differ=differ), int(about["seed"]), actions).items():
-            wanted[agent] += lives
-    assert len(wanted["b"]) == 6  # it dies and comes back
-    for agent in AGENTS:
-        stored: Any = treadle.load(found[agent])
-        assert stored.observation_space == Crowd(differ=differ).observation_space(agent)
-        assert stored.action_space == Crowd().action_space(agent)
-        assert len(stored) == len(wanted[agent])
-        for life, told in zip(wanted[agent], stored, strict=True):
-            assert told.observations.tobytes() == np.stack(life["seen"]).tobytes()
-            assert told.actions.tolist() == life["done"]
-            assert told.rewards.tolist() == life["rewards"]
-            assert not told.terminations[:-1].any()
-            assert not told.truncations[:-1].any()
-            assert (told.terminations[-1], told.truncations[-1]) == life["ends"]
-    assert [each.name for each in (tmp_path / "each").iterdir()] == ["treadle"]
-
-
-def test_in_turn_games_an_action_gets_what_comes_until_the_next_turn(tmp_path: Any) -> None:
-    env = partial(pettingzoo.AgentsEnv, Countdown, turns=True)
-    treadle.collect_dataset(env, out=tmp_path / "game", episodes=2, seed=1, workers=1)
-    found = pettingzoo.export_agents(tmp_path / "game", tmp_path / "each", env)
-    source: Any = treadle.load(tmp_path / "game")
-    for i, agent in enumerate(Countdown.possible_agents):
-        stored: Any = treadle.load(found[agent])
-        for episode, told in zip(source, stored, strict=True):
-            mine = np.flatnonzero(episode.observations["acted"][1:, i])
-            assert told.actions.tolist() == episode.actions[mine, i].tolist()
-            assert told.rewards.sum() == episode.observations["rewards"][1 + mine[0] :, i].sum()
-            seen = episode.observations["observation"][[*mine, len(episode.actions)], i]
-            assert told.observations.tobytes() == seen.tobytes()
-            assert told.terminations[-1] or told.truncations[-1]
-
-
-def test_only_what_was_collected_from_the_agents_is_taken_apart(tmp_path: Any) -> None:
-    env = partial(pettingzoo.AgentsEnv, Crowd)
-    with pytest.raises(UsageError, match="no dataset in"):
-        pettingzoo.export_agents(tmp_path, tmp_path / "each", env)
-    treadle.collect_dataset("CartPole-v1", out=tmp_path / "pole", episodes=1, seed=1, workers=1)
-    with pytest.raises(UsageError, match="give the AgentsEnv that it was collected from"):
-        pettingzoo.export_agents(tmp_path / "pole", tmp_path / "each", env)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

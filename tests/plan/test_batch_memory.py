@@ -9,13 +9,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from plan_envs import Walk, same
+from plan_envs import same
 
-from conftest import require
 from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.items import Work, lay, lift, packed
-from treadle.plan.stepping import blind_step, walking
+from treadle.plan.stepping import walking
 from treadle.plan.work import do_work
 
 
@@ -99,44 +98,12 @@ def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
     assert expected[0][2] == (12.0 if made is Double else 6.0)
     env.step = lambda **asked: "own"  # type: ignore[method-assign]
-    assert list(walking(env, True)([0], [None], [1], True)) == ["own"]
+    assert list(walking(env, True)([0], [None], [1])) == ["own"]
 
 
 def _parts(rows: list[Any]) -> Any:
     states, observations, rewards, _, _, infos = zip(*rows, strict=True)
     return states, np.stack(observations), rewards, infos
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_frames_that_nobody_sees_are_not_drawn(wrapped: bool) -> None:
-    """Pictures, states and rewards are those of frames that are all drawn, at the end of an episode too."""
-    require("ale_py")
-    options: dict[str, Any] = {"frameskip": 3, "env_kwargs": {"frameskip": 4, "max_num_frames_per_episode": 200}}
-    if wrapped:  # it puts the frames in between into its observations
-        options["wrappers"] = [(gym.wrappers.FrameStackObservation, {"stack_size": 2})]
-    env = GymPlanEnv("ALE/Boxing-v5", obs_type="grayscale", **options)
-    env.seed(1)
-    state, *_ = env.reset()
-    n = 12
-    expected, states = [], [state]
-    for i in range(n):
-        expected.append(env.step(i % 5, states[-1], dt=2, return_state=True))
-        states.append(state if expected[-1][4] else expected[-1][0])
-    assert any(row[4] for row in expected), "an episode ends"
-    assert (blind_step(env.gym_env) is None) == wrapped
-    done = do_work(env, Work(0, [i % 5 for i in range(n)], [2] * n, packed(states[:n]), True))
-    same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
-    played = do_work(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="none"))
-    seen = do_work(env, Work(0, [[0, 1, 2]] * 2, [2] * 2, packed(states[:2]), True, rollout="all"))
-    same([list(played.states), played.rewards], [list(seen.states), seen.rewards])
-
-
-def test_states_of_every_size_in_a_store_of_one_kind() -> None:
-    with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
-        start = env.get_state()
-        handles, *_ = env.step_batch([0, 1], [start] * 2, return_state="handle")
-        states, *_ = env.step_batch([0, 1], [start] * 2)
-        assert [handle.fetch() for handle in handles] == states
 
 
 class Odd(gym.Env[Any, int]):

@@ -204,8 +204,13 @@ def test_what_cannot_start() -> None:
     with pytest.raises(UsageError, match=r"n_workers must be a positive integer, got 1\.5"):
         make("CartPole-v1", n_workers=1.5)
     for option in ("store_bytes", "state_bytes"):
-        with pytest.raises(UsageError, match=f"{option} must be at least 1, got 0"):
-            walks(**{option: 0})
+        with pytest.raises(UsageError, match=f"{option}= is gone: batches take states"):
+            walks(**{option: 4096})
+    with walks(1, backend="serial") as env:
+        with pytest.raises(AttributeError, match="put_state is gone: batches take states"):
+            env.put_state(env.get_state())
+        with pytest.raises(AttributeError, match="snapshot is gone: get_states and set_states"):
+            env.snapshot("path")
 
     def bad() -> Any:
         raise OSError("no such thing")
@@ -231,7 +236,7 @@ def test_setup_waits_and_begins_anew() -> None:
     env.close()
     env.close()
     uses = [env.reset, env.get_state, lambda: env.set_state(1), lambda: env.step(0), lambda: env.step_batch([0])]
-    for use in [*uses, lambda: env.put_state(1), lambda: env.rollout_batch([1], [[0]]), env.sync_states]:
+    for use in [*uses, lambda: env.rollout_batch([1], [[0]]), env.sync_states]:
         with pytest.raises(ClosedPool, match="closed: setup"):
             use()
     assert env._workers is None, "no use starts workers"

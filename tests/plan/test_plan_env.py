@@ -10,7 +10,7 @@ from plan_envs import Abacus, Walk
 
 from conftest import require
 from treadle.errors import StateError, UsageError
-from treadle.plan import ExternalProcess, Keeper, PlanEnv, check_state, make
+from treadle.plan import Keeper, PlanEnv, check_state, make
 from treadle.plan.gym_plan_env import GymPlanEnv
 
 
@@ -225,11 +225,3 @@ class Late(PlanEnv):
 
 def test_check_state_resets_both_environments_first() -> None:
     assert check_state(lambda: Late("late"), steps=9).steps == 54
-
-
-@pytest.mark.parametrize(
-    "made", [lambda: Abacus("abacus"), lambda: ExternalProcess(lambda: Abacus("abacus"), backend="serial")]
-)
-def test_without_a_store_there_are_no_handles(made: Any) -> None:
-    with made() as env, pytest.raises(UsageError, match="a ParallelEnv has"):
-        env.step_batch([0], return_state="handle")

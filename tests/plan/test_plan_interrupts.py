@@ -10,33 +10,24 @@ from treadle.plan import GymPlanEnv, ParallelEnv, items
 
 
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
-@pytest.mark.parametrize("kind", [True, "handle"])
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
-def test_interrupts_at_every_moment_of_a_batch(
-    least: float, every: int, kind: bool | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupts_at_every_moment_of_a_batch(least: float, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "LEAST_SECONDS", least)
     with ParallelEnv(GymPlanEnv, Walk, n_workers=2) as env:
         env.seed(3)
         state, *_ = env.reset()
-        handle = env.put_state(state)
 
         def batch() -> Any:
-            return env.step_batch([0, 1, 0, 1], [handle] * 4, return_state=kind)
+            return env.step_batch([0, 1, 0, 1], [state] * 4)
 
-        def seen(result: Any) -> Any:
-            return [[each.fetch() for each in result[0]] if kind == "handle" else result[0], *result[1:]]
-
-        expected = seen(batch())
-        free = env.free_handles
+        expected = batch()
         batch()  # now it is known what an item takes, in time and in memory
         pool, pressed = env._batch_env._buffers, Pressed()
         points = pressed.count(batch)
         for point in range(1, points + 1, every):
             pressed.run(batch, point)
-            same(seen(batch()), expected)
-            assert env.free_handles == free, pressed.moment
+            same(batch(), expected)
             assert not env._workers._calls, pressed.moment
             assert all(buffer.free for buffer in pool.buffers), pressed.moment
         assert len(pool.buffers) <= 2

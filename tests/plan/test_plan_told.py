@@ -8,7 +8,7 @@ import pytest
 from plan_envs import Walk
 
 from treadle.errors import TaskRaised, UsageError, WorkerDied, WorkerTimeout
-from treadle.plan import MCTS, ExternalProcess, GymPlanEnv, ParallelEnv, RandomShooting
+from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
 
 
 def walks(n: int = 2, **options: Any) -> ParallelEnv:
@@ -74,14 +74,6 @@ def test_rollouts_refuse_a_reward_that_is_no_number(backend: str) -> None:
         for action in (4, 5):
             with pytest.raises(TaskRaised, match=rf"item 1 .*a number as its reward, got {Rewards.given[action]!r}"):
                 env.rollout_batch([state] * 2, [[0, 1], [2, action]])
-
-
-@pytest.mark.parametrize("planner", [MCTS, RandomShooting])
-def test_a_planner_says_what_it_needs(planner: Any) -> None:
-    env = GymPlanEnv("CartPole-v1")
-    with pytest.raises(UsageError, match="in batches, and a GymPlanEnv has none: give it a ParallelEnv"):
-        planner(env)
-    env.close()
 
 
 class Counted(ParallelEnv):

@@ -139,16 +139,13 @@ def test_what_plangyms_own_tests_of_its_parallel_environment_assert(made: Any, o
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("made", [theirs_cartpole, theirs_pacman])
-def test_their_environments_by_handles(made: Any) -> None:
+def test_rollouts_of_their_environments(made: Any) -> None:
     require("plangym")
     require("ale_py")
     with made(backend="serial") as env:
         state, _, _ = env.reset()
-        actions = [i % 2 for i in range(6)]
-        _, *expected = env.step_batch(actions, [state] * 6)
-        handles, *found = env.step_batch(actions, [env.put_state(state)] * 6, return_state="handle")
-        same(found, expected)
-        assert env.rollout_batch(handles, [[0, 1, 0]] * 6).lengths.tolist() == [3] * 6
+        states, *_ = env.step_batch([i % 2 for i in range(6)], [state] * 6)
+        assert env.rollout_batch(states, [[0, 1, 0]] * 6).lengths.tolist() == [3] * 6
 
 
 # -- their bugs --------------------------------------------------------------------------------------------------------

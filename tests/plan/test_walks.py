@@ -120,7 +120,7 @@ def test_a_kind_that_changes_within_a_chunk_is_that_of_each_state() -> None:
     with ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, backend="serial") as env:
         start = env.reset()[0]
         kinds = [state.kind for state in env.step_batch([0, 2, 1], return_state=True)[0]]
-        assert kinds == ["Turning<test_walks.Reused", "Turning<test_walks.Other", "Turning<test_walks.Other"]
+        assert kinds == ["Turning<test_walks.Reused>", "Turning<test_walks.Other>", "Turning<test_walks.Other>"]
     with (
         ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, backend="serial") as env,
         pytest.raises(TaskRaised, match=r"item 2 of 3.*Turning<test_walks\.Other"),

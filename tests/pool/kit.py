@@ -12,7 +12,7 @@ from treadle.errors import WorkerError
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 LOCAL: list[dict[str, Any]] = [{"backend": "serial"}, {"backend": "thread", "workers": 2}]
 PROCESS: list[dict[str, Any]] = [

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-PRELUDE = """
+PRELUDE = f"""
 import contextlib, json, os, sys, time, signal, threading, warnings
+sys.path.append({str(Path(__file__).parent.parent)!r})
 import numpy as np
+from treadle.errors import UsageError
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
-from treadle.testing import faults
-from treadle.testing.faults import Sound
+from zoo import faults
+from zoo.faults import Sound
 
 def pids(pool):
     return [m.pid for m in pool.workers if m.pid]

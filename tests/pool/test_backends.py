@@ -17,7 +17,7 @@ from treadle.pool.options import NAMES, PoolOptions, split
 from treadle.pool.pool import Pool
 from treadle.pool.serve import Server
 from treadle.pool.worker import BACKENDS, Worker, build_here, register
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 
 class Later(Worker):

@@ -19,7 +19,7 @@ from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
 from treadle.pool.pool import Pool
 from treadle.pool.rhythm import LONGEST
-from treadle.testing.faults import SlowOnce
+from zoo.faults import SlowOnce
 
 
 @pytest.fixture(params=["arena", "pipe", "local"])

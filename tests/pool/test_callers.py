@@ -19,7 +19,7 @@ from scripts import PRELUDE, Script
 from treadle.errors import UsageError
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 
 def test_the_caller_forks() -> None:
@@ -177,7 +177,7 @@ def test_the_callers_world_reaches_its_workers(
     monkeypatch.setenv("TREADLE_TOLD", "now")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "late_module.py").write_text("from treadle.testing.faults import Sound\nclass Late(Sound): pass\n")
+    (tmp_path / "late_module.py").write_text("from zoo.faults import Sound\nclass Late(Sound): pass\n")
     with Pool([gym_env(Tells)] * 2, **setup) as pool:
         assert pool.lockstep.call("tell") == [("now", str(tmp_path), str(tmp_path), True)] * 2
     import late_module

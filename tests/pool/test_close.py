@@ -32,11 +32,10 @@ from scripts import Script, alive, descendants
 
 from conftest import own_shm
 from treadle.errors import ClosedPool, StartupFailed, UsageError
-from treadle.pool.group import WorkerGroup
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
-from treadle.testing import faults
-from treadle.testing.faults import Sound
+from zoo import faults
+from zoo.faults import Sound
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
@@ -192,29 +191,6 @@ def test_what_was_built_is_closed_when_a_constructor_fails(backend: str, workers
 def test_a_sibling_that_hangs_in_close_does_not_keep_the_error() -> None:
     with within(10.0), pytest.raises(StartupFailed):
         Pool([gym_env(faults.HangsInClose), gym_env(faults.InitRaises)], workers=2, close_timeout=60.0)
-
-
-class Impatient:
-    """Where its memory is freed, a KeyboardInterrupt can only be reported, and is forgotten."""
-
-    def __del__(self) -> None:
-        raise KeyboardInterrupt
-
-
-def test_an_interrupt_that_python_can_only_report_ends_the_construction(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook, real, looks = sys.unraisablehook, WorkerGroup.sleep_on, 0
-
-    def sleep_on(self: WorkerGroup, workers: Any, timeout: float, **more: Any) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            Impatient()
-        real(self, workers, timeout, **more)
-
-    monkeypatch.setattr(WorkerGroup, "sleep_on", sleep_on)
-    with pytest.raises(KeyboardInterrupt):
-        Pool([gym_env(faults.HangsInInit)], workers=1, start_timeout=60.0)
-    assert sys.unraisablehook == hook
 
 
 def test_an_interrupt_while_constructing_leaves_nothing() -> None:

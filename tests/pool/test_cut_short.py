@@ -12,14 +12,15 @@ from conftest import ITS_OWN_ALARM
 from treadle.errors import TaskRaised, UsageError, WorkerTimeout
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
-from treadle.testing import faults
-from treadle.testing.faults import Sound
+from zoo import faults
+from zoo.faults import Sound
 
 
 class Interrupts(Sound):
     """In the caller's own process this is what Ctrl-C in the middle of a step looks like."""
 
     def at_step(self, sound: Any) -> None:
+        self.at = -1
         raise KeyboardInterrupt
 
 
@@ -64,15 +65,24 @@ def test_an_interrupted_wait_never_hands_out_half_a_step(inline: int) -> None:
         together(pool, 1)
 
 
-def test_an_interrupt_before_the_own_share_has_begun() -> None:
-    """It is finished like all the others: nobody has to reset anything."""
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_beside_the_own_share(before: bool) -> None:
+    """Whether it had begun or not is not looked for: every slot must be reset, and each step says so until then."""
     with Pool([gym_env(Sound)] * 4, workers=1, inline=2) as pool:
         warm(pool, 2)
         server = next(m.server for m in pool.workers if m.inline)
-        once(server, "step", before=True)
+        once(server, "step", before=before)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
-        together(pool, 4)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on .* was interrupted"):
+                pool.step(ACTIONS)
+        assert pool.lockstep.call("steps") is not None  # other requests go on
+        pool.reset(slots=[0, 1])
+        with pytest.raises(UsageError, match=r"slots \[2, 3\] moved on"):
+            pool.step(ACTIONS)
+        pool.reset()
+        together(pool, 1)
 
 
 def test_own_slots_that_raised_before_an_interrupt_must_be_reset() -> None:
@@ -81,7 +91,7 @@ def test_own_slots_that_raised_before_an_interrupt_must_be_reset() -> None:
         warm(pool, 2)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
-        with pytest.raises(UsageError, match=r"slots \[0, 1\] moved on"):
+        with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on"):
             pool.step(ACTIONS)
 
 
@@ -93,15 +103,15 @@ def test_a_worker_that_said_so_before_an_interrupt_must_be_reset() -> None:
         once(pool.workers[0].line, "take", before=False)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
-        with pytest.raises(UsageError, match=r"slots \[0\] moved on"):
+        with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on"):
             pool.step(ACTIONS)
-        pool.reset(slots=[0])
-        assert pool.step(ACTIONS).rewards.tolist() == [1, 4, 4, 4]
+        pool.reset()
+        together(pool, 1)
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
-def test_answers_that_were_taken_before_an_interrupt_are_kept(backend: str) -> None:
-    """A posted step: what it brought is there when it is waited for again."""
+def test_answers_that_were_noted_before_an_interrupt_are_kept(backend: str) -> None:
+    """A posted step: what was noted is there when it is waited for again, and of what was not its slots are told."""
     with Pool([gym_env(faults.ReusesItsBuffer)] * 4, workers=2, backend=backend) as pool:
         warm(pool, 2)
         pool.lockstep.post_step(ACTIONS)
@@ -110,9 +120,16 @@ def test_answers_that_were_taken_before_an_interrupt_are_kept(backend: str) -> N
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 pool.lockstep.wait()
-        batch = pool.lockstep.wait()
-        assert batch.rewards.tolist() == [3] * 4
-        assert [batch.infos[slot]["list"] for slot in range(4)] == [[3]] * 4
+        with pytest.raises(
+            TaskRaised, match=r"slot 2 .* in step: KeyboardInterrupt: an interrupt .* cut it short"
+        ) as e:
+            pool.lockstep.wait()
+        assert e.value.partial.rewards.tolist() == [3, 3, 0, 0]
+        assert [e.value.partial.infos[slot]["list"] for slot in range(2)] == [[3]] * 2
+        with pytest.raises(UsageError, match=r"slots \[2, 3\] moved on"):
+            pool.step(ACTIONS)
+        pool.reset(slots=[2, 3])
+        assert pool.step(ACTIONS).rewards.tolist() == [4, 4, 1, 1]
 
 
 def test_slots_that_raised_beside_one_that_hangs_must_be_reset() -> None:
@@ -141,7 +158,7 @@ def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
             signal.signal(signal.SIGALRM, previous)
         with pytest.raises(WorkerTimeout, match="slot 2"):
             pool.step(ACTIONS)
-        with pytest.raises(UsageError, match=r"slots \[0, 2, 3\] moved on"):
+        with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on"):
             pool.step(ACTIONS)
         pool.calls.step_timeout = None  # the late worker may take its time
         pool.reset()
@@ -153,17 +170,18 @@ def interrupt(*_: Any) -> None:
 
 
 def test_the_count_of_steps_after_an_interrupt() -> None:
-    """Slots behind the interrupted one are finished, and their step is counted once."""
+    """It begins anew with the reset, also of slots behind the interrupted one."""
     makers = [gym_env(Interrupts, kwargs={"at": 2}), gym_env(faults.StepRaises, kwargs={"at": 4})]
     with Pool(makers, backend="serial") as pool:
         warm(pool, 1)
         with pytest.raises(KeyboardInterrupt):
             pool.step([0, 1])
-        pool.reset(slots=[0])
-        pool.step([0, 1])
+        pool.reset()
+        for _ in range(2):
+            pool.step([0, 1])
         with pytest.raises(TaskRaised) as caught:
             pool.step([0, 1])
-        assert (caught.value.where.slot, caught.value.where.step) == (1, 4)
+        assert (caught.value.where.slot, caught.value.where.step) == (1, 3)
 
 
 def bad_options(pool: Pool) -> None:

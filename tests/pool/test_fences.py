@@ -17,8 +17,8 @@ from treadle.pool.bell import LocalBell
 from treadle.pool.channel import Channel
 from treadle.pool.line import Line, LineFields
 from treadle.pool.messages import Extras
-from treadle.testing.faults import Sound
 from treadle.trees import equal
+from zoo.faults import Sound
 
 
 @pytest.mark.parametrize(

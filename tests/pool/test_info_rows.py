@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treadle
-from treadle.pool.calls import Done, InFlight
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
-from treadle.pool.joint import JointRequest
-from treadle.pool.messages import Extras, Op, Reply, WorkerSpec
-from treadle.pool.worker import SerialWorker
 from treadle.vector.infos import columns
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint8]
@@ -130,17 +126,6 @@ def test_final_infos_travel_beside_infos() -> None:
     assert dict(found) == {4: {"x": 1}, 6: {"x": 2}}
     assert dict(told) == {6: ({"total": 0.5, "episode": {"l": 3}}, None)}
     assert raw_of(InfoRows(groups), FinalRows(finals, {5: ({"why": "text"}, None)}), known) is None
-
-
-def test_an_answer_that_is_noted_again_after_an_interrupt_counts_once() -> None:
-    groups, _ = InfoPacker((0, 1)).pack({0: {"x": 1}})
-    worker = SerialWorker(WorkerSpec(0, (0, 1), b""), [], None)
-    joint = JointRequest(Op.STEP, 0, (0, 1))
-    answer = Done(InFlight(joint, worker, 1, Op.STEP, (0, 1)), Reply(1, Extras(InfoRows(groups), {}, {}, {})))
-    for _ in range(2):  # an interrupt after the note of it leaves the answer awaited
-        joint.answered(answer)
-    out = columns(2, joined(each.infos for each in joint.extras))
-    assert (out["x"].tolist(), out["_x"].tolist()) == ([1, 0], [True, False])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from injector import Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 
 class Waits(Sound):
@@ -73,7 +73,7 @@ def test_resets_that_are_interrupted_in_a_row_leave_one_to_wait_for(tmp_path: Pa
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:
-    """A real SIGINT. The step is finished and dropped, in every slot, and the data after it is right."""
+    """A real SIGINT. The step is dropped, the next one says that a reset comes first, and then the data is right."""
     script = Script("""
         class Tells(faults.SlowOnce):
             def at_step(self, sound):
@@ -88,6 +88,12 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
             say(interrupted=False)
         except KeyboardInterrupt:
             say(interrupted=True)
+        for _ in range(2):
+            try:
+                pool.step([0, 1, 2, 3])
+            except UsageError as error:
+                say(refused=str(error))
+        pool.reset(seeds=range(4))
         for _ in range(3):
             batch = pool.step([3, 2, 1, 0])
             say(rows=batch.observations.tolist(), rewards=batch.rewards.tolist())
@@ -96,7 +102,10 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
     assert script.hear() == {"slow": True}
     script.process.send_signal(signal.SIGINT)
     assert script.hear() == {"interrupted": True}
-    for t in (4, 5, 6):
+    for _ in range(2):
+        told = script.hear()["refused"]
+        assert told.startswith("slots [0, 1, 2, 3] moved on in a step that failed, timed out or was interrupted"), told
+    for t in (1, 2, 3):
         expected = [[slot, 0, t, 3 - slot] for slot in range(4)]
         assert script.hear() == {"rows": expected, "rewards": [t] * 4}
     assert script.end() == (0, "")
@@ -106,7 +115,7 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
 @pytest.mark.parametrize("inline", [0, 2])
 @pytest.mark.usefixtures("every_interrupt_is_heard")
 def test_interrupts_at_random_moments(inline: int) -> None:
-    """All slots have taken a step or none has; only a slot of the caller's own can need a reset, and then says so."""
+    """All slots have taken a step or none has, or the next step says that they must be reset."""
     steps = interrupts = 0
     refused: list[str] = []
     with Pool(with_fault(Sound, n=4), workers=2, inline=inline) as pool:
@@ -115,6 +124,7 @@ def test_interrupts_at_random_moments(inline: int) -> None:
         try:
             rng = np.random.default_rng(0)
             for _ in range(1500):
+                known = len(refused)
                 try:  # the alarm goes off once, in a step or after all of them
                     armed.append(True)
                     signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1e-3)))
@@ -129,9 +139,7 @@ def test_interrupts_at_random_moments(inline: int) -> None:
                     armed.clear()
                 except Interrupt:
                     interrupts += 1
-                if refused:
-                    assert inline, "without inline slots every step can be finished"
-                    refused.clear()
+                if len(refused) > known:
                     check_together(pool.reset(seeds=range(7, 7 + pool.n)))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -139,7 +147,9 @@ def test_interrupts_at_random_moments(inline: int) -> None:
         check_together(pool.reset(seeds=range(7, 7 + pool.n)))
         assert pool.step(ACTIONS).rewards.tolist() == [1] * 4
     assert interrupts > 500
-    assert steps > 500
+    assert all(told.startswith("slots [0, 1, 2, 3] moved on") for told in refused)
+    assert len(refused) > 200
+    assert steps > 100
 
 
 @pytest.mark.parametrize(

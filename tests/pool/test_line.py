@@ -1,5 +1,6 @@
 """Lines: two rings of words, whatever is said and wherever it is cut short."""
 
+import itertools
 import socket
 import threading
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from kit import until, within
 
+from injector import Pressed
 from treadle.pool.arena import Arena
 from treadle.pool.bell import LocalBell
 from treadle.pool.channel import SPILL, Channel
@@ -107,18 +109,6 @@ def test_a_step_of_one_slot_needs_no_message(slot: int, line: Ends) -> None:
     assert (id, op, block, chosen, loose) == (1, 2, 5, [slot], None)
 
 
-@pytest.mark.parametrize(("k", "first", "expected"), [(2, 0, [6, 8]), (2, 1, [5, 7]), (4, 3, [7]), (2047, 8, [8])])
-def test_nor_does_one_of_every_kth_slot(k: int, first: int, expected: list[int], line: Ends) -> None:
-    line.worker.slots = (5, 6, 7, 8)
-    for id in (1, 2):
-        line.caller.post(id, 2, 5, Chosen.every(k, first, line.worker.slots))
-    with line.channels[1].sock as nothing_there, pytest.raises(BlockingIOError):
-        nothing_there.recv(1)
-    for number in (1, 2):
-        id, op, block, (chosen, loose) = line.worker.next()
-        assert (id, op, block, chosen, loose) == (number, 2, 5, expected, None)
-
-
 def test_a_stream_waits_for_credit(line: Ends) -> None:
     id, worker = 1, line.worker
     room = 0
@@ -168,25 +158,30 @@ def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
     assert fresh.next() == (9, 2, 3, None)
 
 
-@pytest.mark.parametrize("written", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("before", [0, 1, 40])
-def test_a_post_that_was_cut_short_is_mended(before: int, written: int, line: Ends) -> None:
-    """However many of its words an interrupt has let through."""
-    for id in range(1, before + 1):
-        line.caller.post(id, 2, 0)
-        assert line.worker.next()[0] == id
-    caller = line.caller
-    id = before + 1
-    if written:
-        at = caller.posted % caller.depth * 4
-        caller.posted += 1
-        for i, word in list(zip((1, 2, 3, 0), (id, 2, 5, caller.posted), strict=True))[: written - 1 + (written == 4)]:
-            caller.requests[at + i] = word
-    caller.repost(id, 2, 5)
-    caller.repost(id, 2, 5)
-    assert line.worker.next() == (id, 2, 5, None)
-    caller.post(id + 1, 2, 6)
-    assert line.worker.next() == (id + 1, 2, 6, None)
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("payload", [None, b"in the box"])
+def test_a_post_that_is_interrupted_is_there_or_is_not(payload: Any, fenced: bool, line: Ends) -> None:
+    """Wherever that was: what is posted after it arrives."""
+    caller, pressed = line.caller, Pressed()
+    caller.fenced = line.worker.fenced = fenced
+    ids = itertools.count(1)
+
+    def post() -> None:
+        caller.post(next(ids), 2, 5, None if payload is None else caller.channel.pack(payload))
+
+    points, posted = pressed.count(post), 1
+    for point in range(1, points + 1):
+        pressed.run(post, point)
+        assert caller.posted in (posted, posted + 1), pressed.moment
+        posted = caller.posted + 1
+        caller.post(next(ids), 2, 6)
+        assert caller.posted == posted, pressed.moment
+        while line.worker.posted < posted:
+            request = line.worker.next()
+            assert request[1:3] in ((2, 5), (2, 6)), pressed.moment
+            assert request[3] == (payload if request[2] == 5 else None), pressed.moment
+        assert request[2] == 6
+    assert points > 2
 
 
 @POISONS

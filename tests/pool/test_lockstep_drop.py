@@ -143,7 +143,7 @@ def test_a_death_that_only_the_next_step_can_tell(on_end: OnEnd, tmp_path: Path)
 
 @pytest.mark.parametrize("between", [False, True])
 def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What that step cannot tell any more the next one does."""
+    """What that step cannot tell any more the next one does, once those that live have been reset."""
     with mortals(tmp_path, OnEnd.NEXT_STEP, on_failure="drop") as pool:
         pool.reset(seeds=SEEDS)
         for _ in range(5 if between else 2):
@@ -158,6 +158,9 @@ def test_an_interrupt_while_a_worker_is_dropped(between: bool, tmp_path: Path, m
         monkeypatch.setattr(pool.calls, "drop", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.step(ACTIONS)
+        with pytest.raises(UsageError, match=r"slots \[2, 3\] moved on"):
+            pool.step(ACTIONS)
+        assert pool.reset(slots=[2, 3]).news == {}
         batch = pool.step(ACTIONS)
         told = News.DROPPED if between else NOTE
         assert batch.news == {0: told, 1: told}

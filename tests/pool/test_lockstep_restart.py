@@ -240,7 +240,7 @@ def test_rows_that_have_arrived_are_kept(tmp_path: Path) -> None:
 def test_an_interrupt_while_a_worker_is_replaced(
     on_end: OnEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step is finished and dropped, as ever; what the caller has not been told the next step tells."""
+    """The step is dropped, as ever, and every slot is reset, those of the fresh worker like the others."""
     with mortals(tmp_path, on_end) as pool:
         pool.reset(seeds=SEEDS)
         step(pool)
@@ -255,13 +255,12 @@ def test_an_interrupt_while_a_worker_is_replaced(
         with pytest.raises(KeyboardInterrupt):
             step(pool)
         monkeypatch.undo()
-        batch = step(pool)
-        assert batch.truncated.tolist() == [True, True, False, False]
-        assert all(News.ABORTED in batch.news[slot] for slot in (0, 1))
-        assert batch.observations[2:, T].tolist() == [3, 3]
+        with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on"):
+            step(pool)
         assert pool.restarts == (1, 1, 0, 0)
-        step(pool, 2)
-        assert pool.lockstep.valid[:2].all()
+        assert pool.reset(seeds=SEEDS).news == {}
+        assert step(pool, 2).observations[:, T].tolist() == [2] * 4
+        assert pool.lockstep.valid.all()
 
 
 def test_all_workers_die_at_once(tmp_path: Path) -> None:

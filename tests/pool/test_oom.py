@@ -11,7 +11,7 @@ from treadle.errors import WorkerDied
 from treadle.pool import oom
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 
 @pytest.fixture

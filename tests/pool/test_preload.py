@@ -29,7 +29,7 @@ from treadle.vector.gymnasium import VectorEnv
 MODULE = """
 import os, random, sys, threading, time
 import numpy as np
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 with open({log!r}, "a") as file:
     file.write(f"{{os.getpid()}}\\n")
@@ -269,6 +269,28 @@ def test_servers_that_wait_are_few(mine: Written, monkeypatch: pytest.MonkeyPatc
             assert pool.lockstep.call("tell") == [value]
         assert len(forkserver.servers()) == 1 + 5  # those that have workers stay
     assert len(forkserver.servers()) == 1 + forkserver.KEPT
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_vector_without_workers_starts_nothing_but_its_probe(
+    mine: Written, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`there`: a server for its module, which other workers have needed; then the probe is a fork of that one."""
+    monkeypatch.setattr("treadle.pool.bell.cores", lambda: 2)
+    mine.write()
+    if there:
+        mine.told()
+    before = [each.pid for each in forkserver.servers()]
+    mine.imports()
+    with contextlib.closing(VectorEnv([Named(f"{mine.name}:Mine")] * 4)) as vector:
+        vector.reset()
+        assert not vector.stats().busy
+    importers = mine.imports()
+    assert os.getpid() in importers
+    assert len(importers) == (1 if there else 2)
+    servers = forkserver.servers()
+    assert [each.pid for each in servers] == before if there else not servers[0].modules
+    assert len(servers) == 1 + there
 
 
 def test_a_server_that_was_killed_is_done_without(mine: Written) -> None:

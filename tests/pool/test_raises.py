@@ -34,8 +34,8 @@ from treadle.pool.life import State
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
-from treadle.testing import faults
-from treadle.testing.faults import MISFITS, RAISING, Outcome, Sound
+from zoo import faults
+from zoo.faults import MISFITS, RAISING, Outcome, Sound
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
@@ -94,21 +94,18 @@ def test_a_value_error_is_caught_as_one(setup: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setup", [PROCESS[0], LOCAL[1]], ids=show)
 @pytest.mark.parametrize(
-    ("fault", "kind", "said"),
+    ("fault", "said"),
     [
-        (faults.RaisesUnpicklable, faults.Sealed, faults.SAID),
-        (faults.RaisesTwoArguments, faults.TwoArguments, f"{faults.SAID} (7)"),
-        (faults.RaisesSpeechless, faults.Speechless, "its __str__ failed"),
+        (faults.RaisesUnpicklable, faults.SAID),
+        (faults.RaisesTwoArguments, f"{faults.SAID} (7)"),
+        (faults.RaisesSpeechless, "its __str__ failed"),
     ],
 )
-def test_exceptions_that_cannot_travel_are_caught_by_their_class(
-    fault: type[Sound], kind: type[Exception], said: str, setup: dict[str, Any]
-) -> None:
+def test_exceptions_that_cannot_travel_are_told(fault: type[Sound], said: str, setup: dict[str, Any]) -> None:
     with Pool(with_fault(fault), **setup) as pool:
         warm(pool, 2)
-        with pytest.raises(kind) as caught:
+        with pytest.raises(TaskRaised) as caught:
             pool.step(ACTIONS)
-        assert isinstance(caught.value, TaskRaised)
         assert said in str(caught.value)
         assert "at_step" in caught.value.remote_traceback
         assert caught.value.__cause__ is not None

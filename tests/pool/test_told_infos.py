@@ -13,7 +13,7 @@ from treadle.errors import TaskRaised
 from treadle.pool.pool import Pool
 from treadle.pool.serve import checked_info
 from treadle.sample.failed import CollectionFailed
-from treadle.testing.faults import Outcome, Sound
+from zoo.faults import Outcome, Sound
 
 
 class Leaving:

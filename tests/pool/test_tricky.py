@@ -13,7 +13,7 @@ from treadle.errors import (
 )
 from treadle.pool.line import BOX
 from treadle.pool.pool import Pool
-from treadle.testing import faults
+from zoo import faults
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)
@@ -36,12 +36,6 @@ def test_ten_megabytes_of_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 10 * 1024
     assert set(lines) == {"[slots 0-1] " + "." * 1023}
     assert len(out) == 10 * 2**20
-
-
-def test_raw_output_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    with Pool(with_fault(faults.Chatters, megabytes=1), workers=2, worker_output="raw") as pool:
-        warm(pool, 3)
-    assert set(capfd.readouterr().err.splitlines()) == {"." * 1023}
 
 
 def test_what_an_environment_does_to_its_process_stays_there() -> None:

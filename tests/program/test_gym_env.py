@@ -11,7 +11,7 @@ from treadle.errors import MissingExtra, UsageError
 from treadle.program.base import Program
 from treadle.program.gym_env import EnvRecipe, GymEnv, gym_env, portable_spec
 from treadle.program.step import OnEnd, settle
-from treadle.testing.faults import Sound
+from zoo.faults import Sound
 
 
 def finish(program: GymEnv) -> Any:
@@ -33,8 +33,7 @@ def test_an_id_a_spec_and_a_callable_make_the_same_environment() -> None:
 
 def test_a_module_and_an_id(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "brings_an_env.py").write_text(
-        "import gymnasium as gym\nfrom treadle.testing.faults import Sound\n"
-        "gym.register('FromModule-v0', entry_point=Sound)\n"
+        "import gymnasium as gym\nfrom zoo.faults import Sound\ngym.register('FromModule-v0', entry_point=Sound)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:

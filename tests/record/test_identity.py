@@ -79,7 +79,7 @@ def test_what_cannot_be_compared_is_said() -> None:
 
 def test_resuming_with_other_weights_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def run(policy: Any, **more: Any) -> Any:
-        return collect_dataset("CartPole-v1", policy, out=tmp_path, episodes=4, workers=1, format="npz", **more)
+        return collect_dataset("CartPole-v1", policy, out=tmp_path, episodes=4, workers=1, **more)
 
     first = run(Weighs(np.ones(4)))
     with pytest.raises(UsageError, match="policy is another object than then, or in another state"):

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces as gs
 
 import treadle
+from conftest import require
 from treadle.errors import UsageError
 from treadle.lerobot import LeRobotVectorEnv
 from treadle.record import lerobot
@@ -67,15 +68,15 @@ def test_names_are_those_that_lerobots_environments_use(space: Any, keys: list[s
 
 
 def test_what_cannot_be_exported_is_one_clear_line(tmp_path: Path) -> None:
-    treadle.collect_dataset("CartPole-v1", out=tmp_path / "npz", episodes=2, format="npz", workers=1)
+    np.savez(tmp_path / "old.npz", rewards=np.zeros(3))
     with pytest.raises(UsageError, match="no dataset in"):
         export_lerobot(tmp_path / "nothing", tmp_path / "out")
-    with pytest.raises(UsageError, match=r"a Minari dataset is wanted \(collect with --format hdf5\)"):
-        export_lerobot(tmp_path / "npz", tmp_path / "out")
-    pytest.importorskip("minari")
+    with pytest.raises(UsageError, match="a Minari dataset is wanted"):
+        export_lerobot(tmp_path, tmp_path / "out")
+    require("minari")
     treadle.collect_dataset("CartPole-v1", out=tmp_path / "run", episodes=2, workers=1)
     with pytest.raises(UsageError, match="is there already"):
-        export_lerobot(tmp_path / "run", tmp_path / "npz")
+        export_lerobot(tmp_path / "run", tmp_path / "run")
     with pytest.raises(UsageError, match="fps is a whole number"):
         export_lerobot(tmp_path / "run", tmp_path / "out", fps=0)
     assert not (tmp_path / "out").exists()

@@ -138,6 +138,7 @@ def test_a_full_disk_is_an_oserror_and_keeps_what_was_finished(tmp_path):
     assert writer.returncode == 1
     assert "OSError" in error
     assert str(tmp_path / "p") in error.splitlines()[-1]
+    assert "ulimit -f" in error.splitlines()[-1]
     told = [int(line.split()[0]) for line in out.splitlines()]
     assert told
     assert [note.index for note in recover(tmp_path / "p")] == told

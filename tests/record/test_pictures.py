@@ -1,4 +1,4 @@
-"""Videos and pictures of searches."""
+"""Videos."""
 
 import struct
 import zlib
@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import require
-from treadle.cli.search_picture import search_picture
 from treadle.errors import MissingExtra, UsageError
-from treadle.plan.search import Branch, Decision
 from treadle.record.video import can_write_mp4, write_video
 
 FRAMES = [np.full((3, 5, 3), 40 * i, np.uint8) for i in range(4)]
@@ -56,17 +54,3 @@ def test_what_is_no_video(tmp_path: Path) -> None:
         write_video(tmp_path / "a.png", [])
     with pytest.raises(UsageError, match=r"not 'a\.gif'"):
         write_video(tmp_path / "a.gif", FRAMES)
-
-
-def test_a_picture_shows_the_way_to_the_best() -> None:
-    branches = [Branch(-1, 0, 5, 1.0), Branch(-1, 1, 2, 0.5), Branch(0, 1, 3, 2.5), Branch(2, 0, 1, 2.0)]
-    text = search_picture(Decision(0, 2.5, 40, branches, [0, 2]), "mcts & co")
-    assert text.count("<line") == 4 + 2
-    assert text.count('stroke="black"') == 2
-    assert "mcts &amp; co: action 0, value 2.50, 4 branches, depth 3" in text
-    assert search_picture(Decision(1)).count("<line") == 0
-
-
-def test_a_huge_tree_is_cut() -> None:
-    branches = [Branch(-1 if i < 10 else i // 2, 0, 10_000 - i, float(i)) for i in range(9000)]
-    assert "(5,000 not drawn)" in search_picture(Decision(0, 0.0, 0, branches))

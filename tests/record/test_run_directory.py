@@ -37,40 +37,6 @@ def named(name: Any, victim: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_what_is_to_be_given_back_stays_below_the_directory(name: Any, place: tuple[Path, Path]) -> None:
-    run, victim = place
-    before = tree(victim)
-    (run / ".replaced" / "was" / "link").mkdir(parents=True)
-    (run / ".replaced" / "was" / "link" / "tree").write_text("in its place")
-    (run / ".replaced" / "paths.json").write_text(json.dumps([named(name, victim)]))
-    kept = tree(run / ".replaced")
-    with pytest.raises(UsageError, match=r"paths\.json is damaged .*nothing was moved"):
-        RunDirectory(run)
-    assert tree(victim) == before
-    assert tree(run / ".replaced") == kept
-
-
-def test_what_was_replaced_does_not_come_from_outside(place: tuple[Path, Path]) -> None:
-    run, victim = place
-    before = tree(victim)
-    (run / ".replaced").mkdir()
-    (run / ".replaced" / "was").symlink_to(victim)
-    (run / ".replaced" / "paths.json").write_text('["tree"]')
-    with pytest.raises(UsageError, match=r"paths\.json is damaged"):
-        RunDirectory(run)
-    assert tree(victim) == before
-
-
-@pytest.mark.parametrize("content", ["{", '"text"', '{"a": 1}', "3"])
-def test_a_list_of_what_was_replaced_that_is_none_is_damaged(content: str, place: tuple[Path, Path]) -> None:
-    run, _ = place
-    (run / ".replaced").mkdir()
-    (run / ".replaced" / "paths.json").write_text(content)
-    with pytest.raises(UsageError, match=r"paths\.json is damaged"):
-        RunDirectory(run)
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
 def test_what_an_earlier_run_made_stays_below_the_directory(
     name: Any, place: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,18 +44,17 @@ def test_what_an_earlier_run_made_stays_below_the_directory(
     before = tree(victim)
     content = {"arguments": ARGUMENTS, "files": {}, "objects": {}, "output": named(name, victim)}
     (run / "run.json").write_text(json.dumps(content))
-    output = run / "new.npz"
+    output = run / "new"
     with RunDirectory(run) as directory:
         with pytest.raises(UsageError, match=r"run\.json is damaged"):
             directory.check(ARGUMENTS, output, force=False, resume=True)
         directory.check(ARGUMENTS, output, force=True, resume=False)
         directory.begin(ARGUMENTS, output)
-        directory.settle()
     assert tree(victim) == before
     assert "run.json is damaged" in caplog.text
 
 
-@pytest.mark.parametrize("name", [".parts", ".replaced", "treadle"])
+@pytest.mark.parametrize("name", [".parts", "treadle"])
 def test_a_folder_that_is_a_link_to_another_place_is_not_entered(name: str, place: tuple[Path, Path]) -> None:
     run, victim = place
     before = tree(victim)
@@ -107,7 +72,7 @@ def test_a_link_in_the_place_of_a_temporary_file_is_not_written_through(place: t
     before = tree(victim)
     (run / ".run.json.tmp").symlink_to(victim / "tree" / "precious")
     with RunDirectory(run) as directory:
-        directory.begin(ARGUMENTS, run / "new.npz")
+        directory.begin(ARGUMENTS, run / "new")
     assert tree(victim) == before
     assert json.loads((run / "run.json").read_text())["arguments"] == ARGUMENTS
 

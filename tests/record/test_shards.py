@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ import pytest
 from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
+from treadle.record.inspection import about, damage
+from treadle.record.journal import Damaged
 from treadle.record.shards import merge_shards, shard_of
+from treadle.record.summary import read_summary
+from treadle.record.told import rows_of
+from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
 
-TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts"}
+TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
 
 
 def files(out: Path) -> dict[str, Any]:
@@ -67,17 +73,12 @@ class Falls(gym.Wrapper):
 
 
 @pytest.mark.parametrize(
-    ("format", "more"),
-    [
-        ("hdf5", {}),
-        ("npz", {}),
-        ("hdf5", {"wrappers": [Words]}),
-        ("hdf5", {"wrappers": [Falls], "on_error": "skip", "max_skipped": 20}),
-    ],
-    ids=["hdf5", "npz", "texts", "holes"],
+    "more",
+    [{}, {"wrappers": [Words]}, {"wrappers": [Falls], "on_error": "skip", "max_skipped": 20}],
+    ids=["plain", "texts", "holes"],
 )
-def test_shards_together_are_the_run_without(tmp_path: Path, format: Any, more: dict[str, Any]) -> None:
-    run: dict[str, Any] = {"episodes": 22, "seed": 4, "format": format, "workers": 1, "verify": 0, **more}
+def test_shards_together_are_the_run_without(tmp_path: Path, more: dict[str, Any]) -> None:
+    run: dict[str, Any] = {"episodes": 22, "seed": 4, "workers": 1, "verify": 0, **more}
     whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run)
     for i in range(3):
         stored = collect_dataset("CartPole-v1", out=tmp_path / f"part{i}", shard=f"{i}/3", **run)
@@ -93,7 +94,7 @@ def test_shards_together_are_the_run_without(tmp_path: Path, format: Any, more: 
 
 def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     def part(name: str, shard: str | None, *, seed: int = 1, episodes: int = 6) -> Path:
-        run: dict[str, Any] = {"episodes": episodes, "seed": seed, "workers": 1, "verify": 0, "format": "npz"}
+        run: dict[str, Any] = {"episodes": episodes, "seed": seed, "workers": 1, "verify": 0}
         collect_dataset("CartPole-v1", out=tmp_path / name, shard=shard, **run)
         return tmp_path / name
 
@@ -108,8 +109,8 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
 
     refused([a, b], r"not all shards of the run are here: 2/3 missing")
     refused([a, b, again], rf"shard 0/3 is there twice: {a} and {again}")
-    refused([a, b, other], rf"{other} is of another run than {a}: seed differ")
-    refused([a, more], rf"{more} is of another run than {a}: n of --shard differ")
+    refused([a, b, other], rf"{other} is of another run than {a}: seed is 2, not 1$")
+    refused([a, more], rf"{more} is of another run than {a}: n of --shard is 2, not 3$")
     refused([a, b, whole], rf"{whole} is not of a run that was begun with --shard")
     refused([a, b, tmp_path / "nowhere"], r"nowhere is no directory of a run")
     refused([a, a, b], "is named twice")
@@ -133,7 +134,7 @@ def test_shards_from_somebody_else_are_not_trusted(tmp_path: Path) -> None:
     shards = [tmp_path / "0", tmp_path / "1"]
     for i, shard in enumerate(shards):
         collect_dataset(
-            "CartPole-v1", out=shard, shard=f"{i}/2", episodes=4, workers=1, verify=0, format="npz"
+            "CartPole-v1", out=shard, shard=f"{i}/2", episodes=4, workers=1, verify=0
         )  # fmt: skip
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "secret").write_text("mine")
@@ -149,6 +150,89 @@ def test_shards_from_somebody_else_are_not_trusted(tmp_path: Path) -> None:
         (shards[1] / "run.json").write_text(json.dumps(begun))
         with pytest.raises(UsageError, match=said):
             merge_shards(shards, tmp_path / "again")
+
+
+class Stops(gym.Wrapper):
+    """The run ends in the episode with the seed that a file says."""
+
+    def __init__(self, env: gym.Env, where: str) -> None:
+        super().__init__(env)
+        self._where = Path(where)
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._where.exists() and str(kwargs["seed"]) == self._where.read_text():
+            raise RuntimeError("the allocation is spent")
+        return self.env.reset(**kwargs)
+
+
+def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> None:
+    """One shard is whole, one stopped in its fourth episode, one was never begun."""
+    stop = tmp_path / "stop"
+    run: dict[str, Any] = {
+        "episodes": 20, "seed": 4, "backend": "serial", "verify": 0,
+        "wrappers": [partial(Stops, where=str(stop))],
+    }  # fmt: skip
+    whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run).summary
+    collect_dataset("CartPole-v1", out=tmp_path / "a", shard="0/3", **run)
+    assert whole is not None
+    stop.write_text(str(whole.seeds[10]))
+    with pytest.raises(CollectionFailed, match="spent"):
+        collect_dataset("CartPole-v1", out=tmp_path / "b", shard="1/3", **run)
+    shards, out = [tmp_path / "b", tmp_path / "a"], tmp_path / "out"
+    with pytest.raises(UsageError, match=r"shard 1/3 in .*/b is not finished.*--allow-missing"):
+        merge_shards(shards, out)
+    with pytest.raises(UsageError, match=r"1/3, 2/3 missing; allow_missing=True \(--allow-missing\) goes on"):
+        merge_shards(shards[1:], out)
+    before = {path: path.read_bytes() for shard in shards for path in shard.rglob("*") if path.is_file()}
+    merged = merge_shards(shards, out, allow_missing=True)
+    assert {path: path.read_bytes() for shard in shards for path in shard.rglob("*") if path.is_file()} == before
+    there = [i for i in range(20) if i % 3 == 0 or i in (1, 4, 7)]
+    assert merged.digests == [whole.digests[i] for i in there]
+    assert merged.missing == [
+        {"shard": "1/3", "episodes": 4, "cause": f"{tmp_path / 'b'} is not finished"},
+        {"shard": "2/3", "episodes": 6, "cause": "it is not among the directories"},
+    ]
+    assert merged.hash.endswith("-incomplete")
+    assert read_summary(out / "summary.json").missing == merged.missing
+    rows = dict(rows_of(merged))
+    assert rows["missing"] == f"shard 1/3, 4 episodes: {tmp_path / 'b'} is not finished"
+    assert rows["hash"] == merged.hash
+    assert damage(out) == (len(there) * 2, [])
+    about_it = dict(about(out)[0])
+    assert about_it["unfinished"].startswith("10 of 20 episodes are finished (mean return ")
+    stop.unlink()
+    mended = collect_dataset("CartPole-v1", out=out, resume=True, **run)
+    assert (mended.before, mended.complete) == (10, True)
+    (out / "failures" / "episode-10.repro").unlink()
+    (out / "failures").rmdir()
+    made, wanted = files(out), files(tmp_path / "whole")
+    assert made.pop("summary.json") == {**wanted.pop("summary.json"), "before": 10}
+    assert made == wanted
+
+
+def test_nothing_that_is_finished_is_told(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"episodes": 4, "backend": "serial", "verify": 0}
+    collect_dataset("CartPole-v1", out=tmp_path / "a", shard="0/2", **run)
+    (tmp_path / "a" / "summary.json").unlink()
+    with pytest.raises(UsageError, match="no shard has a summary"):
+        merge_shards([tmp_path / "a"], tmp_path / "out", allow_missing=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_merge_with_damage_gives_back_what_it_was_to_replace(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"episodes": 4, "backend": "serial", "verify": 0}
+    shards = [tmp_path / "0", tmp_path / "1"]
+    for i in range(2):
+        collect_dataset("CartPole-v1", out=shards[i], shard=f"{i}/2", **run)
+    collect_dataset("CartPole-v1", out=tmp_path / "out", **{**run, "episodes": 3})
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    (data,) = shards[1].rglob("main_data.hdf5")
+    content = bytearray(data.read_bytes())
+    content[3000] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(Damaged, match=r"episode \d: not what was written"):
+        merge_shards(shards, tmp_path / "out", force=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
 def test_what_is_no_shard_is_refused() -> None:
@@ -197,6 +281,14 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypa
     loaded = subprocess.run([sys.executable, *shlex.split(last)[1:]], capture_output=True, text=True, check=True)
     assert "MinariDataset" in loaded.stdout
     with pytest.raises(SystemExit) as done:
+        main(["dataset", "merge", "p1", "--out", "half", "--allow-missing", "--quiet"])
+    assert done.value.code == 0
+    told = capfd.readouterr()
+    command = "the run's command, without --shard, with --resume --out half makes them"
+    assert (told.out, told.err) == ("", f"treadle: 3 episodes are missing: {command}\n")
+    with pytest.raises(SystemExit) as done:
         main(["collect", "CartPole-v1", "--steps", "5", "--shard", "0/2", "--out", "p2"])
     assert done.value.code == 2
-    assert "Give --episodes" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "goes with a number of episodes, not of steps" in told
+    assert "Give --episodes" in told

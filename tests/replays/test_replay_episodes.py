@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -29,7 +30,7 @@ ENV = f"{Path(__file__).parent / 'drills.py'}:Corridor"
 
 def run_of(out: Path, **options: Any) -> Path:
     """A run of the drill, stopped by its failure where there is one; its directory."""
-    given = {"episodes": 4, "workers": 1, "verify": 0, "format": "npz", "worker_output": "keep", **options}
+    given = {"episodes": 4, "workers": 1, "verify": 0, "worker_output": "keep", **options}
     with contextlib.suppress(treadle.CollectionFailed):
         collect_dataset(given.pop("env", ENV), out=out, **given)
     return out
@@ -56,15 +57,32 @@ def test_what_was_raised_is_raised_again_with_the_environments_own_frames(tmp_pa
 
 
 def test_an_episode_that_did_not_fail_is_compared_with_what_is_stored_of_it(tmp_path: Path) -> None:
-    for format in ("npz", "hdf5"):
-        out = run_of(tmp_path / format, env_kwargs={"fault": "none"}, format=format)
-        result = treadle.replay(out, 1)
-        assert (result.steps, result.error, result.as_recorded) == (LENGTH, None, True)
-        assert result.compared == ["rewards", "ends", "observations"]
-        with pytest.raises(treadle.UsageError, match="has the episodes 0 to 3, not 4"):
-            treadle.replay(out, 4)
-        with pytest.raises(treadle.UsageError, match="no episode has failed"):
-            treadle.replay(out)
+    out = run_of(tmp_path / "o", env_kwargs={"fault": "none"})
+    result = treadle.replay(out, 1)
+    assert (result.steps, result.error, result.as_recorded) == (LENGTH, None, True)
+    assert result.compared == ["rewards", "ends", "observations"]
+    with pytest.raises(treadle.UsageError, match="has the episodes 0 to 3, not 4"):
+        treadle.replay(out, 4)
+    with pytest.raises(treadle.UsageError, match="no episode has failed"):
+        treadle.replay(out)
+
+
+def test_a_run_with_an_npz_file_of_an_earlier_state_is_replayed_and_not_continued(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": "none"})
+    episodes = list(treadle.load(out).iterate_episodes())
+    names = ("observations", "actions", "rewards", "terminations", "truncations")
+    np.savez(out / "old-v0.npz", **{name: np.concatenate([getattr(e, name) for e in episodes]) for name in names})
+    shutil.rmtree(out / "treadle")
+    begun = json.loads((out / "run.json").read_text())
+    begun["arguments"]["format"], begun["output"] = "npz", "old-v0.npz"
+    (out / "run.json").write_text(json.dumps(begun))
+    result = treadle.replay(out, 1, trust=True)
+    assert (result.steps, result.as_recorded) == (LENGTH, True)
+    assert result.compared == ["rewards", "ends", "observations"]
+    with pytest.raises(UsageError, match=r"is of the format 'npz', which treadle 0.* does not write; load and replay"):
+        collect_dataset(ENV, out=out, episodes=5, workers=1, resume=True)
+    assert collect_dataset(ENV, out=out, episodes=2, workers=1, force=True, verify=0).complete
+    assert not (out / "old-v0.npz").exists()
 
 
 def test_the_first_step_that_is_not_as_recorded_is_told(tmp_path: Path) -> None:
@@ -108,7 +126,7 @@ def test_an_environment_other_than_the_recorded_one_is_found_by_its_first_observ
 
 
 def test_an_environment_other_than_the_one_that_died_is_told_from_the_child(tmp_path: Path) -> None:
-    run_of(tmp_path / "o", env_kwargs={"fault": "segfault"}, max_deaths=1)
+    run_of(tmp_path / "o", env_kwargs={"fault": "segfault"})
     with pytest.raises(UsageError, match=r"its action space is Discrete\(3\), and was Discrete\(2\)"):
         treadle.replay(tmp_path / "o", env=f"{__file__}:Wider")
     with pytest.raises(UsageError, match="not what was played: building it raised a TypeError"):
@@ -139,7 +157,7 @@ def test_a_file_that_cannot_be_written_does_not_hide_the_failure(
 
 @pytest.mark.parametrize("fault", ["divide", "segfault"])
 def test_a_run_that_has_skipped_too_many_is_replayed_by_the_last(fault: str, tmp_path: Path) -> None:
-    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, on_error="skip", max_skipped=0, max_deaths=1)
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, on_error="skip", max_skipped=0)
     result = treadle.replay(out)
     assert (result.steps, result.as_recorded) == (BAD_STEP, True), str(result)
     recorded = treadle.last_failure()
@@ -160,7 +178,7 @@ def test_what_ended_a_worker_ends_a_child_and_the_line_is_shown(
     fault: str, line: str, told: str, tmp_path: Path
 ) -> None:
     limit = {} if fault == "segfault" else {"step_timeout": 0.5}
-    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, max_deaths=1, **limit)
+    out = run_of(tmp_path / "o", env_kwargs={"fault": fault}, **limit)
     result = treadle.replay(out)
     assert str(result) == f"step {BAD_STEP}: {told} (drills.py:{line_of(line)}), as recorded"
 
@@ -205,30 +223,42 @@ def test_an_object_is_opened_from_its_pickle_only_when_the_file_is_trusted(tmp_p
     assert treadle.replay(path, trust=True, policy=True).as_recorded
 
 
-@pytest.mark.parametrize("said", [{"name": "os:system"}, {"value": "os:system"}, {"name": "treadle.repro:os.system"}])
-def test_a_part_of_python_itself_is_no_environment(tmp_path: Path, said: dict[str, str]) -> None:
-    repro = Repro({"face": "episode", "title": "a trap", "seed": 0, "policy_seed": 0, "wrappers": 0})
-    repro.about["env"] = said
-    repro.put("kwargs", {"command": f"touch {tmp_path / 'trapped'}"})
-    path = repro.save(tmp_path / "trap")
-    with pytest.raises(treadle.UsageError, match="system, a part of Python itself"):
-        treadle.replay(path)
-    assert not (tmp_path / "trapped").exists()
+def test_a_file_is_a_zip_of_json_and_arrays(tmp_path: Path) -> None:
+    path = Repro({"face": "episode", "title": "kept"}).save(tmp_path / "kept")
     with zipfile.ZipFile(path) as archive:
-        assert json.loads(archive.read("repro.json"))["title"] == "a trap"
+        assert json.loads(archive.read("repro.json"))["title"] == "kept"
     with pytest.raises(treadle.UsageError, match=r"is no \.repro file"):
         Repro.load(__file__)
 
 
-def test_a_directory_from_somebody_else_names_no_part_of_python_either(tmp_path: Path) -> None:
-    out = run_of(tmp_path / "o", env="CartPole-v1", episodes=2)
-    assert treadle.replay(out, 1).as_recorded
-    begun = json.loads((out / "run.json").read_text())
-    begun["arguments"] |= {"env": "os:system", "env_kwargs": {"command": f"touch {tmp_path / 'trapped'}"}}
-    (out / "run.json").write_text(json.dumps(begun))
-    with pytest.raises(treadle.UsageError, match="os:system, a part of Python itself"):
-        treadle.replay(out, 1)
-    assert not (tmp_path / "trapped").exists()
+LIMIT, OWN = 12, 20  # steps: the run's limit, the environment's
+
+
+@pytest.mark.parametrize(("limit", "own"), [(LIMIT, None), (LIMIT, OWN), (OWN, LIMIT), (LIMIT, LIMIT), (LENGTH, None)])
+def test_what_the_runs_own_limit_has_cut_has_an_equal_end(
+    limit: int, own: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = ENV if own is None else f"{__file__}:limited_corridor"
+    kwargs = {"fault": "none"} if own is None else {"steps": own}
+    out = run_of(tmp_path / "o", env=name, env_kwargs=kwargs, max_episode_steps=limit)
+    for episode in range(4):
+        result = treadle.replay(out, episode)
+        assert (result.steps, result.as_recorded) == (min(limit, own or LENGTH), True), str(result)
+        assert "ends" in result.compared
+        with pytest.raises(SystemExit, match="0"):
+            main(["replay", str(out), str(episode)])
+        assert "steps to its end" in capsys.readouterr().out
+    assert treadle.replay(out, 1, policy=True).as_recorded
+
+
+def test_an_end_that_is_none_of_the_runs_limit_is_told(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env_kwargs={"fault": "none"}, max_episode_steps=LIMIT)
+    told = str(treadle.replay(out, 1, env=lambda **_: limited_corridor(LIMIT - 2)))
+    assert f"step {LIMIT - 2}, the end of the episode: it was going on and is truncated" in told
+
+
+def limited_corridor(steps: int) -> gym.Env:
+    return gym.wrappers.TimeLimit(Corridor("none"), steps)
 
 
 def test_a_file_with_a_flipped_bit_is_damaged_and_says_so(tmp_path: Path) -> None:
@@ -242,7 +272,7 @@ def test_a_file_with_a_flipped_bit_is_damaged_and_says_so(tmp_path: Path) -> Non
 
 def test_without_the_recorder_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(treadle.CollectionFailed) as failed:
-        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1, format="npz", recorder=False)
+        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1, recorder=False)
     assert failed.value.repro is None
     assert not (tmp_path / "o" / "failures").exists()
 

@@ -6,7 +6,6 @@ import io
 import sys
 import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,7 @@ def driven(steps: int = 400, *, partial: bool = False, posted: bool = False, **o
                 envs.reset(seed=seed)
                 for _ in range(steps):
                     actions = rng.integers(2, size=N)
-                    if options.get("groups"):
-                        for group in envs.groups():
-                            group.step(actions[group.slots])
-                    elif posted:
+                    if posted:
                         envs.step_async(actions)
                         envs.step_wait()
                     else:
@@ -70,7 +66,7 @@ def test_a_slot_is_replayed_from_its_seeded_reset(mode: str, recorder: Any) -> N
 
 
 def test_other_ways_to_step_are_recorded_too() -> None:
-    ways = ({"partial": True}, {"posted": True}, {"backend": "serial"}, {"inline": N - 1}, {"groups": 2})
+    ways = ({"partial": True}, {"posted": True}, {"backend": "serial"}, {"inline": N - 1})
     for options in (*ways, *({**way, "recorder": "full"} for way in ways)):
         result = treadle.replay(driven(**options))
         assert (result.as_recorded, result.episode, result.steps) == (True, BAD_EPISODE, BAD_STEP), str(result)
@@ -318,21 +314,3 @@ def test_what_is_no_longer_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("treadle.pool.history.MOST_BYTES", 1)
     with pytest.raises(treadle.UsageError, match="is still recorded"):
         treadle.replay(driven())
-
-
-@pytest.mark.parametrize("fault", ["divide", "segfault"])
-def test_rows_of_a_vectorised_environment_say_why_they_cannot_be_replayed(fault: str) -> None:
-    recipe = treadle.OwnedVectors(one_after_the_other, kwargs={"fault": fault})
-    with closing(treadle.VectorEnv(recipe, N, workers=1, worker_output="keep")) as envs:
-        envs.reset(seed=5)
-        with pytest.raises(treadle.WorkerError) as failed:
-            for _ in range(400):
-                envs.step(np.zeros(N, np.int64))
-    assert any("it cannot be replayed: what the rows of" in note for note in failed.value.__notes__)
-    for source in (failed.value, treadle.last_failure()):
-        with pytest.raises(treadle.UsageError, match="cannot be replayed: what the rows of"):
-            treadle.replay(source)
-
-
-def one_after_the_other(num_envs: int, fault: str) -> Any:
-    return gym.vector.SyncVectorEnv([partial(Late, fault)] * num_envs)

@@ -50,21 +50,17 @@ def test_each_episode_draws_from_its_own_generator_whoever_is_in_the_batch() -> 
 class Counting:
     """Its state counts the steps of each row."""
 
-    def __init__(self, axis: int = 0) -> None:
-        self.axis = axis
-
     def initial_state(self, rows: int) -> dict[str, np.ndarray]:
-        return {"steps": np.zeros((rows, 1) if self.axis == 0 else (2, rows), np.int64)}
+        return {"steps": np.zeros((rows, 1), np.int64)}
 
     def __call__(self, batch: np.ndarray, state: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         after = {"steps": state["steps"] + 1}
-        return after["steps"][:, 0] if self.axis == 0 else after["steps"][1], after
+        return after["steps"][:, 0], after
 
 
-@pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("pad_to", [None, 8])
-def test_a_state_stays_with_its_episode(axis: int, pad_to: int | None) -> None:
-    policy = CallerPolicy(Counting(axis), "counting", batch_dim=axis, pad_to=pad_to)
+def test_a_state_stays_with_its_episode(pad_to: int | None) -> None:
+    policy = CallerPolicy(Counting(), "counting", pad_to=pad_to)
     for slot in range(4):
         policy.start(slot, 0)
     assert policy.ask(observations(3), [0, 1, 2])[0].tolist() == [1, 1, 1]
@@ -159,7 +155,7 @@ def test_a_state_of_another_shape_is_refused() -> None:
     policy = CallerPolicy(Losing(), "losing")
     policy.start(0, 0)
     policy.start(1, 0)
-    with pytest.raises(BadAction, match=r"2 rows on axis 0 \(batch_dim\), got one of shape \[1, 1\]"):
+    with pytest.raises(BadAction, match=r"2 rows on their first axis, got one of shape \[1, 1\]"):
         policy.ask(observations(2), [0, 1])
     with pytest.raises(BadAction, match=r"\(actions, state\)"):
         silent = CallerPolicy(type("Silent", (Counting,), {"__call__": lambda self, b, s: nearest(b)})(), "silent")

@@ -19,7 +19,7 @@ import pytest
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.sample import rollout_slot
+from treadle.sample import caller, rollout_slot
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
@@ -119,8 +119,9 @@ def test_unordered_gives_the_same_episodes() -> None:
     assert sum(map(len, ordered)) >= 60 > sum(map(len, ordered[:-1]))
 
 
-def test_a_small_buffer_only_makes_workers_wait() -> None:
-    episodes = list(collect(Walk, episodes=30, workers=2, max_buffered=1))
+def test_a_small_buffer_only_makes_workers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caller, "MOST_WAITING", 1)
+    episodes = list(collect(Walk, episodes=30, workers=2))
     assert [episode.index for episode in episodes] == list(range(30))
 
 

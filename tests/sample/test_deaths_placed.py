@@ -13,7 +13,7 @@ import pytest
 
 from treadle import collect
 from treadle.sample.failed import CollectionFailed
-from treadle.testing.faults import Outcome, Sound
+from zoo.faults import Outcome, Sound
 
 
 class Dies(Sound):

@@ -32,8 +32,9 @@ def test_evaluations_are_a_line_and_a_table() -> None:
     assert repr(result) == f"<Evaluation {result}>"
     assert str(result).startswith(f"random: mean return {result.mean:.2f}, 95% interval [")
     assert "\n" not in repr(result)
-    assert result._repr_html_().count("<tr>") == 12
-    assert "and 20 more" in result._repr_html_()
+    table = result._repr_html_()
+    assert sum(line.strip()[:1].isdigit() for line in table.splitlines()) == 10
+    assert "and 20 more" in table
     compared = treadle.compare(result, result)
     assert repr(compared).startswith("<Comparison of random with random: difference: +0.00, 95% interval [")
     assert "random" in compared._repr_html_()

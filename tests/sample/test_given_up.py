@@ -1,13 +1,12 @@
-"""Slots in threads at their deadline, environments and policies of coroutines: what hangs is given up, the bytes are
-those of workers that never hung."""
+"""Environments and policies of coroutines, in threads at their deadline: what hangs is given up, the bytes are those of
+workers that never hung."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
-from collections.abc import Iterator
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
-from treadle.pool import aside, local
+from treadle.pool import aside
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
 from treadle.sample.episode import Episode
@@ -44,10 +43,11 @@ class Walk(gym.Env):
 
 
 class Gate:
-    """What hangs waits here, and whoever has hung once does not do it again."""
+    """Whoever has hung once does not do it again."""
 
     def __init__(self) -> None:
-        self.opened, self.hung, self.closed = threading.Event(), set[Any](), list[str]()
+        self.hung, self.closed = set[Any](), list[str]()
+        self.lock = threading.Lock()  # it cannot be pickled: a run that is resumed does not compare it
 
     def hangs(self, env: Any) -> bool:
         if env.end != 7 or env.t != 2 or env.np_random_seed in self.hung:
@@ -57,31 +57,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    found = Gate()
-    yield found
-    found.opened.set()
-    for thread in list(local.ThreadWorker.left):
-        thread.join(10)
-
-
-def left_behind() -> threading.Thread:
-    """The one thread that hangs."""
-    (found,) = [thread for thread in local.ThreadWorker.left if thread.is_alive()]
-    return found
-
-
-class Hanging(Walk):
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-
-    def step(self, action: Any) -> Any:
-        if self.gate.hangs(self):
-            self.gate.opened.wait(20)
-        return super().step(action)
-
-    def close(self) -> None:
-        self.gate.closed.append(threading.current_thread().name)
+def gate() -> Gate:
+    return Gate()
 
 
 class Coroutines(Walk):
@@ -148,87 +125,9 @@ WHERE = [
 
 
 @pytest.mark.parametrize("options", WHERE, ids=str)
-def test_a_thread_at_its_deadline_is_left_and_the_episode_made_again(
-    options: dict[str, Any], gate: Gate, plain: list[Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "treadle"):
-        assert made(lambda: Hanging(gate), backend="thread", step_timeout=LIMIT, **options) == plain
-    assert len(gate.hung) == 1
-    left = left_behind()
-    assert left.is_alive()
-    assert left.daemon
-    told = [record.getMessage() for record in caplog.records]
-    assert any("left behind in a call that was given up (1 of at most 100)" in text for text in told), told
-    assert any("is replaced" in text for text in told), told
-    closed = len(gate.closed)
-    gate.opened.set()  # its late answer is dropped, and its worker's environments closed in the end
-    left.join(10)
-    assert not left.is_alive()
-    in_one = 3 if options == {"inference": "caller", "num_envs": 6, "workers": 2} else 1
-    assert len(gate.closed) == closed + in_one
-
-
-class Relieved(Hanging):
-    """Its first copy hangs in a step. While the next is in the same one, the first comes to its end."""
-
-    def step(self, action: Any) -> Any:
-        if self.gate.hung == {self.np_random_seed} and self.t == 2 and not self.gate.opened.is_set():
-            self.gate.opened.set()
-            left = left_behind()
-            left.join(10)
-            assert not left.is_alive()
-        return super().step(action)
-
-
-@pytest.mark.parametrize("options", [*WHERE, {"inference": "worker", "workers": 1, "envs_per_worker": 2}], ids=str)
-def test_what_a_thread_that_was_left_does_at_its_end_nobody_sees(options: dict[str, Any], gate: Gate) -> None:
-    expected = made(Walk, backend="serial", **options)
-    limit = {"step_timeout": LIMIT, "on_failure": "restart"}
-    assert made(lambda: Relieved(gate), backend="thread", **limit, **options) == expected
-    assert gate.opened.is_set()
-
-
-@pytest.mark.parametrize("where", ["constructor", "close", "reset"])
-def test_a_thread_is_left_wherever_its_environment_hangs(
-    where: str, gate: Gate, plain: list[Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the constructor where one is built for each episode, and in the close of the one before it."""
-
-    class Hangs(Walk):
-        def __init__(self) -> None:
-            self.hang("constructor")
-
-        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-            self.hang("reset")
-            return super().reset(seed=seed, options=options)
-
-        def close(self) -> None:
-            gate.closed.append(threading.current_thread().name)
-            self.hang("close")
-
-        def hang(self, here: str) -> None:
-            count = sum(1 for each in gate.hung if each[0] == here)
-            gate.hung.add((here, count))
-            if here == where and count == 5:
-                gate.opened.wait(20)
-
-    with caplog.at_level(logging.WARNING, "treadle"):
-        options: dict[str, Any] = {"inference": "worker", "workers": 2, "step_timeout": LIMIT, "fresh_env": True}
-        assert made(Hangs, backend="thread", **options) == plain
-    assert any("left behind in a call" in record.getMessage() for record in caplog.records)
-    left = left_behind()
-    closed = len(gate.closed)
-    gate.opened.set()
-    left.join(10)
-    assert not left.is_alive()
-    assert len(gate.closed) == closed + (where != "close")
-
-
-@pytest.mark.parametrize("options", WHERE, ids=str)
 def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gate: Gate, plain: list[Any]) -> None:
     assert made(lambda: HangingCoroutines(gate), backend="thread", step_timeout=LIMIT, **options) == plain
     assert len(gate.hung) == 1
-    assert not local.ThreadWorker.behind()
     assert set(gate.closed) == {"treadle-event-loop"}
 
 
@@ -341,7 +240,7 @@ def test_an_interrupt_while_a_coroutine_begins_stops_no_later_one() -> None:
 
 def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:
     envs = treadle.make_vec(
-        lambda: Hanging(gate), 8, workers=8, backend="thread", step_timeout=LIMIT, on_failure="restart"
+        lambda: HangingCoroutines(gate), 8, workers=8, backend="thread", step_timeout=LIMIT, on_failure="restart"
     )
     try:
         envs.reset(seed=11)
@@ -354,16 +253,15 @@ def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:
         envs.close()
 
 
-def test_no_more_threads_are_left_behind_than_are_allowed(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MOST_LEFT", 1)
-    with pytest.raises((UsageError, CollectionFailed), match=r"backend='process'"):
-        made(lambda: Hanging(gate), backend="thread", workers=2, step_timeout=LIMIT, inference="worker")
-
-
-@pytest.mark.parametrize("kind", [Hanging, HangingCoroutines])
-def test_closing_waits_for_nobody_who_hangs(kind: Any, gate: Gate) -> None:
+def test_closing_waits_for_nobody_who_hangs(gate: Gate) -> None:
     envs = treadle.make_vec(
-        lambda: kind(gate), 4, workers=4, backend="thread", step_timeout=60.0, close_timeout=0.2, on_failure="restart"
+        lambda: HangingCoroutines(gate),
+        4,
+        workers=4,
+        backend="thread",
+        step_timeout=60.0,
+        close_timeout=0.2,
+        on_failure="restart",
     )
     envs.reset(seed=11)
     for _ in range(30):
@@ -375,8 +273,9 @@ def test_closing_waits_for_nobody_who_hangs(kind: Any, gate: Gate) -> None:
         except TimeoutError:
             break
     assert gate.hung
+    began = time.monotonic()
     envs.close()
-    assert local.ThreadWorker.behind() == (kind is Hanging), "it has waited for the call's end"
+    assert time.monotonic() - began < 0.2 + 1.0 + 0.5
 
 
 def test_what_makes_coroutines_is_an_environment() -> None:
@@ -393,7 +292,7 @@ def test_in_a_large_pool_deadlines_are_looked_for_now_and_then(
 ) -> None:
     monkeypatch.setattr("treadle.pool.calls.FEW", 0)
     options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "step_timeout": LIMIT}
-    assert made(lambda: Hanging(gate), backend="thread", **options) == plain
+    assert made(lambda: HangingCoroutines(gate), backend="thread", **options) == plain
     assert len(gate.hung) == 1
     assert made(Coroutines, thinking, backend="thread", **options) == plain
 
@@ -408,42 +307,42 @@ def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -
         return policy(observations)
 
     options: dict[str, Any] = {"inference": "worker", "workers": 3, "backend": "thread", "step_timeout": LIMIT}
-    assert made(Walk, stalls, **options) == plain
+    assert made(Coroutines, stalls, **options) == plain
     assert hung == [1]
 
 
-class Nesting(Hanging):
+class Nesting(Coroutines):
     """It has an environment of Treadle's making within it."""
 
-    def __init__(self, gate: Gate) -> None:
-        super().__init__(gate)
+    def __init__(self) -> None:
         self.inner = gym.wrappers.TimeLimit(EnvRecipe("CartPole-v1").build(), 5)  # wants a gymnasium.Env
 
-    def step(self, action: Any) -> Any:
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
         self.inner.reset(seed=1)
         self.inner.step(0)
-        return super().step(action)
-
-    def close(self) -> None:
-        self.inner.close()
-        super().close()
+        return await super().step(action)
 
 
-def test_environments_within_environments_are_their_own(gate: Gate, plain: list[Any]) -> None:
-    options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "workers": 2, "step_timeout": LIMIT}
-    assert made(lambda: Nesting(gate), backend="thread", **options) == plain
-    left = left_behind()
-    closed = len(gate.closed)
-    gate.opened.set()
-    left.join(10)
-    assert len(gate.closed) == closed + 3, "all of its worker's"
+def test_environments_within_environments_are_their_own(plain: list[Any]) -> None:
+    assert made(Nesting, backend="thread", workers=2, step_timeout=LIMIT) == plain
 
 
-def test_what_a_left_thread_has_written_to_is_closed_at_once(gate: Gate, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_a_time_limit_in_threads_is_for_coroutines_alone(on_failure: str) -> None:
+    limited: dict[str, Any] = {"backend": "thread", "step_timeout": LIMIT, "on_failure": on_failure}
+    refused = r"wants an environment whose reset and step are coroutines .*and Walk is none.* use backend='process'"
+    with pytest.raises(UsageError, match=refused) as caught:
+        treadle.make_vec(lambda: gym.wrappers.TimeLimit(Walk(), 5), 2, **limited)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match=refused):
+        made(Walk, **limited)
+
+
+def test_what_a_thread_that_was_given_up_has_written_to_is_closed(gate: Gate, tmp_path: Path) -> None:
     """Its file is locked while anybody may write to it."""
-    options: dict[str, Any] = {"seed": 3, "workers": 2, "backend": "thread", "step_timeout": LIMIT, "format": "npz"}
+    options: dict[str, Any] = {"seed": 3, "workers": 2, "backend": "thread", "step_timeout": LIMIT}
     options |= {"out": tmp_path, "inference": "worker", "verify": 0}
-    hanging, stops = partial(Hanging, gate), [True]
+    hanging, stops = partial(HangingCoroutines, gate), [True]
 
     def acts(observations: np.ndarray) -> np.ndarray:
         if gate.hung and stops:
@@ -452,6 +351,6 @@ def test_what_a_left_thread_has_written_to_is_closed_at_once(gate: Gate, tmp_pat
 
     with pytest.raises(CollectionFailed, match="no more"):
         collect_dataset(hanging, acts, episodes=30, **options)
-    assert left_behind()
+    assert gate.hung
     stops.clear()
     assert collect_dataset(hanging, acts, episodes=30, resume=True, **options).complete

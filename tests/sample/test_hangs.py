@@ -12,6 +12,7 @@ import pytest
 
 from treadle import seeding
 from treadle.pool import calls
+from treadle.sample import caller
 from treadle.sample.collect import CollectionFailed, collect
 from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
@@ -52,6 +53,14 @@ class Walk(gym.Env):
         except FileExistsError:
             return
         time.sleep(self.seconds)
+
+
+class Coroutines(Walk):
+    async def reset(self, **options: Any) -> Any:  # type: ignore[override]
+        return super().reset(**options)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        return super().step(action)
 
 
 def same(a: list[Episode], b: list[Episode]) -> bool:
@@ -96,17 +105,20 @@ def test_without_a_limit_it_is_said_once(
 def test_in_threads_that_may_not_be_replaced_a_limit_is_measured(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
         options: dict[str, Any] = {"workers": 2, "backend": "thread", "step_timeout": 0.3, "on_failure": "raise"}
-        assert len(list(collect(lambda: Walk(None, 1.0), episodes=8, **options))) == 8
+        assert len(list(collect(lambda: Coroutines(None, 1.0), episodes=8, **options))) == 8
     (line,) = [record.getMessage() for record in caplog.records]
     assert "no deadline is enforced" in line
 
 
-def test_a_worker_that_waits_for_its_caller_does_not_hang(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_waits_for_its_caller_does_not_hang(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It runs out of orders, or of room for answers, while the caller is busy for longer than the limit."""
     with caplog.at_level(logging.WARNING, "treadle"):
         for buffered in (1, 1 << 30):
             made = 0
-            options: dict[str, Any] = {"workers": 2, "step_timeout": 0.3, "max_buffered": buffered}
+            monkeypatch.setattr(caller, "MOST_WAITING", buffered)
+            options: dict[str, Any] = {"workers": 2, "step_timeout": 0.3}
             for _ in collect(Walk, episodes=150, seed=1, **options):
                 made += 1
                 if made == 50:

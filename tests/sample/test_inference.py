@@ -17,6 +17,7 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
+from treadle.sample import caller
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 
@@ -233,7 +234,6 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
         ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": "caller", "pad_to": 0}, "pad_to"),
-        ({"inference": "caller", "batch_dim": -1}, "batch_dim counts axes from 0"),
         ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
         ({"inference": "caller", "patience": -1}, "patience"),
         ({"inference": "caller", "batch_size": 9, "pad_to": 8}, "more than pad_to=8"),
@@ -418,8 +418,10 @@ def test_leaving_the_loop_leaves_nothing() -> None:
     played.close()
 
 
-def test_a_small_buffer_only_makes_it_wait() -> None:
-    assert made(Walk, Plain(), num_envs=4, max_buffered=1) == made(Walk, Plain(), num_envs=4)
+def test_a_small_buffer_only_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = made(Walk, Plain(), num_envs=4)
+    monkeypatch.setattr(caller, "MOST_WAITING", 1)
+    assert made(Walk, Plain(), num_envs=4) == plain
 
 
 # --- evaluating and datasets ---------------------------------------------------------------------------------------
@@ -490,7 +492,7 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
     recipe = RolloutRecipe(EnvRecipe(Plodding), asking=asking)
     found, killed = [], 0
     numbers = np.random.default_rng(0)
-    patient = Skipping.of("stop", None, 100)
+    patient = Skipping(False, deaths=100)
     with collection(recipe, Schedule(300), root=5, workers=2, skipping=patient) as run:
         for count, (_, _, episode) in enumerate(run):
             found.append(key(episode))

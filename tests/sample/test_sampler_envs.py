@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 import subprocess
@@ -32,6 +33,7 @@ from treadle import (
     rollout,
 )
 
+GUIDE = (Path(__file__).parents[2] / "docs" / "compat-garage.md").read_text(encoding="utf-8")
 CARTPOLES = {
     "id": "CartPole-v1",
     "spec": gym.spec("CartPole-v1"),
@@ -97,6 +99,20 @@ def test_workers_with_updates_of_their_own_are_given_what_they_know() -> None:
 def test_names_of_the_older_systems_say_what_is_there_instead(module: str, name: str, instead: str) -> None:
     with pytest.raises(ImportError, match=f"{module} has no {name}: .*{instead}"):
         exec(f"from {module} import {name}")
+    found = importlib.import_module(module)
+    assert not hasattr(found, name)
+    with pytest.raises(AttributeError, match=f"{module} has no {name}: .*{instead}"):
+        getattr(found, name)
+
+
+def test_every_name_that_the_guide_says_is_not_here_says_what_is() -> None:
+    table = GUIDE.partition("## A script")[2].partition("```")[0]
+    names = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)", row)]
+    assert {"Trainer", "Environment", "set_seed", "normalize"} <= set(names)
+    for name in names:
+        with pytest.raises(ImportError, match=f"treadle has no {name}: "):
+            exec(f"from treadle import {name}")
+        assert not hasattr(treadle, name)
 
 
 def test_other_names_are_just_not_there() -> None:

@@ -12,13 +12,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import assume, given, strategies
 
 from treadle import seeding
-from treadle.errors import UsageError
+from treadle.cli.options import amount
+from treadle.errors import UsageError, Where, WorkerDied, WorkerTimeout
+from treadle.sample import skipping, watch
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
-from treadle.sample.failed import CollectionFailed
-from treadle.sample.skipping import Skipping
+from treadle.sample.failed import CollectionFailed, cause_of, crash_of
+from treadle.sample.skipping import Cause, Skipped, Skipping, grouped, remedy
 
 BAD = (3, 11, 29)  # of 30
 BAD_SEEDS = [seeding.episode_env_seed(0, index) for index in BAD]
@@ -101,6 +104,12 @@ def key(episode: Episode) -> tuple[int, bytes]:
     return episode.index, episode.observations.tobytes()
 
 
+@pytest.fixture
+def each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every failure has a line of its own, however fast they come."""
+    monkeypatch.setattr(watch, "APART", 0.0)
+
+
 @pytest.fixture(scope="module")
 def good() -> list[tuple[int, bytes]]:
     """All episodes but the bad ones."""
@@ -110,6 +119,7 @@ def good() -> list[tuple[int, bytes]]:
 # -- what raises -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_line")
 @pytest.mark.parametrize("env", [Raises, RaisesInReset, Exits, WrongObservation, WrongReward])
 @pytest.mark.parametrize(
     "options",
@@ -200,6 +210,7 @@ def test_the_failure_that_ends_a_run_names_the_option(env: type[Walk]) -> None:
 # -- deaths and hangs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_line")
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_death_is_tried_three_times_on_fresh_workers(
     rows: int, good: list[tuple[int, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -214,17 +225,120 @@ def test_a_death_is_tried_three_times_on_fresh_workers(
     assert all("has cost 3 fresh workers their lives; the last time the worker exited with code 3" in x for x in lost)
 
 
-def test_how_many_workers_an_episode_may_cost_is_an_option(good: list[tuple[int, bytes]], tmp_path: Path) -> None:
-    found = collect(lambda: Dies(tmp_path), workers=1, max_deaths=1, **SKIP)
+@pytest.fixture
+def one_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says that an episode has failed."""
+    monkeypatch.setattr(skipping, "DEATHS", 1)
+
+
+def test_how_many_workers_an_episode_costs(good: list[tuple[int, bytes]], tmp_path: Path, one_death: None) -> None:
+    found = collect(lambda: Dies(tmp_path), workers=1, **SKIP)
     assert [key(episode) for episode in found] == good
     for i in range(3):
         assert len((tmp_path / str(i)).read_text().split()) <= 2  # the worn worker's, and a fresh one's
     with pytest.raises(CollectionFailed, match=r"has cost a fresh worker its life: .*--on-error skip"):
-        list(collect(Dies, episodes=30, workers=1, max_deaths=1))
+        list(collect(Dies, episodes=30, workers=1))
 
 
-def test_what_hangs_is_left_out(good: list[tuple[int, bytes]], caplog: pytest.LogCaptureFixture) -> None:
-    found = collect(Hangs, workers=2, step_timeout=0.4, max_deaths=1, **SKIP)
+class Crashes(Walk):
+    """At one line."""
+
+    def strike(self) -> None:
+        import ctypes
+
+        ctypes.string_at(0)
+
+
+class CrashesElsewhere(Crashes):
+    """In one step and at another line each time, as far as there are lines."""
+
+    def strike(self) -> None:
+        import ctypes
+
+        assert self.folder is not None
+        tries = len((self.folder / str(BAD_SEEDS.index(self.seed))).read_text().split())
+        if tries == 1:
+            ctypes.string_at(1)
+        elif tries == 2:
+            ctypes.string_at(2)
+        elif tries == 3:
+            ctypes.string_at(3)
+        else:
+            ctypes.string_at(4)
+
+
+class CrashesLater(Crashes):
+    """At one line and in another step each time: episodes with these seeds have three steps at least."""
+
+    def step(self, action: Any) -> Any:
+        assert self.folder is not None
+        if self.bad:
+            path = self.folder / str(BAD_SEEDS.index(self.seed))
+            tries = len(path.read_text().split()) if path.exists() else 0
+            if self.t == tries % 3:
+                self.note()
+        return super().step(action) if not self.bad else (self.tick(), 1.0, False, False, {})
+
+    def tick(self) -> np.ndarray:
+        self.t += 1
+        return self.look()
+
+
+ASKED = {"inference": "caller", "num_envs": 4, "workers": 2}
+
+
+@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 3}, ASKED], ids=str)
+def test_a_crash_at_the_same_place_is_tried_twice(
+    options: dict[str, Any], good: list[tuple[int, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = collect(lambda: Crashes(tmp_path), "random" if options is not ASKED else still, **SKIP, **options)
+    assert [episode.index for episode in found] == [index for index, _ in good]
+    assert [len((tmp_path / str(i)).read_text().split()) for i in range(3)] == [2, 2, 2]
+    assert "workers their lives; the last time the worker was ended by SIGSEGV in step 2" in caplog.text
+
+
+@pytest.mark.parametrize("env", [CrashesElsewhere, CrashesLater])
+def test_crashes_at_other_places_are_tried_as_other_deaths(
+    env: type[Walk], good: list[tuple[int, bytes]], tmp_path: Path
+) -> None:
+    found = collect(lambda: env(tmp_path), workers=2, **SKIP)
+    assert [key(episode) for episode in found] == good
+    assert all(len((tmp_path / str(i)).read_text().split()) in (3, 4) for i in range(3)), "three fresh workers"
+
+
+def still(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), np.int64)
+
+
+HERE, THERE = ("here",), ("there",)
+
+
+@pytest.mark.parametrize(
+    ("most", "deaths", "enough"),
+    [
+        (3, [(True, None)] * 2, 0),
+        (3, [(True, None)] * 3, 3),
+        (3, [(False, None), (True, None), (True, None)], 0),
+        (3, [(True, HERE)], 0),
+        (3, [(True, HERE), (True, HERE)], 2),
+        (3, [(False, HERE), (True, HERE)], 2),
+        (3, [(True, HERE), (True, THERE)], 0),
+        (3, [(True, HERE), (True, THERE), (True, HERE)], 3),
+        (1, [(True, HERE)], 1),
+        (1, [(False, HERE), (True, None)], 1),
+        (2, [(False, HERE), (True, HERE)], 2),
+        (5, [(True, HERE)] * 3, 0),
+        (5, [(True, HERE)] * 4, 4),
+    ],
+)
+def test_when_an_episode_is_given_up(most: int, deaths: list[tuple[bool, Any]], enough: int) -> None:
+    assert Skipping(True, deaths=most).hopeless(deaths) == enough
+
+
+def test_what_hangs_is_left_out(
+    good: list[tuple[int, bytes]], caplog: pytest.LogCaptureFixture, one_death: None
+) -> None:
+    found = collect(Hangs, workers=2, step_timeout=0.4, **SKIP)
     assert [key(episode) for episode in found] == good
     assert "its life: no step came to its end for 0." in caplog.text
 
@@ -263,9 +377,9 @@ def stall(observations: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("policy", [crash, stall])
-def test_a_policy_that_ends_its_worker_is_never_left_out(policy: Callable[..., Any]) -> None:
+def test_a_policy_that_ends_its_worker_is_never_left_out(policy: Callable[..., Any], one_death: None) -> None:
     with pytest.raises(CollectionFailed, match="has cost a fresh worker its life") as caught:
-        list(collect(Walk, policy, workers=1, max_deaths=1, step_timeout=0.5, **SKIP))
+        list(collect(Walk, policy, workers=1, step_timeout=0.5, **SKIP))
     assert "on_error" not in str(caught.value)
 
 
@@ -274,9 +388,12 @@ def test_a_policy_that_ends_its_worker_is_never_left_out(policy: Callable[..., A
 
 def test_more_than_allowed_end_the_run() -> None:
     with pytest.raises(
-        CollectionFailed, match="3 of 30 episodes have failed, more than the 2 of max_skipped"
+        CollectionFailed,
+        match=r"3 of 30 episodes have failed, more than the 2 of max_skipped \(--max-skipped\): 3 x ValueError: boom "
+        r"test_skipping.py:\d+ \(episodes 3, 11, 29\); the last: ",
     ) as caught:
         list(collect(Raises, workers=1, max_skipped=2, **SKIP))
+    assert caught.value.resumed == "--max-skipped 10%"
     assert "the last: episode 29 (seed " in str(caught.value)
     assert "ValueError: boom" in caught.value.reason
     assert len(list(collect(Raises, workers=1, max_skipped=3, **SKIP))) == 27
@@ -320,6 +437,28 @@ def test_how_many_may_be_left_out(
     assert bool(found) == bool(said)
 
 
+@given(
+    skipped=strategies.sets(strategies.integers(0, 120), min_size=1),
+    episodes=strategies.none() | strategies.integers(1, 130),
+    made=strategies.integers(0, 130),
+)
+def test_what_is_said_to_help_helps(skipped: set[int], episodes: int | None, made: int) -> None:
+    """Whatever has failed so far: with the option that is named the same run may go on."""
+    if episodes is not None:
+        skipped = {index for index in skipped if index < episodes}
+        made = min(made, episodes - len(skipped))
+    assume(skipped)
+    option, _, value = remedy(skipped, episodes, made).partition(" ")
+    if option == "--retry-skipped":
+        assert "have failed" in Skipping(True, 10**6).too_many(skipped, episodes, made) or episodes == 1
+        return
+    allowed = Skipping.of("skip", amount(option, value))
+    assert allowed.too_many(skipped, episodes, made) == ""
+    if episodes is not None and made:  # and to its end, if the share that fails stays the same
+        more = range(1000, 1000 + len(skipped) * episodes // (made + len(skipped)) - len(skipped))
+        assert allowed.too_many({*skipped, *more}, episodes, episodes - len(skipped) - len(more)) == ""
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -328,7 +467,6 @@ def test_how_many_may_be_left_out(
         ({"on_error": "skip", "max_skipped": 1.5}, "max_skipped is a number of episodes, or a share"),
         ({"on_error": "skip", "max_skipped": -1}, "max_skipped is a number"),
         ({"on_error": "skip", "max_skipped": True}, "max_skipped is a number"),
-        ({"max_deaths": 0}, "max_deaths must be a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_the_call(given: dict[str, Any], said: str) -> None:
@@ -339,6 +477,7 @@ def test_what_cannot_be_meant_is_refused_at_the_call(given: dict[str, Any], said
 # -- replacements ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_line")
 def test_a_worker_is_replaced_as_often_as_allowed(caplog: pytest.LogCaptureFixture) -> None:
     for most in (0, 2):
         caplog.clear()
@@ -366,3 +505,111 @@ class DiesOnce(Dies):
         except FileExistsError:
             return
         super().strike()
+
+
+# -- how they are told -------------------------------------------------------------------------------------------------
+
+
+def test_failures_of_one_cause_have_one_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And all are told at the end, grouped."""
+    monkeypatch.setattr(watch, "APART", 3600.0)
+    list(collect(Raises, workers=2, **SKIP))
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first.endswith("; it is left out")
+    line = "ValueError: boom test_skipping.py:" + first.partition("test_skipping.py:")[2].partition(")")[0]
+    assert last == f"workers replaced in all: 0; episodes left out: 3 x {line} (episodes 3, 11, 29)"
+    caplog.clear()
+    monkeypatch.setattr(skipping, "DEATHS", 1)
+    list(collect(Dies, workers=1, **SKIP))
+    assert [record.getMessage().count("is replaced") for record in caplog.records].count(1) == 1
+    assert "episodes left out: 3 x exit code 3 (episodes 3, 11, 29)" in caplog.records[-1].getMessage()
+
+
+def test_a_failure_that_has_a_line_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Once(Raises):
+        def strike(self) -> None:
+            if self.seed == BAD_SEEDS[0]:
+                super().strike()
+
+    list(collect(Once, workers=1, **SKIP))
+    assert len(caplog.records) == 1
+
+
+def skipped(index: int, kind: str, line: int | None, message: str = "") -> Skipped:
+    return Skipped(index, 7, "in one line", kind, message, 3, "/me/reach.py" if line else "", line)
+
+
+def test_episodes_are_grouped_by_cause() -> None:
+    many = [skipped(4 * i, "KeyError", 31, "'corner'") for i in range(10)]
+    others = [skipped(41, "hang", 39), skipped(3, "SIGSEGV", 41), skipped(2, "SIGSEGV", 41), skipped(7, "SIGSEGV", 42)]
+    assert grouped([*others, *reversed(many)]) == [
+        "10 x KeyError: 'corner' reach.py:31 (episodes 0, 4, 8, 12, 16, ...)",
+        "2 x SIGSEGV reach.py:41 (episodes 2, 3)",
+        "1 x SIGSEGV reach.py:42 (episode 7)",
+        "1 x hang reach.py:39 (episode 41)",
+    ]
+    assert grouped([]) == []
+
+
+def test_texts_that_differ_do_not_make_causes_of_their_own() -> None:
+    several = [skipped(i, "ValueError", 31, f"row {i} is bad") for i in range(3)]
+    assert grouped(several) == ["3 x ValueError reach.py:31 (episodes 0, 1, 2)"]
+    (line,) = grouped([skipped(0, "ValueError", 31, "x" * 5000)])
+    assert len(line) < 200
+
+
+def test_what_an_older_version_has_left_out_is_told_too() -> None:
+    old = [Skipped(i, 7, "ValueError: boom (env.py:12)") for i in (1, 2)]
+    assert grouped(old) == ["2 x ValueError: boom (env.py:12) (episodes 1, 2)"]
+
+
+LIBRARY = "/venv/lib/python3.11/site-packages/gymnasium/core.py"
+OURS = Path(watch.__file__).parent / "collect.py"
+
+
+def stack(*frames: tuple[Any, int], first: bool = True) -> str:
+    head = "Current thread 0x1 (most recent call first):" if first else "Traceback (most recent call last):"
+    return "\n".join([head, *(f'  File "{file}", line {line} in step' for file, line in frames)])
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (stack(("/me/reach.py", 41), ("/me/make.py", 3), (OURS, 9)), ("/me/reach.py", 41)),
+        (stack((LIBRARY, 5), ("/me/reach.py", 41), (OURS, 9)), ("/me/reach.py", 41)),
+        (stack((LIBRARY, 5), ("/usr/lib/python3.11/ctypes/__init__.py", 2), (OURS, 9)), (LIBRARY, 5)),
+        (stack((OURS, 9), ("<frozen runpy>", 2)), ("", None)),
+        (stack((f"{OURS.parent.parent}_envs/reach.py", 41)), (f"{OURS.parent.parent}_envs/reach.py", 41)),
+        (f"Thread 0x2 (most recent call first):\n{stack(('/me/other.py', 1))}", ("/me/other.py", 1)),
+        (
+            'Thread 0x2 (most recent call first):\n  File "/me/other.py", line 1 in run\n\n'
+            + stack(("/me/reach.py", 41)),
+            ("/me/reach.py", 41),
+        ),
+        (
+            f'  File "{OURS}", line 9, in play\n  File "/me/make.py", line 3\n  File "/me/reach.py", line 41\n',
+            ("/me/reach.py", 41),
+        ),
+        ("", ("", None)),
+    ],
+)
+def test_the_place_is_the_innermost_frame_of_the_users_code(text: str, place: tuple[str, int | None]) -> None:
+    at = Where(0, 0, 1, "step", 3, 7, 9)
+    died = WorkerDied("it died", where=at, signal="SIGSEGV", stack=text)
+    assert cause_of(died) == Cause("SIGSEGV", *place)
+    assert cause_of(WorkerTimeout("late", where=at, elapsed=1.0, limit=1.0, stack=text)) == Cause("hang", *place)
+    raised = WorkerDied("it died", where=at, exit_code=3)
+    assert cause_of(raised) == Cause("exit code 3")
+    assert (crash_of(died, 7) is None) == (place[1] is None)
+    assert crash_of(died, 8) is crash_of(raised, 7) is None
+    assert crash_of(WorkerTimeout("late", where=at, stack=text), 7) is None
+
+
+def test_the_place_of_what_was_raised_is_the_innermost_too() -> None:
+    with pytest.raises(CollectionFailed) as caught:
+        list(collect(Raises, episodes=30, workers=1))
+    cause = caught.value.cause
+    assert (cause.kind, cause.message, cause.file) == ("ValueError", "boom", __file__)
+    assert "ValueError" in Path(__file__).read_text().splitlines()[(cause.line or 0) - 1]

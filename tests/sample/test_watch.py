@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.plan import RandomShooting, make, play
 from treadle.progress import Standing
 from treadle.record.dataset import collect_dataset
 
@@ -96,9 +95,7 @@ def test_collect_dataset(person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
         told: list[Standing] = []
         out = tmp_path / "out"
-        stored = collect_dataset(
-            **env(tmp_path), out=out, episodes=1, verify=0, format="npz", progress=True, watch=told.append
-        )
+        stored = collect_dataset(**env(tmp_path), out=out, episodes=1, verify=0, progress=True, watch=told.append)
         assert stored.complete
         assert "0 of 1 episodes" in person.getvalue()
         assert told
@@ -117,11 +114,3 @@ def test_nothing_is_shown_unasked(person: Person, tmp_path: Path) -> None:
         (tmp_path / "seen").touch()
         assert len(list(treadle.collect(**env(tmp_path), episodes=1))) == 1
         assert person.getvalue() == ""
-
-
-def test_a_game_that_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.progress.PLAIN_SECONDS", -1.0)
-    monkeypatch.setattr("treadle.progress._REDRAW", 0.0)
-    with make("CartPole-v1", n_workers=1, autoreset=False) as plans, redirect_stderr(io.StringIO()) as stderr:
-        play(plans, RandomShooting(plans, budget=20, horizon=5), max_steps=3, progress=True)
-    assert re.search(r"^0 of 1 episodes, 60 steps, .*mean return 3.00$", stderr.getvalue(), re.MULTILINE)

@@ -1,5 +1,7 @@
 """A state is complete: the same actions from it give the same again, for every environment that is known."""
 
+import contextlib
+import re
 from collections import deque
 from typing import Any
 
@@ -113,6 +115,13 @@ WRAPPED = {
 }
 
 
+def test_a_state_shows_what_it_is_of() -> None:
+    with contextlib.closing(gym.make("CartPole-v1")) as env:
+        env.reset(seed=0)
+        kind = "TimeLimit<OrderEnforcing<PassiveEnvChecker<CartPole-v1>>>"
+        assert re.fullmatch(rf"EnvState\('{kind}', \d+ bytes\)", repr(Keeper(env).take()))
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.heavy if n == "atari" else ()) for n in WRAPPED])
 def test_wrappers_are_kept(name: str) -> None:
     if name == "atari":
@@ -192,7 +201,7 @@ def test_what_cannot_be_captured_is_named_and_can_be_replayed() -> None:
     env.reset(seed=0)
     with pytest.raises(StateError, match=r"Generator\.story .*Replayed"):
         Keeper(env).get()
-    assert check_state(Replayed(Generator()), steps=30).kind == "Replayed<test_keeper.Generator"
+    assert check_state(Replayed(Generator()), steps=30).kind == "Replayed<test_keeper.Generator>"
     assert isinstance(GymPlanEnv(Generator).gym_env, Replayed)
     assert check_state(lambda: GymPlanEnv(Generator), steps=30).steps == 180
 
@@ -248,4 +257,4 @@ def test_a_new_wrapper_is_seen() -> None:
     keeper = Keeper(env)
     kind = keeper.kind
     keeper.env = w.TimeLimit(env, 3)
-    assert keeper.kind == f"TimeLimit<{kind}"
+    assert keeper.kind == f"TimeLimit<{kind}>"

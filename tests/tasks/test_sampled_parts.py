@@ -14,7 +14,6 @@ from gymnasium import spaces as gs
 from treadle.errors import UsageError
 from treadle.spaces import Layout
 from treadle.tasks import arguments
-from treadle.tasks.commands import tile
 from treadle.tasks.orders import NOTHING, History, Note
 from treadle.tasks.rows import (
     WIDEST,
@@ -28,7 +27,7 @@ from treadle.tasks.rows import (
     row_splitter,
 )
 from treadle.tasks.vector import LATEST, MetricsQueue
-from treadle.tasks.vectors import VectorSampledTasks
+from treadle.tasks.vectors import VectorSampledTasks, tile
 
 
 def test_a_queue_that_nobody_reads_keeps_the_latest() -> None:

@@ -1,12 +1,12 @@
-"""Chaos on every face, for a few seconds each: `python -m treadle.testing.chaos` goes on for minutes."""
+"""Chaos on every face, for a few seconds each: `python -m zoo.chaos` goes on for minutes."""
 
 import logging
 import os
 
 import pytest
 
-from treadle.testing import chaos
-from treadle.testing.chaos import FACES, FAR, Ledger
+from zoo import chaos
+from zoo.chaos import FACES, FAR, Ledger
 
 SECONDS = float(os.environ.get("TREADLE_CHAOS_SECONDS", "5"))
 RAY = (pytest.mark.heavy, pytest.mark.ray, pytest.mark.slow)

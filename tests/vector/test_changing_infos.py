@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_envs import assert_same, copied
 
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.infos import columns
+from treadle.vector.infos import InfoStyle, columns
 
 N = 5
 
@@ -156,7 +156,7 @@ def exactly(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_lists_give_back_what_was_said(setup: dict[str, Any]) -> None:
-    vector = VectorEnv([Scripted] * N, infos="list", **setup)
+    vector = VectorEnv([Scripted] * N, infos=InfoStyle.LIST, **setup)
 
     @given(run=runs().map(without_ends))
     @settings(max_examples=30)

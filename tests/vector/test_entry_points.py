@@ -78,16 +78,6 @@ def test_what_was_there_goes_along_with_the_spec(carried: Any) -> None:
     assert entry.theirs == theirs
 
 
-def test_a_vectorised_form_of_its_own_is_found_all_the_same() -> None:
-    treadle.register_all(["CartPole-v1"])
-    with_owned = treadle.make_vec("CartPole-v1", 4, owned=True, workers=1, inline=0)
-    try:
-        assert with_owned.call("__class__")
-        assert with_owned.reset(seed=1)[0].shape == (4, 4)
-    finally:
-        with_owned.close()
-
-
 def test_unknown_ids_are_refused_and_nothing_is_changed() -> None:
     before = entry_points()
     with pytest.raises(UsageError, match="no environment 'CartPoll-v1'; did you mean CartPole-v1"):

@@ -198,31 +198,6 @@ def test_a_rollout_keeps_the_actions_that_the_environments_got(given: list[Any],
         assert envs.rollout(lambda _: NUMBERS.astype(np.float32), steps=3).actions.dtype == np.float32
 
 
-def test_a_vectorised_environment_gets_them_too() -> None:
-    got: list[Any] = []
-
-    class Rows(gym.vector.VectorEnv):
-        metadata = {"autoreset_mode": gym.vector.AutoresetMode.DISABLED}  # noqa: RUF012
-        single_observation_space, single_action_space = BOX, BOX
-
-        def __init__(self, num_envs: int) -> None:
-            self.num_envs = num_envs
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            return np.zeros((self.num_envs, 3), np.float32), {}
-
-        def step(self, actions: Any) -> Any:
-            got.append(actions)
-            no = np.zeros(self.num_envs, bool)
-            return np.zeros((self.num_envs, 3), np.float32), np.zeros(self.num_envs), no, no, {}
-
-    with closing(treadle.make_vec(Rows, N, owned=True, backend="serial")) as envs:
-        envs.reset()
-        for given in (NUMBERS, NUMBERS.astype(np.float32), NUMBERS.tolist()):
-            envs.step(given)
-            assert told(got[-1]) == told(np.asarray(given))
-
-
 def test_halfcheetah_is_what_sync_vector_env_makes_of_float64_actions() -> None:
     def play(envs: Any) -> list[Any]:
         rng = np.random.default_rng(0)

@@ -10,10 +10,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, assert_same, of
 
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import InfoStyle
 from treadle.vector.next_obs import next_obs
 
 
-@pytest.mark.parametrize("infos", ["gymnasium", "legacy", "list"])
+@pytest.mark.parametrize("infos", ["gymnasium", "legacy", InfoStyle.LIST])
 def test_same_step(infos: str) -> None:
     vector = VectorEnv([of(Counter, 2), of(Counter, 3)], backend="serial", autoreset_mode="SameStep", infos=infos)
     vector.reset()
@@ -26,7 +27,7 @@ def test_same_step(infos: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-@pytest.mark.parametrize("infos", ["gymnasium", "list"])
+@pytest.mark.parametrize("infos", ["gymnasium", InfoStyle.LIST])
 def test_rows_that_show_the_end_already(mode: AutoresetMode, infos: str) -> None:
     vector = VectorEnv([of(Counter, 1)] * 2, backend="serial", autoreset_mode=mode, infos=infos)
     vector.reset()

@@ -14,6 +14,7 @@ from treadle.errors import UsageError
 from treadle.pool import failure
 from treadle.seeding import restart_seed
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import InfoStyle
 from treadle.vector.next_obs import next_obs
 
 MODES = ["NextStep", "SameStep", "Disabled"]
@@ -192,7 +193,7 @@ def test_drop(mode: str, tmp_path: Path) -> None:
 
 
 def test_list_and_legacy_infos(tmp_path: Path) -> None:
-    for style in ("list", "legacy"):
+    for style in (InfoStyle.LIST, "legacy"):
         (tmp_path / style).mkdir()
         vector = bombs(tmp_path / style, "SameStep", infos=style)
         vector.reset(seed=3)
@@ -246,7 +247,8 @@ def test_wrappers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "infos"), [("SameStep", "legacy"), *((mode, infos) for mode in MODES for infos in ("gymnasium", "list"))]
+    ("mode", "infos"),
+    [("SameStep", "legacy"), *((mode, infos) for mode in MODES for infos in ("gymnasium", InfoStyle.LIST))],
 )
 def test_an_environments_own_words_are_no_news(mode: str, infos: str, tmp_path: Path) -> None:
     envs = [lambda i=i: Wordy(str(tmp_path), i) for i in range(2)]

@@ -13,8 +13,8 @@ import pytest
 from gymnasium import spaces as gs
 
 import treadle
-from treadle.testing.faults import OsExits, Sound
 from treadle.vector.refusals import AlreadyPending, NothingPending, WaitTimeout
+from zoo.faults import OsExits, Sound
 
 N, STEPS = 5, 40
 ACTIONS = np.random.default_rng(1).integers(0, 2, (N, 200))

@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import SyncVectorEnv
 from small_envs import Counter, assert_same, of
 
+from conftest import require
 from treadle.errors import StartupFailed
 from treadle.program.step import OnEnd
 from treadle.vector.async_vector import AsyncVectorEnv
@@ -225,8 +226,9 @@ def test_standing_in_line_is_neither_waiting_nor_having_a_core(tmp_path: Any) ->
     assert share < 0.5
 
 
+@pytest.mark.heavy
 def test_threads_of_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+    torch = require("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

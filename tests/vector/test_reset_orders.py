@@ -10,6 +10,7 @@ from small_envs import Counter, assert_same, of
 
 from treadle.errors import UsageError
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import InfoStyle
 
 INLINE = pytest.mark.parametrize("setup", [{"backend": "serial"}, {"workers": 1, "inline": 1}], ids=["serial", "split"])
 
@@ -106,7 +107,7 @@ def test_a_step_before_the_first_reset_is_the_environments_affair() -> None:
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @INLINE
 def test_options_of_each_slot_serve_its_autoresets(mode: str, setup: dict[str, Any]) -> None:
-    vector = VectorEnv([of(Counter, 1)] * 3, autoreset_mode=mode, infos="list", **setup)
+    vector = VectorEnv([of(Counter, 1)] * 3, autoreset_mode=mode, infos=InfoStyle.LIST, **setup)
 
     def after_autoreset() -> list[Any]:
         for _ in range(2 if mode == "NextStep" else 1):
@@ -136,7 +137,7 @@ def test_options_that_an_environment_changes() -> None:
             return result
 
     mine = {"level": 1}
-    vector = VectorEnv([of(Eater, 1)] * 2, backend="serial", autoreset_mode="SameStep", infos="list")
+    vector = VectorEnv([of(Eater, 1)] * 2, backend="serial", autoreset_mode="SameStep", infos=InfoStyle.LIST)
     vector.reset(options=[mine, mine])
     for _ in range(3):
         assert vector.step([0, 0])[4][1]["options"] == {"level": 1}

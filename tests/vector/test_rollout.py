@@ -19,6 +19,7 @@ from small_envs import Counter, Echo, Picky, assert_same, copied, of
 import treadle
 from treadle.trees import equal, stack
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import InfoStyle
 from treadle.vector.refusals import AlreadyPending, ClosedVector
 from treadle.vector.rollout import Rollout
 
@@ -275,7 +276,7 @@ def test_random_actions_are_the_action_spaces() -> None:
         np.testing.assert_array_equal(rollout.actions, stack([vector.action_space.sample() for _ in range(9)]))
 
 
-@pytest.mark.parametrize("infos", ["list", "legacy"])
+@pytest.mark.parametrize("infos", [InfoStyle.LIST, "legacy"])
 def test_other_forms_of_infos(infos: str) -> None:
     envs = [of(Counter, length) for length in (2, 3)]
     with closing(VectorEnv(envs, workers=1, inline=1, infos=infos, autoreset_mode="SameStep")) as vector:

@@ -39,6 +39,8 @@ def test_auto(n: int, cores: int, guarded: bool, backend: str, expected: Any) ->
 )
 def test_auto_where_environments_wait(n: int, workers: Any, inline: Any, expected: Any) -> None:
     assert choose_shares(n, "process", workers, inline, guarded=False, cores=2, waits=True) == expected
+    if workers == inline == "auto":  # of threads there may be any number
+        assert choose_shares(n, "thread", workers, inline, guarded=False, cores=2, waits=True) == (n, 0)
 
 
 @pytest.mark.parametrize(

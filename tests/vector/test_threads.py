@@ -219,7 +219,6 @@ TASK_CALLS: dict[str, Callable[[Any], Any]] = {
     "resume_all": lambda tasks: tasks.resume_all(),
     "render": lambda tasks: tasks.render("rgb_array"),
     "stats": lambda tasks: tasks.stats(),
-    "get_states": lambda tasks: tasks.get_states(),
 }
 
 

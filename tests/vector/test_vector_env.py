@@ -14,6 +14,7 @@ from small_envs import Counter, Echo, Parrot, Word, assert_same, of
 from treadle.errors import StartupFailed, UsageError
 from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.infos import InfoStyle
 
 SPACES: dict[str, gs.Space] = {
     "box0": gs.Box(-1.0, 1.0, (), np.float64),
@@ -276,11 +277,11 @@ def test_nothing_runs_in_the_caller_where_something_is_promised() -> None:
 
 
 def test_list_infos() -> None:
-    vector = VectorEnv([of(Counter, 2, infos=False), of(Counter, 1)], backend="serial", infos="list")
+    vector = VectorEnv([of(Counter, 2, infos=False), of(Counter, 1)], backend="serial", infos=InfoStyle.LIST)
     assert vector.reset(seed=4)[1] == [{}, {"seed": 5, "options": None}]
     assert vector.step([0, 0])[4] == [{}, {"count": 1, "of": {"length": 1}}]
     vector.close()
-    quiet = VectorEnv([of(Counter, infos=False)] * 2, backend="serial", infos="list")
+    quiet = VectorEnv([of(Counter, infos=False)] * 2, backend="serial", infos=InfoStyle.LIST)
     quiet.reset()
     assert quiet.step([0, 0])[4] == [{}, {}]
     quiet.close()

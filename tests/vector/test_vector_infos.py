@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_envs import assert_same
 
 from treadle.errors import UsageError
-from treadle.vector.infos import InfoStyle, batcher, columns, gymnasium_infos
+from treadle.vector.infos import InfoStyle, batcher, columns, gymnasium_infos, rows_of_infos
 
 N = 4
 
@@ -118,7 +118,7 @@ def test_legacy_style() -> None:
 
 
 def test_list_style() -> None:
-    out = batcher(InfoStyle.of("list"), 3)(INFOS, FINALS)
+    out = batcher(InfoStyle.LIST, 3)(INFOS, FINALS)
     assert out[0] == {"k": 1}
     assert out[2] == {}
     assert out[1]["k"] == 2
@@ -127,5 +127,21 @@ def test_list_style() -> None:
 
 
 def test_unknown_style() -> None:
-    with pytest.raises(UsageError, match="gymnasium, legacy, list"):
+    with pytest.raises(UsageError, match="infos must be 'gymnasium' or 'legacy', got 'dict'"):
         InfoStyle.of("dict")
+
+
+def test_infos_row_by_row() -> None:
+    infos = {
+        "a": np.array([1, 0, 3]),
+        "_a": np.array([True, False, True]),
+        "b": {"c": np.array([5.0, 6.0, 7.0]), "_c": np.array([True, True, False])},
+        "_b": np.array([True, True, False]),
+        "lives": np.array([3, 2, 1], np.int32),
+        "whole": "same for all",
+    }
+    rows = rows_of_infos(infos, 3)
+    assert rows[0] == {"a": 1, "b": {"c": 5.0}, "lives": 3, "whole": "same for all"}
+    assert rows[1] == {"b": {"c": 6.0}, "lives": 2, "whole": "same for all"}
+    assert rows[2] == {"a": 3, "lives": 1, "whole": "same for all"}
+    assert {type(row["lives"]) for row in rows.values()} == {np.int32}

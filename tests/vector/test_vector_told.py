@@ -81,7 +81,7 @@ def test_an_unknown_id_is_one_error_and_its_cause(setup: dict[str, Any]) -> None
     with pytest.raises(StartupRefused, match="no environment 'CartPol-v1'; did you mean CartPole-v1") as caught:
         treadle.VectorEnv("CartPol-v1", 2, **setup)
     assert type(caught.value.__cause__) is UsageError
-    assert caught.value.__cause__.__cause__ is None
+    assert type(caught.value.__cause__.__cause__) is gym.error.NameNotFound
     assert isinstance(caught.value.failures[0], TaskRaised)
 
 

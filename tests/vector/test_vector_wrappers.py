@@ -93,6 +93,7 @@ def test_statistics_survive_a_masked_reset() -> None:
     vector.close()
 
 
+@pytest.mark.heavy
 def test_record_video(tmp_path: Path) -> None:
     require("moviepy")
     vector = VectorEnv("CartPole-v1", 2, backend="serial", kwargs={"render_mode": "rgb_array"})
@@ -115,6 +116,7 @@ def test_rendering_wrappers_find_what_they_look_for() -> None:
     vector.close()
 
 
+@pytest.mark.heavy
 def test_numpy_to_torch(require: Any) -> None:
     torch = require("torch")
     require("array_api_compat")  # Gymnasium's array conversions need it, and do not depend on it

@@ -9,9 +9,9 @@ from pathlib import Path
 from treadle.cli import failures
 from treadle.cli.options import Collect
 from treadle.cli.output import own_stdout
-from treadle.progress import print_table
+from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
-from treadle.record.summary import Summary, as_json
+from treadle.record.summary import Summary, summary_json
 from treadle.record.told import rows_of
 from treadle.sample.failed import CollectionFailed
 
@@ -31,7 +31,7 @@ def run(options: Collect) -> int:
             stored, code = error.stored, failures.FAILED
             failures.tell(error, debug=options.debug)
             if stored is not None:
-                failures.say(_left(stored, options.force))
+                failures.say(_left(stored, options.force, error.resumed))
         else:
             code = failures.OK
         if stored is None or stored.summary is None:
@@ -40,14 +40,14 @@ def run(options: Collect) -> int:
         for warning in summary.warnings if code == failures.OK else ():
             failures.say(f"warning: {warning}")
         if options.json:
-            print(as_json(vars(summary)), file=out)
+            print(summary_json(summary), file=out)
         elif not options.quiet and code == failures.OK:
             _show(options, stored, summary)
         return code
 
 
-def _left(stored: Stored, forced: bool) -> str:
-    """What a stopped run leaves."""
+def _left(stored: Stored, forced: bool, more: str = "") -> str:
+    """What a stopped run leaves. `more`: the option that --resume needs besides."""
     if not stored.finished:
         return "no episode was finished"
     many = f"{stored.finished:,} finished episode{'s are' if stored.finished > 1 else ' is'} kept in {stored.directory}"
@@ -55,7 +55,8 @@ def _left(stored: Stored, forced: bool) -> str:
         first = stored.summary.episodes
         merged = "it is" if stored.finished == 1 else "the first of them is" if first == 1 else ""
         many += f"; {merged or f'the first {first:,} of them are'} merged into {stored.path}"
-    return f"{many}; the same command with --resume {'in place of --force ' if forced else ''}continues"
+    resume = f"--resume {more}".strip()
+    return f"{many}; the same command with {resume} {'in place of --force ' if forced else ''}continues"
 
 
 def _all(episodes: int) -> str:
@@ -67,16 +68,13 @@ def _show(options: Collect, stored: Stored, summary: Summary) -> None:
         print(f"nothing to do: {_all(summary.episodes)} there")
     elif stored.before == stored.finished:
         print(f"no episode was missing: {_all(summary.episodes)} merged now")
-    rows = rows_of(summary, before=stored.before, wanted=options.steps, dataset=stored.dataset_id is not None)
+    rows = rows_of(summary, before=stored.before, wanted=options.steps)
     print_table(rows)
-    print(closing_line(stored))
+    print(printable(closing_line(stored)))
 
 
 def closing_line(stored: Stored) -> str:
     """How to read the dataset."""
-    if stored.dataset_id is None:
-        path = os.path.relpath(stored.path or stored.directory, Path.cwd())
-        return f'python -c "import numpy; print(numpy.load({path!r}).files)"'
     directory = shlex.quote(os.path.relpath(stored.directory, Path.cwd()))
     return (
         f"MINARI_DATASETS_PATH={directory} python -c "

@@ -1,4 +1,4 @@
-"""`treadle dataset merge` and `treadle dataset export`."""
+"""`treadle dataset merge`, `info`, `verify` and `export`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,50 @@ import os
 import shlex
 
 from treadle.cli import failures
-from treadle.cli.options import Export, Merge
+from treadle.cli.dataset_options import Export, Info, Merge, Verify
 from treadle.errors import UsageError
-from treadle.progress import print_table
+from treadle.progress import Progress, print_table, printable
+from treadle.record.inspection import about, damage
 from treadle.record.lerobot import export_lerobot
 from treadle.record.shards import merge_shards
-from treadle.record.summary import as_json
+from treadle.record.summary import as_json, summary_json
 from treadle.record.told import rows_of
 
 
 def merge(options: Merge) -> int:
     """Merge, show what came of it, and return the exit code."""
     summary = merge_shards(**options.arguments(), command=shlex.join(["treadle", *options.words]))
+    if summary.missing:
+        lacks = sum(each["episodes"] for each in summary.missing)
+        how = f"the run's command, without --shard, with --resume --out {options.out}"
+        failures.say(f"{lacks:,} episodes are missing: {how} makes them")
     if options.json:
-        print(as_json(vars(summary)))
+        print(summary_json(summary))
     elif not options.quiet:
-        print_table(rows_of(summary, dataset=summary.recoverable))
+        print_table(rows_of(summary))
         print(f'python -c "import treadle; print(treadle.load({os.path.relpath(options.out)!r}))"')
     return failures.OK
+
+
+def info(options: Info) -> int:
+    """Show what a run is, and return the exit code."""
+    rows, content = about(options.source)
+    if options.json:
+        print(as_json(content))
+    else:
+        print_table(rows)
+    return failures.OK
+
+
+def verify(options: Verify) -> int:
+    """Say which stored episodes are damaged, and return the exit code."""
+    with Progress(not options.quiet) as shown:
+        count, damaged = damage(options.source, shown)
+    if options.json:
+        print(as_json({"episodes": count, "damaged": damaged}))
+    else:
+        print(printable("\n".join([*damaged, f"{count:,} episodes read, {len(damaged) or 'nothing'} damaged"])))
+    return failures.FAILED if damaged else failures.OK
 
 
 def export(options: Export) -> int:

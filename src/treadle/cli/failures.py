@@ -15,12 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-import gymnasium as gym
-
 from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
 from treadle.pool.stderr import plain
-from treadle.repro import SUFFIX
-from treadle.sample.failed import CollectionFailed, reason_of
+from treadle.progress import printable
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
 KEPT = 20  # failures of runs that have no directory
@@ -28,7 +25,7 @@ KEPT = 20  # failures of runs that have no directory
 
 def say(text: str) -> None:
     """One message to stderr."""
-    print(f"treadle: {text}", file=sys.stderr, flush=True)
+    print(f"treadle: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def missing(what: str, error: ImportError) -> MissingExtra:
@@ -89,7 +86,7 @@ def _deaf(number: int, frame: FrameType | None) -> None:
 def tell(error: Exception, *, debug: bool) -> None:
     """Say what an error is about; with `debug` its traceback first."""
     if debug:
-        traceback.print_exception(error)
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
         _print_remote(error)
     say(f"{explain(error)[0]}{_how_to_replay(error)}")
 
@@ -101,6 +98,8 @@ def _how_to_replay(error: Exception) -> str:
     if repro is None:
         return ""
     if repro.path is None:
+        from treadle.repro import SUFFIX
+
         folder = _temporary()
         repro.save(folder / f"failure-{time.time_ns()}{SUFFIX}")
         for old in sorted(folder.glob(f"failure-*{SUFFIX}"))[:-KEPT]:
@@ -120,15 +119,13 @@ def _temporary() -> Path:
 def _print_remote(error: BaseException) -> None:
     text = getattr(error, "remote_traceback", "")
     if text:
-        print(f"\nin the worker:\n{text}", file=sys.stderr)
+        print(printable(f"\nin the worker:\n{text}"), file=sys.stderr)
 
 
 def explain(error: Exception) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, StartupFailed):
         return _of_startup(error)
-    if isinstance(error, CollectionFailed):
-        return str(error), FAILED
     if isinstance(error, UsageError):
         return str(error), WRONG
     if isinstance(error, OSError) and not isinstance(error, TreadleError) and error.filename is not None:
@@ -140,13 +137,17 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def _of_startup(error: StartupFailed) -> tuple[str, int]:
+    from gymnasium.error import DependencyNotInstalled
+
+    from treadle.sample.failed import reason_of
+
     first = error.failures[0] if error.failures else error
     original = first.__cause__
     if isinstance(first, TaskRaised) and isinstance(first, UsageError):
         return first.error_message, WRONG
     if isinstance(original, ModuleNotFoundError) and original.name:
         return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
-    if isinstance(original, gym.error.DependencyNotInstalled):
+    if isinstance(original, DependencyNotInstalled):
         return f"{' '.join(str(original).split())}{_extra_of(str(original))}", WRONG
     if isinstance(first, WorkerError) and first.remote_traceback:
         return f"the environment or policy could not be built: {_one_line(reason_of(first))}", FAILED

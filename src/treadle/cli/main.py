@@ -5,15 +5,17 @@ Exit codes: 0 all went well; 1 the run failed; 2 the command was wrong (nothing 
 """
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
-    from treadle.cli import failures, options
+    from treadle.cli import dataset_options, failures, options
+    from treadle.cli.here import names_code, search_here
+    from treadle.gone import refusal
 except KeyboardInterrupt:
     sys.stderr.write("treadle: interrupted\n")
     raise SystemExit(130) from None
@@ -22,12 +24,12 @@ except KeyboardInterrupt:
 COMMANDS = {
     "collect": (options.Collect, "collect", "run"),
     "eval": (options.Eval, "eval", "run"),
-    "plan": (options.Plan, "plan", "run"),
     "replay": (options.Replay, "replay", "run"),
     "check": (options.Check, "check", "run"),
-    "check-vector": (options.CheckVector, "check", "run_vector"),
-    "dataset merge": (options.Merge, "dataset", "merge"),
-    "dataset export": (options.Export, "dataset", "export"),
+    "dataset merge": (dataset_options.Merge, "dataset", "merge"),
+    "dataset info": (dataset_options.Info, "dataset", "info"),
+    "dataset verify": (dataset_options.Verify, "dataset", "verify"),
+    "dataset export": (dataset_options.Export, "dataset", "export"),
 }
 
 
@@ -49,11 +51,17 @@ def _run(given: list[str]) -> int:
     except click_error as error:
         known = [words for words in COMMANDS if given[: words.count(" ") + 1] == words.split()]
         command = f"{known[0]} " if known else "dataset " if given[0] == "dataset" else ""
+        own = {options.option_name(each.name, each.metadata) for each in fields(COMMANDS[known[0]][0])} if known else ()
+        if text := refusal([word for word in given if word.partition("=")[0] not in own]):
+            failures.say(text)
+            return 2
         message = error.format_message().rstrip(".")
         failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
     except typer.Abort:
-        return 130
+        return failures.CTRL_C
+    if chosen == failures.CTRL_C:  # so typer says that it was interrupted
+        raise KeyboardInterrupt
     return chosen() if callable(chosen) else 0
 
 
@@ -64,9 +72,6 @@ def _app(given: list[str]) -> Callable[..., Any]:
     except ImportError as error:
         raise failures.missing("the command line needs typer", error) from error
 
-    # work directories are on the path of `python script.py`; last, so that a file there never hides a library
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -93,7 +98,18 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
 
     def command(**typed: Any) -> Callable[[], int]:
         chosen = kind(words=given, **typed)
-        return lambda: getattr(import_module(f"treadle.cli.{module}"), function)(chosen)
+
+        def run() -> int:
+            if isinstance(chosen, options.EnvCommand) and getattr(chosen, "nodes", None) is None:
+                from treadle.pool import forkserver
+
+                forkserver.begin()  # beside the imports of the command, which take as long
+            work = getattr(import_module(f"treadle.cli.{module}"), function)
+            if module not in ("dataset", "replay") and names_code(given):  # a replay looks at its file first
+                search_here()
+            return int(work(chosen))
+
+        return run
 
     own, hints, (command.__doc__, said) = inspect.get_annotations(kind), get_type_hints(kind), options.help_of(kind)
     common = inspect.get_annotations(options.Command)
@@ -107,7 +123,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=_default(each),
-            annotation=Annotated[hints[each.name], _parameter(typer, each, said.get(each.name, ""))],
+            annotation=Annotated[hints[each.name], _parameter(typer, each, hints[each.name], said.get(each.name, ""))],
         )
         for each in found
     ]
@@ -122,10 +138,18 @@ def _default(each: Field[Any]) -> Any:
     return inspect.Parameter.empty if each.default is MISSING else each.default
 
 
-def _parameter(typer: Any, each: Field[Any], said: str) -> Any:
-    """What typer is told of a field."""
+def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
+    """What typer is told of a field, whose type is `hint`."""
     about = each.metadata
+
+    def path(text: str) -> Path:
+        if not text:  # which would be the current directory
+            raise typer.BadParameter("a path is expected, got ''")
+        return Path(text)
+
     told = {"metavar": about["metavar"], "help": said, "show_default": about.get("shown", True)}
+    if Path in (hint, *get_args(hint)):
+        told["parser"] = path
     if about.get("position"):
         return typer.Argument(**told)
     return typer.Option(options.option_name(each.name, about), **told)

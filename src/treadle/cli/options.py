@@ -3,6 +3,8 @@
 A command is a dataclass. Its fields are its arguments and options, under their own names (`envs_per_worker` is
 --envs-per-worker), and its docstring is what `--help` says, of each of them under "Attributes:"; `main.py` makes the
 commands of them. Combinations that make no sense are the library's to refuse.
+
+What needs NumPy or Gymnasium is imported where it is used: `treadle --help` needs neither.
 """
 # ruff: noqa: RUF009 - `typed` makes a field
 
@@ -19,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.sample.inference import INFERENCE
-from treadle.sample.named import Named, env_of
 
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
@@ -67,13 +67,12 @@ def at_least(least: float) -> Meaning:
     return checked
 
 
-def more_than(least: float, most: float = math.inf) -> Meaning:
-    """A number above that (and at most `most`), or None."""
+def more_than(least: float) -> Meaning:
+    """A number above that, or None."""
 
     def checked(name: str, value: Any) -> Any:
-        if value is not None and not least < value <= most:
-            end = "" if most == math.inf else f" and at most {most:g}"
-            raise UsageError(f"{name} must be more than {least}{end}, got {value:g}")
+        if value is not None and not least < value <= math.inf:
+            raise UsageError(f"{name} must be more than {least}, got {value:g}")
         return value
 
     return checked
@@ -126,8 +125,10 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     return found
 
 
-def reference(name: str, text: str | None) -> Named | None:
-    """What "module:attribute" or "file.py:attribute" names."""
+def reference(name: str, text: str | None) -> Any:
+    """What "module:attribute" or "file.py:attribute" names, or None."""
+    from treadle.sample.named import Named
+
     if text is None:
         return None
     module, _, attribute = text.rpartition(":")
@@ -136,20 +137,29 @@ def reference(name: str, text: str | None) -> Named | None:
     return Named(text)
 
 
-def references(name: str, texts: list[str]) -> tuple[Named | None, ...]:
+def references(name: str, texts: list[str]) -> tuple[Any, ...]:
     """The same of several."""
     return tuple(reference(name, text) for text in texts)
 
 
 def environment(name: str, text: str) -> Any:
     """One environment."""
+    from treadle.sample.named import env_of
+
     return env_of(text)
 
 
 def suite(name: str, text: str) -> Any:
     """One environment, or several with commas between them."""
     names = [each.strip() for each in text.split(",") if each.strip()]
-    return {each: env_of(each) for each in names} if "," in text else env_of(text)
+    return {each: environment(name, each) for each in names} if "," in text else environment(name, text)
+
+
+def inference(name: str, text: str) -> Any:
+    """Where the policy is asked."""
+    from treadle.sample.inference import INFERENCE
+
+    return one_of(*INFERENCE)(name, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +213,15 @@ class PlayCommand(EnvCommand):
     Attributes:
         policy: Who acts: a function of a batch of observations, an object with predict, get_action or get_actions,
             a class or function that makes one, or a model that Stable-Baselines3 has saved.
-        workers: Processes; auto: one a core. No more than episodes.
+        workers: Processes; auto: one a core, more where environments wait. No more than episodes.
         envs_per_worker: Environments each worker plays at once.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
         reset_options: A function: the reset options of episode i, such as its initial state.
         step_timeout: Replace a worker in which no step or reset comes to its end for so long, and make its episode
             again; the third time on one episode ends the run. Without it one warning is given, after a minute.
-        memory_limit: Private memory of a worker, such as 2GB: one that has more is replaced after its episode, one
-            that has twice as much is killed, and its episode made again. The episodes stay the same.
+        memory_limit: Private memory of a worker, such as 2GB: one that has more is replaced after its episode. The
+            episodes stay the same.
         max_episodes_per_worker: Replace a worker after so many episodes, for simulators that wear out.
         inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
             or (with --nodes) each node; see above.
@@ -236,7 +246,7 @@ class PlayCommand(EnvCommand):
     step_timeout: float | None = typed(None, "SECONDS", means=more_than(0))
     memory_limit: str | None = typed(None, "SIZE")
     max_episodes_per_worker: int | None = typed(None, "N", means=at_least(1))
-    inference: str = typed("auto", "|".join(INFERENCE), means=one_of(*INFERENCE))
+    inference: str = typed("auto", "auto|worker|caller|node", means=inference)
     num_envs: int | None = typed(None, "N", means=at_least(1))
     pad_to: int | None = typed(None, "K", means=at_least(1))
     n_action_steps: int | None = typed(None, "H", means=at_least(1))
@@ -297,34 +307,33 @@ class Collect(PlayCommand):
         episodes: How many.
         steps: Instead: the fewest episodes, from the first one on, that have so many steps together.
         out: Where to; one run a directory.
+        name: Of the dataset, which Minari loads as treadle/NAME. A run that is resumed keeps its name.
         force: Replace what is in DIR.
         resume: Continue the run in DIR, or make it larger; begins it if there is none, does nothing if it is
             complete.
-        verify: Make K random episodes again, in fresh environments, and warn if one differs.
+        verify: Make K random episodes again, in fresh environments, and warn if one differs; with --resume also of a
+            run that is complete.
         no_infos: Leave the step infos out.
         on_error: What becomes of the run when an episode fails in its reset or step; see above.
         max_skipped: Fail when more are left out.
-        max_deaths: An episode has failed when so many fresh workers died of it, or were late.
         retry_skipped: With --resume: try again what was left out.
         shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
         shared_out: With --nodes: all nodes see DIR, and write there what they have made.
-        format: A Minari dataset, or one file of arrays.
     """
 
     episodes: int | None = typed(None, "N", means=at_least(1))
     steps: int | None = typed(None, "N", means=at_least(1))
     out: Path = typed(MISSING, "DIR")
+    name: str | None = typed(None, "NAME", shown="of ENV and POLICY")
     force: bool = typed(False)
     resume: bool = typed(False)
     verify: int = typed(1, "K", means=at_least(0))
     no_infos: bool = typed(False, means=lambda name, value: not value, argument="infos")
     on_error: str = typed("stop", "stop|skip", means=one_of("stop", "skip"))
     max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
-    max_deaths: int = typed(3, "N", means=at_least(1))
     retry_skipped: bool = typed(False)
     shard: str | None = typed(None, "I/N")
     shared_out: bool = typed(False)
-    format: str = typed("hdf5", "hdf5|npz", means=one_of("hdf5", "npz"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,61 +360,12 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
-        keep_built: With several ENVs: how many each slot keeps built.
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=suite)
     against: str | None = typed(None, POLICY, means=None)
     episodes: int = typed(100, "N", means=at_least(1))
     success_key: str | None = typed(None, "KEY", shown="is_success or success")
-    keep_built: int = typed(1, "N", means=at_least(1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan(EnvCommand):
-    """Play an environment by planning: try out what would happen, and do what looks best.
-
-      treadle plan CartPole-v1 --algo random-shooting
-
-      treadle plan ALE/MsPacman-v5 --algo mcts --dt 4 --horizon 10 --budget 1000 --games 10 --out pacman
-
-    In every state the planner steps copies of the environment from there, --budget steps for one decision, in
-    batches on all workers. It knows the state and nothing else: no network, no training. random-shooting plays
-    random plans of --horizon actions and begins the best one. mcts grows a tree of states by UCT, with --horizon
-    random actions from each new one; it needs discrete actions, finishes the round of leaves that reaches the
-    budget, and grows another tree with another number of --workers. --dt applies each action that often.
-
-    Game i begins with seed SEED + i; random play of the same seeds is what it is compared with. With --out DIR
-    there is a video of the first game (game.mp4 with imageio-ffmpeg, else an animated game.png) and a picture of a
-    search, search.svg. ENV is explained in: treadle collect --help.
-
-    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
-
-    Attributes:
-        algo: How to search.
-        budget: Steps of the environment for one decision.
-        horizon: Actions to look ahead.
-        dt: How often each action is applied.
-        discount: Of rewards, for each action.
-        games: How many to play.
-        max_steps: Stop a game there.
-        workers: Processes; auto: one a core.
-        out: Where the video and the picture go.
-        force: Replace those in DIR.
-        quiet: Show no progress.
-    """
-
-    algo: str = typed("random-shooting", "random-shooting|mcts", means=one_of("random-shooting", "mcts"))
-    budget: int = typed(2000, "N", means=at_least(1))
-    horizon: int = typed(50, "N", means=at_least(1))
-    dt: int = typed(1, "N", means=at_least(1))
-    discount: float = typed(1.0, "G", means=more_than(0, 1))
-    games: int = typed(1, "N", means=at_least(1))
-    max_steps: int | None = typed(None, "N", means=at_least(1))
-    workers: str = typed("auto", "auto|N", means=workers)
-    out: Path | None = typed(None, "DIR")
-    force: bool = typed(False)
-    quiet: bool = typed(False, means=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,8 +384,8 @@ class Replay(Command):
     run (--timeout). Rewards, ends and observations are compared with what was recorded on the way: the first step
     and field that differ are told.
 
-    A run leaves what its failures are replayed from in DIR/failures. Such a file opens no pickle unless --trust
-    says so.
+    A run leaves what its failures are replayed from in DIR/failures. Files of your own runs are trusted but for
+    their pickles; of those of others only installed environments are built, unless --trust says otherwise.
 
     Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C.
 
@@ -439,7 +399,7 @@ class Replay(Command):
         render: Write a video, .mp4 or .png.
         policy: Ask the episode's own policy, although its actions were recorded.
         other_policy: Ask this one instead.
-        trust: Open what the file holds as pickles. That runs code of the file's: only for files of your own.
+        trust: Run all that the file names, and open its pickles. That runs code of the file's.
         timeout: A step that takes longer hangs.
     """
 
@@ -463,101 +423,30 @@ class Check(EnvCommand):
 
       treadle check my_env.py:make_env --env-kwargs '{"size": 8}'
 
-    It is built and played in worker processes: spaces and dtypes at reset and in random steps, to the last bit; the
-    same episode under the same seed, in another process, beside another environment and after other episodes;
-    global generators; observations that are written over; what it prints, leaves running and keeps in memory; how
-    long steps and resets take; whether its state can be taken and put back; what Gymnasium's own checker says; and
-    it is made to raise, and killed. A FAULT breaks runs or makes them impossible to repeat; a WARNING will surprise
-    somebody. Each says what to do.
+      treadle check my_env.py:make_env --steps 20000 --seconds 60 --timeout 5
 
-    Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C.
+    The environment is built and played in worker processes, in these parts: random steps; the same steps again,
+    beside a second environment, and in a spawned process; a hundred short episodes with a seed each; taking and
+    putting back its state; Gymnasium's own checker; an exception in a step; closing; and a kill of its worker.
+
+    FINDINGS. The worst comes first, each with what to do. A FAULT breaks runs or makes them impossible to repeat: it
+    raises (with the seed, the step and the line), hangs, ends its process, returns what its spaces or Gymnasium do
+    not allow, or plays another episode under the same seed. A WARNING will surprise somebody: it writes over its
+    observations, changes its process, keeps memory, files, threads or processes, never ends, or prints much. After
+    an exception the check goes on with other seeds, after a lost worker with the next part.
+    docs/faults.md explains each word.
+
+    Exit codes: 0 no fault (perhaps warnings), 1 faults were found, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
-        env: Which environment.
-        steps: Random steps.
-        seconds: Fewer steps where they take longer.
-        timeout: A step or reset that takes longer hangs, which is a fault.
+        env: An id that Gymnasium knows, "module:make_env" or "file.py:make_env".
+        seed: Of the first episode; further ones follow from it, or have the next ones.
+        steps: Random steps; more of them find what is rare.
+        seconds: Fewer steps where they take longer. All parts together take some three times as long at most.
+        timeout: A constructor, step, reset or close that takes longer hangs, which is a fault.
     """
 
     env: str = typed(MISSING, "ENV", position=True)
     steps: int = typed(1000, "N", means=at_least(1))
     seconds: float = typed(10.0, "S", means=more_than(0))
     timeout: float = typed(30.0, "S", means=more_than(0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckVector(Command):
-    """Try a vector of environments out, anybody's, and say what is not as it should be.
-
-      treadle check-vector my_vector.py:make
-
-    MAKE names a function that takes a list of functions, each of which makes an environment, and returns the
-    vector, with reset, step and close as Gymnasium's (and step_async and step_wait, if it can). Its environments
-    know the truth, and one of them goes wrong in each drill: it raises, ends its process, hangs, returns what its
-    space does not allow. Each drill runs in a process of its own. See docs/faults.md.
-
-    Exit codes: 0 no fault, 1 faults were found, 2 wrong command, 130 Ctrl-C.
-
-    Attributes:
-        make: module:function or file.py:function.
-        drill: Some of the drills; repeat it.
-        limit: Seconds of one drill.
-    """
-
-    make: str = typed(MISSING, "MAKE", position=True)
-    drill: list[str] = typed(list, "NAME", means=lambda name, value: value or None, argument="drills")
-    limit: float = typed(20.0, "S")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merge(Command):
-    """Put the shards of a run together.
-
-      treadle collect ALE/Pong-v5 --episodes 1000 --shard 0/4 --out part0        (and 1/4, 2/4, 3/4 on other machines)
-
-      treadle dataset merge part0 part1 part2 part3 --out pong
-
-    The files are those of a run without --shard, but for times in the summary; DIR can be resumed like any other. A
-    shard that is missing, there twice, unfinished or of another run is named, and nothing is done.
-
-    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
-
-    Attributes:
-        shards: The directories of all shards.
-        out: Where to; the directory of the whole run.
-        force: Replace what is in DIR.
-        quiet: Only warnings and errors.
-    """
-
-    shards: list[Path] = typed(MISSING, "DIR", position=True)
-    out: Path = typed(MISSING, "DIR")
-    force: bool = typed(False)
-    quiet: bool = typed(False, means=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export(Command):
-    """Write a collected dataset in another format.
-
-      treadle dataset export run out --fps 10 --task "push the block onto the target"
-
-    SOURCE is what was --out of treadle collect, or the directory of any Minari dataset. OUT is a directory that is
-    not there yet, and will hold a LeRobotDataset v3.0, for LeRobotDataset("me/name", root=OUT). Pictures become
-    videos, nearly as they were; everything else is stored as it is. It needs pyarrow, and imageio-ffmpeg where
-    there are pictures: pip install 'treadle[lerobot]'.
-
-    Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
-
-    Attributes:
-        source: What was collected.
-        out: Where to.
-        format: The format.
-        fps: Steps a second: it decides the timestamps.
-        task: What was to be done, in words.
-    """
-
-    source: Path = typed(MISSING, "SOURCE", position=True)
-    out: Path = typed(MISSING, "OUT", position=True)
-    format: str = typed("lerobot", "lerobot", means=None)
-    fps: int = typed(30, "N")
-    task: str | None = typed(None, "TEXT", shown="the environment's id")

@@ -12,3 +12,10 @@ deadlines are where they are for every other backend. What is in its slot is a p
 that owns a whole pool itself, and an actor has only one. All are asked with orders of many items at a time: a call to
 an actor costs about half a millisecond, so nothing that is done step by step goes by one.
 """
+
+
+def backend() -> str:
+    """The name of the backend of workers on nodes, for a pool: faces name it, and none of what is behind it."""
+    from treadle.nodes.worker import BACKEND  # which makes itself known when it is imported
+
+    return BACKEND

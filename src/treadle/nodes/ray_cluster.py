@@ -52,6 +52,12 @@ class Cluster:
                     Cluster._connection.close()
                     Cluster._connection = None
 
+    @property
+    def exclusive(self) -> bool:
+        """Is the cluster one of our own on this machine, used by a single pool? Then nobody else has CPUs of it."""
+        connection = Cluster._connection if self._ours else None
+        return connection is not None and connection.address is None and Cluster._users == 1
+
     def machines(self) -> list[Machine]:
         """The nodes that are alive."""
         return [
@@ -154,7 +160,7 @@ class _Connection:
     thread that has started it, and Ctrl-C does not come in the middle of it. Raises UsageError."""
 
     def __init__(self, ray: Any, address: str | None) -> None:
-        self._ray, self._address = ray, address
+        self._ray, self.address = ray, address
         self._told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="treadle-ray", daemon=True)
@@ -169,11 +175,11 @@ class _Connection:
 
     def _run(self) -> None:
         try:
-            _check_answers(self._address)
-            if self._address is None:
+            _check_answers(self.address)
+            if self.address is None:
                 self._ray.init(address="local", include_dashboard=False, logging_level=logging.ERROR)
             else:
-                self._ray.init(address=self._address, logging_level=logging.ERROR)
+                self._ray.init(address=self.address, logging_level=logging.ERROR)
         except BaseException as error:  # noqa: BLE001 - raised where it was asked for
             self._told.put(error)
             return

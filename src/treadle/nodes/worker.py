@@ -52,6 +52,7 @@ LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
 TAKEN = "others may have its CPUs (`ray status` tells)"
+STARTING = "Ray is still starting its process"
 KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed itself
 
 
@@ -138,6 +139,11 @@ class NodeCommon(Common):
         )  # fmt: skip
         return Actor(self, machine, handle, len(specs))
 
+    @property
+    def why_slow(self) -> str:
+        """What may keep a node from beginning."""
+        return STARTING if self.cluster.exclusive else TAKEN
+
     def _room(self) -> Machine | None:
         """A node for an actor. Looks once in a while."""
         now = monotonic()
@@ -222,7 +228,7 @@ class Actor:
             self.call("advance", values, then=self._arrived, values=values)
         if more and not self._heard and monotonic() > self._slow_from:
             self._slow_from = float("inf")
-            log.warning("node %s has not begun yet: %s", self.machine.address, TAKEN)
+            log.warning("node %s has not begun yet: %s", self.machine.address, self._common.why_slow)
 
     def _arrived(self, answer: Any) -> None:
         pieces, batch = ([], answer) if isinstance(answer, Batch) else answer
@@ -247,15 +253,10 @@ class Actor:
 
 
 class NodeWorker(Worker):
-    """See the module.
-
-    Attributes:
-        placed: is it ready, in an actor that is there?
-    """
+    """See the module."""
 
     _actor: Actor | None = None
     _hello: Any = None
-    slow = f"A node that has not begun: {TAKEN}"
 
     @classmethod
     def common_of(cls, options: PoolOptions) -> Common:
@@ -270,11 +271,16 @@ class NodeWorker(Worker):
         return None if self._actor is None else self._actor.machine.address
 
     @property
-    def placed(self) -> bool:
+    def slow(self) -> str:  # type: ignore[override]
+        return f"A node that has not begun: {self.common.why_slow}"
+
+    @property
+    def placed(self) -> bool:  # type: ignore[override]
+        """Is it ready, in an actor that is there?"""
         return self._actor is not None and self._hello is not None and not self._actor.gone
 
     @property
-    def about(self) -> Any:
+    def about(self) -> Any:  # type: ignore[override]
         """What its slot has said of itself, on its own node."""
         return self._hello.descriptions[0]
 

@@ -12,7 +12,6 @@ HOME = homes(
         "faces": "AgentsVector AgentRows",
         "layout": "AgentsLayout",
         "single": "ParallelEnv",
-        "datasets": "export_agents",
     }
 )
 

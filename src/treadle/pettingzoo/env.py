@@ -10,6 +10,7 @@ import numpy as np
 
 from treadle.errors import StateError, UsageError
 from treadle.pettingzoo.layout import AgentsLayout
+from treadle.tasks.rows import Anything
 
 KEY = "treadle agents"  # of the layout, in an environment's metadata
 
@@ -123,6 +124,36 @@ class AgentsEnv(gym.Env):
         for agent in agents:
             flags[self._index[agent]] = 1
         return flags
+
+
+class OpenAgentsEnv(AgentsEnv):
+    """One environment of agents that nobody knows before they are there: what its `reset` and `step` return, behind the
+    list of its agents, is an observation that goes by message, as it is. An action is theirs, by agent."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.observation_space, self.action_space = Anything(), Anything()
+        self.metadata, self.render_mode = dict(getattr(env, "metadata", None) or {}), getattr(env, "render_mode", None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        told = self.env.reset(seed=seed, options=options)
+        return (list(self.env.agents), *told), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        told = self.env.step(action)
+        return (list(self.env.agents), *told), float(sum(told[1].values())), not self.env.agents, False, {}
+
+
+def one_of_either(make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> AgentsEnv:
+    """What runs in the slot of a single environment: it may leave open who its agents may be."""
+    env = make(**kwargs)
+    known = turns or hasattr(env, "agent_iter") or getattr(env, "possible_agents", None)
+    return AgentsEnv(lambda: env, turns=turns) if known else OpenAgentsEnv(env)
+
+
+def spaces_of(env: Any, agent: Any) -> tuple[Any, Any]:
+    """Observation and action space of an agent of what runs in a slot."""
+    return env.unwrapped.env.observation_space(agent), env.unwrapped.env.action_space(agent)
 
 
 class TurnsEnv:

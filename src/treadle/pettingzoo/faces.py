@@ -2,7 +2,7 @@
 
 Both stand on a `treadle.VectorEnv` of `AgentsEnv`s, their `vec`, and only cut its batches another way: `AgentsVector`
 by agent, `AgentRows` into rows (environment x agent), in environment order. What they do not have themselves (calls of
-some slots, groups, snapshots, statistics) is `vec`'s.
+some slots, statistics) is `vec`'s.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from treadle.errors import UsageError
 from treadle.pettingzoo.env import KEY
 from treadle.pettingzoo.layout import AgentsLayout, Outcome
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.infos import columns
+from treadle.vector.infos import columns, rows_of_infos
 from treadle.vector.next_obs import finals_of
-from treadle.vector.owned import rows_of_infos
 from treadle.vector.rollout import Rollout
 
 Five = tuple[Any, Any, Any, Any, dict[Any, Any]]
@@ -46,6 +45,7 @@ class AgentsFace:
 
     def __init__(self, vec: VectorEnv) -> None:
         self.vec = vec
+        vec._pool.calls.again = "reset()"
         self.layout: AgentsLayout = vec.metadata[KEY]
         self.agents = self.possible_agents = list(self.layout.agents)
         self._last: Outcome | None = None
@@ -76,13 +76,13 @@ class AgentsFace:
         """bool[n, agents] of the last batch: whose action was taken. The others' rows are no transitions."""
         return self._outcome.acted
 
-    def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int, groups: int = 1) -> Rollout:
+    def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int) -> Rollout:
         """As `VectorEnv.rollout`, in this form: `policy` gets observations in it, and returns actions in it.
 
         `valid` are the transitions: where an agent's action was taken.
         """
         act = policy and (lambda batch: self._given(policy(self._cut(batch["observation"], 0)), batch["alive"]))
-        made, cut = self.vec.rollout(act, steps=steps, groups=groups), self._cut
+        made, cut = self.vec.rollout(act, steps=steps), self._cut
         finals, ended = made.terminal_observations, made.terminated | made.truncated
         outcome = Outcome.of(made.following, finals, ended, lambda: made.valid, fill=self.fill)
         self._last = Outcome(*(column[-1] for column in outcome))

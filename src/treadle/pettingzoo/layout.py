@@ -94,7 +94,10 @@ class AgentsLayout:
         """Of a PettingZoo environment. Raises UsageError where it does not say who its agents may be."""
         agents = tuple(getattr(env, "possible_agents", ()))
         if not agents:
-            raise UsageError(f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out")
+            raise UsageError(
+                f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out; one such "
+                "environment runs in a worker as treadle.pettingzoo.ParallelEnv"
+            )
         seen = {agent: env.observation_space(agent) for agent in agents}
         done = {agent: env.action_space(agent) for agent in agents}
         stacked = all(_equal_and_fixed(list(spaces.values())) for spaces in (seen, done))

@@ -9,7 +9,8 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.pettingzoo.env import AgentsEnv
 from treadle.pettingzoo.faces import AgentRows, AgentsVector
-from treadle.vector.make_vec import make_vec as make_any
+from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.make_vec import vector_of
 
 FORMS: dict[str, type] = {"grouped": AgentsVector, "rows": AgentRows}
 
@@ -29,14 +30,20 @@ def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turn
 
     Raises:
         UsageError: `env` is no function; another form; agents with different spaces in rows. What `treadle.make_vec`
-            raises: an environment of the other kind than `turns` says is a StartupFailed.
+            raises: an environment of the other kind than `turns` says, or one that does not say in `possible_agents`
+            who its agents may be, is a StartupFailed.
     """
+    if form not in FORMS:
+        raise UsageError(f'form is "grouped" or "rows", got {form!r}')
+    return FORMS[form](slots_of("make_vec", AgentsEnv, env, n, turns=turns, **kwargs))
+
+
+def slots_of(face: str, kind: Callable[..., Any], env: Callable[..., Any], n: int, /, **kwargs: Any) -> VectorEnv:
+    """The vector below: a `kind` over what `env` makes in each slot. `face`: what the user has called."""
     if not callable(env):
         raise UsageError(
             f"a function that makes a PettingZoo environment is wanted, such as a parallel_env, got {env!r}"
         )
-    if form not in FORMS:
-        raise UsageError(f'form is "grouped" or "rows", got {form!r}')
     if kwargs.get("infos", "gymnasium") != "gymnasium":
         raise UsageError('vectors of agents have infos="gymnasium" only')
-    return FORMS[form](make_any(partial(AgentsEnv, env, turns=turns), n, **kwargs))
+    return vector_of(face, partial(kind, env, turns=kwargs.pop("turns", False)), n, **kwargs)

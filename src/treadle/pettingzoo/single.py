@@ -7,8 +7,10 @@ from typing import Any
 
 from treadle import trees
 from treadle.errors import MissingExtra
-from treadle.pettingzoo.making import make_vec
-from treadle.vector.owned import rows_of_infos
+from treadle.pettingzoo.env import KEY, one_of_either, spaces_of
+from treadle.pettingzoo.faces import AgentsVector
+from treadle.pettingzoo.making import slots_of
+from treadle.vector.infos import rows_of_infos
 
 try:
     import pettingzoo
@@ -20,25 +22,40 @@ class ParallelEnv(pettingzoo.ParallelEnv):
     """A `pettingzoo.ParallelEnv` that runs in a worker: it may crash or hang (`step_timeout`) without taking the
     caller along, and tells what it was doing.
 
+    An environment that has no `possible_agents` (its agents come into being as it goes on) has none here either; what
+    it returns is passed on as it is, by message.
+
     Args:
         env: as for `make_vec`.
         **options: as for `make_vec`; `workers` and `inline` are one and none.
     """
 
     def __init__(self, env: Callable[..., Any], **options: Any) -> None:
-        self.vector = make_vec(env, 1, workers=1, inline=0, autoreset_mode="Disabled", **options)
-        self.metadata, self.render_mode = self.vector.metadata, self.vector.render_mode
-        self.possible_agents = list(self.vector.possible_agents)
+        alone: dict[str, Any] = {"workers": 1, "inline": 0, "autoreset_mode": "Disabled"}
+        slots = slots_of(type(self).__name__, one_of_either, env, 1, **alone, **options)
+        slots._pool.calls.again = "reset()"
+        self.vector: Any = slots
+        self.metadata, self.render_mode = slots.metadata, slots.render_mode
+        self._open = KEY not in slots.metadata  # nobody knows who its agents may be
+        if not self._open:
+            self.vector = AgentsVector(slots)
+            self.possible_agents = list(self.vector.possible_agents)
         self.agents: list[Any] = []
+        self._spaces: dict[Any, tuple[Any, Any]] = {}  # of agents that nobody knew of
+        self._asked: set[Any] = set()  # of these, about whom since the last reset
 
     def observation_space(self, agent: Any) -> Any:
-        return self.vector.single_observation_space(agent)
+        return self._spaces_of(agent)[0] if self._open else self.vector.single_observation_space(agent)
 
     def action_space(self, agent: Any) -> Any:
-        return self.vector.single_action_space(agent)
+        return self._spaces_of(agent)[1] if self._open else self.vector.single_action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.vector.reset(seed=seed, options=options)
+        if self._open:
+            self._asked.clear()
+            self.agents, *told = observations[0]
+            return tuple(told)  # type: ignore[return-value]  # two
         self._see()
         return self._of(self.agents, observations), self._told(self.agents, infos)
 
@@ -46,6 +63,8 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         """As PettingZoo's; without agents left it does nothing and returns empty dicts."""
         if not self.agents:
             return {}, {}, {}, {}, {}
+        if self._open:
+            return self._step(actions)
         batch = {agent: [action] for agent, action in actions.items() if agent in self.agents}
         observations, rewards, terminations, truncations, infos = self.vector.step(batch)
         there = list(self.agents)
@@ -63,6 +82,25 @@ class ParallelEnv(pettingzoo.ParallelEnv):
 
     def close(self) -> None:
         self.vector.close()
+
+    def _step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        observations, *_ = self.vector.step([actions])
+        agents, *told = observations[0]
+        if not self.vector.valid[0]:  # its worker died, and the row is the last one again
+            agents, cut = [], dict.fromkeys(self.agents, True)
+            seen, none = {a: told[0][a] for a in cut if a in told[0]}, dict.fromkeys(cut, False)
+            told = [seen, dict.fromkeys(cut, 0.0), none, cut, {agent: {} for agent in cut}]
+        self.agents = agents
+        return tuple(told)  # type: ignore[return-value]  # five
+
+    def _spaces_of(self, agent: Any) -> tuple[Any, Any]:
+        """An agent's two spaces: the same objects as long as they are equal. A reset may change them."""
+        if agent not in self._asked:
+            found = self.vector.call(spaces_of, agent)[0]
+            if self._spaces.get(agent) != found:
+                self._spaces[agent] = found
+            self._asked.add(agent)
+        return self._spaces[agent]
 
     def _see(self) -> None:
         self.agents = [agent for agent, alive in zip(self.possible_agents, self.vector.alive[0]) if alive]

@@ -3,8 +3,7 @@
 One idea: an item of a batch brings the state that it begins in, so any worker may do it, and do it again when another
 has died. In order of reading: `env` (an environment with its state), `gym_plan_env` (any Gymnasium environment as one);
 `parallel` (the door: `ParallelEnv`), `items` (what a batch is made of), `batch` (a pool and a future for each request;
-cut, sent, taken, put together), `work` and `stepping` (the worker's side), `store` (states that stay where they were
-made); `search`, `random_shooting`, `mcts` and `playing` on top of it, `checking` and `external` beside it.
+cut, sent, taken, put together), `work` and `stepping` (the worker's side); `checking` and `external` beside it.
 
 The names below are loaded when they are first used.
 """
@@ -19,10 +18,6 @@ HOME = homes(
         "checking": "check_state StateReport",
         "external": "ExternalProcess",
         "batch": "BatchEnv Future RolloutBatch",
-        "store": "StateHandle",
-        "random_shooting": "RandomShooting",
-        "mcts": "MCTS",
-        "playing": "play",
         ".states.state": "EnvState",
         ".states.keeper": "Keeper",
         ".states.replay": "Replayed",

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from treadle.errors import BrokenPool, ClosedPool, FreedHandle, UsageError, WorkerDied, WorkerError, WorkerTimeout
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerDied, WorkerError, WorkerTimeout
 from treadle.plan.items import (
     ALIGN,
-    HANDLE,
     MOST,
     Ask,
     Done,
@@ -39,12 +38,11 @@ from treadle.plan.items import (
     even_chunks,
     items_of,
     joined,
+    keep,
     lay,
     lift,
     packed,
 )
-from treadle.plan.recorded import keep
-from treadle.plan.store import STORE_BYTES, StateHandle, Store
 from treadle.plan.work import PlanSlot, stacked
 from treadle.pool import calls, failure
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
@@ -138,6 +136,7 @@ class Workers:
         self.pool = Pool([lambda: PlanSlot(constructor, registrations)] * n, workers=workers, rows=False, **pool)
         self.by_slot = {slot: worker for worker in self.pool.workers for slot in worker.slots}
         self._calls = self.pool.calls
+        self._calls.again = ""  # states come with the items: there is nothing to be reset
 
     @property
     def shares_memory(self) -> bool:
@@ -199,13 +198,12 @@ class Workers:
         error = self._raised(slot, raised)
         error.item = item
         error.where = replace(error.where, item=item)
-        text = str(error).replace(" (the worker lives; reset the slot to carry on)", " (the worker lives)")
-        error.args = (f"item {item} of {n}: {text}",)
+        error.args = (f"item {item} of {n}: {error}",)
         keep(error)
         try:
             raise error
         finally:
-            del error  # its traceback knows this frame: together they would hold the batch, handles and all
+            del error  # its traceback knows this frame: together they would hold the batch, states and all
 
     def _fail_all(self, error: BaseException) -> None:
         for future in self._calls.clear():
@@ -225,7 +223,7 @@ class RolloutBatch:
         rewards: float64[n, T], T the longest sequence; 0 after the end.
         lengths: int64[n], how many actions were applied.
         terminated, truncated: bool[n], how it ended; both False where the actions ran out first.
-        states: n states (or handles) at the end; None when they were not asked for.
+        states: n states at the end; None when they were not asked for.
         observations: None when not asked for; "last": n observations at the end, an array where they fit together;
             "all": one array (or list) of `lengths[i]` observations for each item.
     """
@@ -252,19 +250,11 @@ class BatchEnv:
     Args:
         envs: the processes.
         blocking: have one work at a time.
-        store_bytes, state_bytes: see `Store`.
 
     Raises ValueError (UsageError) when their observation or action spaces differ.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[ExternalProcess],
-        blocking: bool = False,
-        *,
-        store_bytes: int = STORE_BYTES,
-        state_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, envs: Sequence[ExternalProcess], blocking: bool = False) -> None:
         self.describe: Callable[[], dict[str, Any]] | None = None  # what builds an environment, for a repro
         self._envs = list(envs)
         if not self._envs:
@@ -277,8 +267,6 @@ class BatchEnv:
                     raise UsageError(f"process {index} has the {what} {other}, process 0 has {first}: they must agree")
         self._lanes: list[tuple[Workers, int]] = [(env._workers, env._slot) for env in self._envs]
         self._pools = list(dict.fromkeys(workers for workers, _ in self._lanes))
-        self._store_bytes, self._state_bytes = store_bytes, state_bytes
-        self._store: Store | None = None
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
@@ -301,14 +289,11 @@ class BatchEnv:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def make_transitions(
-        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `VectorizedEnv.step_batch`."""
         items = items_of(actions, states, dt, return_state, repeat)
-        dones, handles = self._run(items, None)
-        if handles is not None:
-            return handles, *columns(dones, False)
-        return columns(dones, bool(items.return_state))
+        return columns(self._run(items, None), items.return_state)
 
     def rollouts(self, items: Items, observations: str | None) -> RolloutBatch:
         """A batch of rollouts; `items.actions` has a sequence of actions for each. See `ParallelEnv.rollout_batch`."""
@@ -316,50 +301,36 @@ class BatchEnv:
             raise UsageError(f"observations must be None, 'last' or 'all', got {observations!r}")
         if items.states is None:
             raise UsageError("rollouts begin in states: give one for each item")
-        dones, states = self._run(items, observations or "none")
+        dones = self._run(items, observations or "none")
         longest = max(done.rewards.shape[1] for done in dones)
         rewards = np.concatenate([np.pad(d.rewards, ((0, 0), (0, longest - d.rewards.shape[1]))) for d in dones])
         seen: Any = None
         if observations is not None:
             seen = joined(dones, "observations")
             seen = stacked(seen) if observations == "last" else seen
-        if items.return_state is True:
-            states = joined(dones, "states")
+        states = joined(dones, "states") if items.return_state else None
         lengths, terminated, truncated = (np.array(joined(dones, p)) for p in ("lengths", "terminals", "truncateds"))
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
-    def _run(self, items: Items, rollout: str | None) -> tuple[list[Done], list[Any] | None]:
-        """What came of the chunks, in order, and handles of the states that they led to, if those were asked for."""
+    def _run(self, items: Items, rollout: str | None) -> list[Done]:
+        """What came of the chunks, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
-        rows, store, taken = self._rows(items), self._store, None
-        if items.return_state == HANDLE:
-            store = self._open_store(None if not given or rows is not None else items.states[0])  # type: ignore[index]
-            taken = store.take(n)
         what = "steps" if rollout is None else "rollouts"
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
         works: list[Work] = []
         k = items.repeat
         for lo, hi in chunks:
             work = Work(lo, items.actions[lo:hi], items.dts[lo:hi], None, items.return_state, k, lo // k)
-            end = (hi - 1) // k + 1
-            if rows is not None:
-                work.rows = rows[work.base : end]
-            elif items.states is not None:
-                work.states = packed(items.states[work.base : end])
-            if taken is not None:
-                work.targets = taken.rows[lo:hi]
-            if store is not None and (rows is not None or taken is not None):
-                work.store = store.states
+            if items.states is not None:
+                work.states = packed(items.states[work.base : (hi - 1) // k + 1])
             work.rollout = rollout
             works.append(work)
-        each = (what, items.return_state is True)
+        each = (what, items.return_state)
         buffer = self._laid(works, self._room.get(each, 0)) if rollout is None else None
 
         span = Span(self._pools[0].pool)
         if buffer is not None:
             buffer.writers = span
-        if taken is not None:
-            taken.writers = span
         try:
             answers = self._scatter(works, given, partial(keep, self.describe, items, rollout=rollout))
         finally:
@@ -378,7 +349,7 @@ class BatchEnv:
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
-        return dones, None if taken is None or store is None else store.handles(taken)
+        return dones
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
         """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
@@ -447,7 +418,7 @@ class BatchEnv:
             try:
                 raise error
             finally:
-                del error  # its traceback knows this frame: together they would hold the batch, handles and all
+                del error  # its traceback knows this frame: together they would hold the batch, states and all
         return list(map(answered.__getitem__, range(len(works))))
 
     def _next_lane(self, load: list[int], waiting: bool) -> int | None:
@@ -466,55 +437,6 @@ class BatchEnv:
         for workers in self._pools:
             workers.pool.check()
         raise UsageError("all workers were dropped when they died")
-
-    # -- the store of states -----------------------------------------------------------------------------------------
-
-    def put(self, state: Any) -> StateHandle:
-        """Put a state into the store. Raises UsageError for None, and StoreFull."""
-        if state is None:
-            raise UsageError("None is no state: give one that get_state(), reset() or step() returned")
-        store = self._open_store(state)
-        taken = store.take(1)
-        store.states.write(taken.rows[0], state)
-        (handle,) = store.handles(taken)
-        return handle
-
-    @property
-    def free_handles(self) -> int | None:
-        """How many more states the store takes; None before the first handle."""
-        return None if self._store is None else self._store.free
-
-    def _rows(self, items: Items) -> list[int] | None:
-        """The rows that the states are, where they are handles. Raises UsageError and FreedHandle, naming the item."""
-        states = items.states or ()
-        if StateHandle not in set(map(type, states)):
-            return None
-        handles = [type(state) is StateHandle for state in states]
-        if not all(handles):
-            item = handles.index(not handles[0]) * items.repeat
-            raise UsageError(
-                f"item {item}: give handles for all items, or states for all (env.put_state makes handles)"
-            )
-        rows = []
-        for index, handle in enumerate(states):
-            try:
-                rows.append(handle.row_in(self._store))
-            except FreedHandle as error:
-                raise FreedHandle(f"item {index * items.repeat}: {error}") from None
-        return rows
-
-    def _open_store(self, first: Any) -> Store:
-        if self._store is None:
-            if len(self._pools) > 1:
-                raise UsageError("handles need workers of one ParallelEnv: these processes share no memory")
-            if first is None and self._state_bytes is None:
-                first = self._envs[0].call("get_state")()
-            if self._pools[0].pool.options.placement is not None:
-                raise UsageError("handles name memory of this machine, which workers on other nodes do not see")
-            arena = self._pools[0].pool.memory.arena
-            assert arena is not None
-            self._store = Store(arena, first, self._store_bytes, self._state_bytes)
-        return self._store
 
     # -- all environments --------------------------------------------------------------------------------------------
 
@@ -540,8 +462,6 @@ class BatchEnv:
     def close(self) -> None:
         """End all processes; observations that are held keep their memory. Idempotent."""
         self._buffers = None
-        if self._store is not None:
-            self._store.closed = True
         for env in self._envs:
             env.close()
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from treadle.plan.items import items_of, whole
 from treadle.plan.stepping import told
+from treadle.pool.options import check_seed
 from treadle.pool.serve import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
@@ -166,7 +167,8 @@ class PlanEnv:
     # -- playing -----------------------------------------------------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> None:
-        """The next reset is given this seed."""
+        """The next reset is given this seed. Raises UsageError for a negative one."""
+        check_seed(seed)
         self._seed = seed
 
     def reset(self, return_state: bool = True) -> Any:
@@ -242,11 +244,15 @@ class PlanEnv:
         Returns:
             A list for each part of `step`'s result.
         """
-        items = items_of(actions, states, dt, return_state, store=False)
+        items = items_of(actions, states, dt, return_state)
         rows = []
         for item, action in enumerate(items.actions):
             state = None if items.states is None else items.states[item]
-            parts = self.step(action, state, items.dts[item], bool(items.return_state))
+            try:
+                parts = self.step(action, state, items.dts[item], items.return_state)
+            except Exception as error:
+                error.add_note(f"item {item} of {len(items)}, in the caller")
+                raise
             rows.append([snapshot(part) if isinstance(part, np.ndarray | dict | tuple) else part for part in parts])
         return tuple(list(column) for column in zip(*rows, strict=True))
 

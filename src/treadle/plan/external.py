@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from treadle.plan.batch import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
+from treadle.pool.options import check_names
 
 
 class ExternalProcess:
@@ -23,6 +24,7 @@ class ExternalProcess:
     """
 
     def __init__(self, constructor: Callable[[], Any], **pool: Any) -> None:
+        check_names(type(self), pool)
         self._set(Workers(constructor, 1, **pool), 0, owner=True)
 
     @classmethod
@@ -85,14 +87,14 @@ class ExternalProcess:
 
         Returns a tuple of lists: (states,) observations, rewards, terminals, truncateds, infos; or a future of it.
         """
-        items = items_of(actions, states, 1 if dt is None else dt, return_state, store=False)
+        items = items_of(actions, states, 1 if dt is None else dt, return_state)
         given = None if items.states is None else packed(items.states)
         work = Work(0, items.actions, items.dts, given, items.return_state)
 
         def unpacked(done: Done) -> tuple[list[Any], ...]:
             if done.failed is not None:
                 self._workers.raise_failed(self._slot, *done.failed, len(items))
-            return columns([done], bool(items.return_state))
+            return columns([done], items.return_state)
 
         future = self._workers.ask(self._slot, Ask.WORK, (work,), then=unpacked)
         return future() if blocking else future

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from operator import attrgetter, is_
@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.errors import UsageError
+from treadle.errors import UsageError, WorkerError
+from treadle.repro import Repro, failure_of, note
 from treadle.states.state import EnvState
 
 if TYPE_CHECKING:
-    from treadle.plan.store import StateRows
     from treadle.pool.buffers import Region
     from treadle.pool.messages import Raised
 
 ALIGN = 64
 AT_ONCE = 1 << 16  # bytes of states up to which one copy more is quicker than a piece at a time
-HANDLE = "handle"
 CHUNK_SECONDS = 0.010
 LEAST_SECONDS = 0.0004  # a chunk that is shorter costs more, in caller and worker, than it saves
 MOST = 8  # chunks a slot
@@ -43,34 +42,29 @@ class Items:
         actions: n of them, an array or a list.
         states: one for every `repeat` items, or None.
         dts: int[n].
-        return_state: False, True or "handle".
+        return_state: are the states that they lead to wanted?
         repeat: how many consecutive items begin in the same state.
     """
 
     actions: Sequence[Any] | np.ndarray
     states: list[Any] | None
     dts: list[int]
-    return_state: bool | str
+    return_state: bool
     repeat: int = 1
 
     def __len__(self) -> int:
         return len(self.dts)
 
 
-def items_of(
-    actions: Any, states: Any, dt: Any, return_state: bool | str | None, repeat: int = 1, *, store: bool = True
-) -> Items:
-    """Check a batch's arguments; `store`: is there one for handles? Raises UsageError naming the item that is wrong."""
+def items_of(actions: Any, states: Any, dt: Any, return_state: bool | None, repeat: int = 1) -> Items:
+    """Check a batch's arguments. Raises UsageError naming the item that is wrong."""
     actions = as_items(actions, "actions")
     n = len(actions)
     if n == 0:
         raise UsageError("an empty batch: give at least one action")
     repeat = repeat if type(repeat) is int and repeat > 0 else whole(repeat, "repeat")
     checked = states_of(states, n, repeat)
-    wanted = state_wanted(return_state, checked is not None)
-    if wanted == HANDLE and not store:
-        raise UsageError("handles name rows of a store, which a ParallelEnv has")
-    return Items(actions, checked, dts_of(dt, n), wanted, repeat)
+    return Items(actions, checked, dts_of(dt, n), state_wanted(return_state, checked is not None), repeat)
 
 
 def as_items(values: Any, what: str, each: str = "item") -> Any:
@@ -137,13 +131,13 @@ def whole(value: Any, what: str, item: int | None = None) -> int:
     return number
 
 
-def state_wanted(return_state: bool | str | None, given: bool) -> bool | str:
+def state_wanted(return_state: bool | None, given: bool) -> bool:
     """The rule of `return_state`: None means that a state comes back where one was given."""
     if return_state is None:
         return given
-    if return_state == HANDLE or isinstance(return_state, bool | np.bool_):
-        return return_state if return_state == HANDLE else bool(return_state)
-    raise UsageError(f"return_state must be True, False, None or 'handle', got {return_state!r}")
+    if isinstance(return_state, bool | np.bool_):
+        return bool(return_state)
+    raise UsageError(f"return_state must be True, False or None, got {return_state!r}")
 
 
 def even_chunks(n: int, slots: int) -> list[tuple[int, int]]:
@@ -244,9 +238,7 @@ class Work:
         actions, dts: one for each item. Of a rollout: one sequence for each item, and no dts.
         states: the states that the items begin in, each for the items whose number has it as its quotient by `repeat`;
             `base` is the quotient of the first. None: items go on from one another.
-        rows: instead of `states`: where in the store they lie.
-        return_state: False, True, or "handle": then `targets` says where in the store each item's state goes.
-        store: the store, where rows are spoken of.
+        return_state: are the states that the items lead to wanted?
         region: memory for what comes back; `states` may lie in its buffer.
     """
 
@@ -254,12 +246,9 @@ class Work:
     actions: Sequence[Any] | np.ndarray
     dts: list[int]
     states: Any
-    return_state: bool | str
+    return_state: bool
     repeat: int = 1
     base: int = 0
-    rows: list[int] | None = None
-    targets: list[int] | None = None
-    store: StateRows | None = None
     rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
     region: Region | None = None
 
@@ -268,11 +257,6 @@ class Work:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Work, tuple(self.__dict__.values())  # half the time that a dataclass takes by itself
-
-    @property
-    def given(self) -> bool:
-        """Do the items begin in states of their own?"""
-        return self.states is not None or self.rows is not None
 
 
 @dataclass
@@ -333,3 +317,28 @@ class Ask:
 
 class Method:
     """In the place of an attribute that can be called: it stays where it is."""
+
+
+def keep(
+    describe: Callable[[], dict[str, Any]] | None, items: Items, some: range, rollout: str | None, error: WorkerError
+) -> None:
+    """Keep what an item is replayed from as the error's `repro`: its state, and its action or actions.
+
+    `describe`: says what builds the environment; None: nothing is kept. `some`: the item that raised, or those that a
+    worker was given of which one ended it.
+    """
+    if describe is None:
+        return
+    states = [None if items.states is None else items.states[item // items.repeat] for item in some]
+    which = f"item {some[0]}" if len(some) == 1 else f"one of the items {some[0]} to {some[-1]}"
+    repro = Repro({"face": "item", "title": f"{which} of a batch", "failed": failure_of(error)})
+    dts = [int(items.dts[item]) for item in some]
+    for name, thing in {**describe(), "state": states, "dts": dts, "several": rollout is not None}.items():
+        repro.put(name, thing)
+    actions = [items.actions[item] for item in some]
+    array = np.asarray(actions) if len({np.shape(action) for action in actions}) == 1 else np.array(None)
+    if array.dtype.hasobject:
+        repro.put("actions", actions)
+    else:
+        repro.arrays["item"] = array
+    note(error, repro)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -13,18 +12,17 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from treadle import gone
 from treadle.errors import ClosedPool, UsageError
+from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import ALL, Placement
 from treadle.plan.batch import BatchEnv, RolloutBatch, Workers
 from treadle.plan.env import PlanEnv
 from treadle.plan.external import ExternalProcess
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
-from treadle.plan.store import STORE_BYTES, StateHandle, fetched
 from treadle.pool import bell, options
-from treadle.states import snapshot_file
 
-FORMAT = "treadle planning snapshot 1"
 FLAGS = (
     "SINGLETON",
     "STATE_IS_ARRAY",
@@ -36,18 +34,20 @@ FLAGS = (
 
 
 NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
-NOT_THE_ENVIRONMENTS = (*("n_workers", "blocking", *sorted(options.NAMES), "store_bytes", "state_bytes"),)
+NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", *sorted(options.NAMES), "store_bytes", "state_bytes", "placement")
 
 
-def refuse_misspelt(env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
-    """Raise UsageError for an argument that would go to the environment and is nearly one of ours, before anything is
-    started. What the environment's class names as an argument of its own is left to it."""
+def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
+    """Raise UsageError, which names `face`, for an argument that would go to the environment and is nearly one of ours,
+    before anything is started. What the environment's class names as an argument of its own is left to it."""
     for name in kwargs:
         near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
         if near and not _names(env_class, name):
+            if said := gone.instead(f"{near[0]}="):
+                raise UsageError(said)
             what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
             own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
-            raise UsageError(f"{name}= {what}{own}")
+            raise UsageError(f"{face}(): {name}= {what}{own}")
 
 
 def _names(function: Callable[..., Any], name: str) -> bool:
@@ -84,7 +84,7 @@ class VectorizedEnv(PlanEnv):
         n_workers: int = 8,
         **kwargs: Any,
     ) -> None:
-        refuse_misspelt(env_class, kwargs)
+        refuse_misspelt(type(self).__name__, env_class, kwargs)
         self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
         self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
@@ -96,7 +96,7 @@ class VectorizedEnv(PlanEnv):
     # -- what a subclass says ----------------------------------------------------------------------------------------
 
     def make_transitions(
-        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to step a batch")
@@ -108,23 +108,23 @@ class VectorizedEnv(PlanEnv):
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def step_batch(  # type: ignore[override]  # the default of return_state is another one, as in plangym
-        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """Step many items.
 
         Args:
             actions: one for each of n items.
-            states: one for each item, or handles of states. None: the items are dealt to the copies in runs, and
-                within a run each goes on where the one before has ended.
+            states: one for each item. None: the items are dealt to the copies in runs, and within a run each goes on
+                where the one before has ended.
             dt: one for all items, or one for each.
-            return_state: return the states that they lead to? "handle": as handles. None: where states were given.
+            return_state: return the states that they lead to? None: where states were given.
             repeat: with states: how many consecutive items begin in the same one; there are n / repeat states.
 
         Returns:
             Lists of n, in the order of the items: (states,) observations, rewards, terminals, truncateds, infos.
 
         Raises:
-            UsageError, FreedHandle, StoreFull: naming the item; nothing was sent.
+            UsageError: naming the item; nothing was sent.
             TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
                 former. The workers live, and all other answers have been taken.
             WorkerDied, WorkerTimeout: `where.item` is what the worker was at. BrokenPool; ClosedPool after `close`.
@@ -246,6 +246,8 @@ class VectorizedEnv(PlanEnv):
     def __getattr__(self, name: str) -> Any:
         """An attribute of the local environment."""
         local = self.__dict__.get("_plan_env")
+        if (said := gone.instead(name)) and not hasattr(local, name):
+            raise AttributeError(said)
         if local is None or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(local, name)
@@ -266,15 +268,14 @@ class VectorizedEnv(PlanEnv):
         return self._local().get_state()
 
     def set_state(self, state: Any) -> None:
-        """Put the local environment and the copies into a state, or that of a handle."""
-        state = fetched(state)
+        """Put the local environment and the copies into a state."""
         self._local().set_state(state)
         self.sync_states(state)
 
     def step(self, action: Any, state: Any = None, dt: int = 1, return_state: bool | None = None) -> tuple[Any, ...]:
-        """Step the local environment only. `state` may be a handle."""
+        """Step the local environment only."""
         self._ready()
-        return self._plan_env.step(action=action, state=fetched(state), dt=dt, return_state=return_state)
+        return self._plan_env.step(action=action, state=state, dt=dt, return_state=return_state)
 
     def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The local environment's."""
@@ -306,11 +307,9 @@ class ParallelEnv(VectorizedEnv):
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
         nodes: have the workers on so many nodes of a Ray cluster (see `docs/scaling.md`): each is given a chunk of a
-            batch, with its states, at a time. There are no handles then: nodes share no memory.
+            batch, with its states, at a time.
         ray_address: of the cluster, as `ray.init` takes it. None: the one that the program has connected to, else one
             of its own on this machine.
-        store_bytes: memory for the states that handles name; of one there is always enough.
-        state_bytes: of it for each state; None: half as much again as the first one takes.
         **kwargs: for the environment.
     """
 
@@ -326,26 +325,23 @@ class ParallelEnv(VectorizedEnv):
         *,
         nodes: int | None = None,
         ray_address: str | None = None,
-        store_bytes: int = STORE_BYTES,
-        state_bytes: int | None = None,
         **kwargs: Any,
     ) -> None:
         self._blocking = blocking
         self._batch_env: BatchEnv | None = None
         self._workers: Workers | None = None
-        self._store: dict[str, Any] = {
-            "store_bytes": whole(store_bytes, "store_bytes"),
-            "state_bytes": None if state_bytes is None else whole(state_bytes, "state_bytes"),
-        }
         self._pool_options, kwargs = options.split(kwargs)
         if nodes is not None:
             if (backend := self._pool_options.get("backend", "process")) != "process":
                 raise UsageError(f"backend={backend!r} is for one machine: with nodes= the workers are processes")
-            from treadle.nodes.worker import BACKEND  # which makes itself known when it is imported
-
-            self._pool_options |= {"backend": BACKEND, "placement": Placement(nodes, None, ray_address, shared=True)}
+            self._pool_options |= {
+                "backend": nodes_backend(),
+                "placement": Placement(nodes, None, ray_address, shared=True),
+            }
         elif ray_address is not None:
             raise UsageError("ray_address= goes with nodes=")
+        elif self._pool_options.get("backend") is None:
+            self._pool_options["backend"] = options.default_backend(self._pool_options)
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     def _recipe(self) -> dict[str, Any]:
@@ -367,7 +363,7 @@ class ParallelEnv(VectorizedEnv):
         self._workers = workers = Workers(self.create_env_callable(), self.n_workers, **self._pool_options)
         try:
             envs = [ExternalProcess.of(workers, slot) for slot in range(self.n_workers)]
-            self._batch_env = BatchEnv(envs, blocking=self._blocking, **self._store)
+            self._batch_env = BatchEnv(envs, blocking=self._blocking)
             if self._pool_options.get("recorder", True):
                 self._batch_env.describe = self._recipe
             super().setup()
@@ -377,7 +373,7 @@ class ParallelEnv(VectorizedEnv):
             raise
 
     def make_transitions(
-        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | str | None = None, repeat: int = 1
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
         batch = self._batch() if self._batch_env is None else self._batch_env
@@ -388,17 +384,17 @@ class ParallelEnv(VectorizedEnv):
         states: Any,
         action_sequences: Any,
         dt: Any = 1,
-        return_state: bool | str = False,
+        return_state: bool = False,
         observations: str | None = None,
         repeat: int = 1,
     ) -> RolloutBatch:
         """Play a sequence of actions from each state, in one round trip.
 
         Args:
-            states: one for each of n items (or, with `repeat`, for each `repeat` of them), or handles.
+            states: one for each of n items (or, with `repeat`, for each `repeat` of them).
             action_sequences: one for each item: an array [n, T, ...], or n sequences of any lengths.
             dt: as in `step_batch`.
-            return_state: return the states at the end? "handle": as handles.
+            return_state: return the states at the end?
             observations: None, "last" or "all": which to bring back.
             repeat: how many consecutive items begin in the same state.
 
@@ -416,53 +412,9 @@ class ParallelEnv(VectorizedEnv):
         self._ready()
         return self._batch().rollouts(items, observations)
 
-    def put_state(self, state: Any) -> StateHandle:
-        """Put a state into the store that all workers see; returns its handle. Raises StoreFull; UsageError (None)."""
-        self._ready()
-        return self._batch().put(state)
-
-    @property
-    def free_handles(self) -> int | None:
-        """How many more states the store takes; None before the first handle."""
-        return None if self._batch_env is None else self._batch_env.free_handles
-
     def sync_states(self, state: Any = None) -> None:
-        """Put all workers' environments into a state, or that of a handle; None: the local environment's."""
-        self._batch().sync_states(self.get_state() if state is None else fetched(state), blocking=self._blocking)
-
-    def snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write the states of the local environment and of every worker's to a file, and the action space's generator.
-
-        The file is there whole, or not at all. Handles are not in it: keep what they `fetch()`.
-        """
-        local = self._local()
-        states = [process.call("get_state") for process in self._batch()._envs]
-        snapshot_file.write(
-            path,
-            FORMAT,
-            name=self.name,
-            local=local.get_state(),
-            workers=[future() for future in states],
-            action_space=self.action_space,
-        )
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Go on where a snapshot was taken, here or in another process. The file is a pickle: read only what you trust.
-
-        Raises UsageError for a file that is no snapshot, or of another number of workers; StateError.
-        """
-        self._ready()
-        kept = snapshot_file.read(path, FORMAT, "a ParallelEnv")
-        if len(kept["workers"]) != self.n_workers:
-            raise UsageError(f"{os.fspath(path)} has {len(kept['workers'])} workers, this has {self.n_workers}")
-        self._local().set_state(kept["local"])
-        futures = [
-            process.set_state(state, blocking=False)
-            for process, state in zip(self._batch()._envs, kept["workers"], strict=True)
-        ]
-        for future in futures:
-            future()
-        self.action_space.__dict__.update(kept["action_space"].__dict__)
+        """Put all workers' environments into a state; None: the local environment's."""
+        self._batch().sync_states(self.get_state() if state is None else state, blocking=self._blocking)
 
     def _batch(self) -> BatchEnv:
         self._refuse_closed()
@@ -502,7 +454,7 @@ def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kw
         ray: have the workers on all nodes of a Ray cluster, as `nodes` of `ParallelEnv` does on some.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
-    refuse_misspelt(GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
+    refuse_misspelt("make", GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
     if n_workers is None and ray:
         raise UsageError("ray=True goes with n_workers=")
     if n_workers is None:

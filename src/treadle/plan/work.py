@@ -12,7 +12,6 @@ import numpy as np
 
 from treadle.plan.items import (
     ALIGN,
-    HANDLE,
     Ask,
     Done,
     LaidRows,
@@ -71,18 +70,11 @@ class Room:
         return None if self._at + nbytes > self._end else lay(self._memory, self._at, states)
 
 
-Keep = Callable[[Any], None]  # takes the states that the items lead to, one after the other
-
-
 def beginnings(work: Work) -> Iterator[Any]:
     """The state that each item of the chunk begins in; None where it goes on."""
-    if work.rows is not None:
-        assert work.store is not None
-        own: Iterator[Any] = map(work.store.read, work.rows)
-    elif work.states is not None:
-        own = iter(work.states)
-    else:
+    if work.states is None:
         return itertools.repeat(None)
+    own = iter(work.states)
     if work.repeat == 1:
         return own
     first, end, k = work.first, work.first + len(work), work.repeat
@@ -90,16 +82,6 @@ def beginnings(work: Work) -> Iterator[Any]:
         itertools.repeat(state, min(end, (at + 1) * k) - max(first, at * k)) for at, state in enumerate(own, work.base)
     )
     return chain.from_iterable(shares)
-
-
-def keeping(states: list[Any], work: Work) -> Keep:
-    """Takes the states into the list, or where `work` says."""
-    if work.return_state != HANDLE:
-        return states.append
-    assert work.store is not None
-    assert work.targets is not None
-    write, targets = work.store.write, iter(work.targets)
-    return lambda state: write(next(targets), state)
 
 
 def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -> Done:
@@ -112,13 +94,13 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
     words = [0] * (ITEM + 1) if words is None else words
     words[ITEM] = work.first + 1
     # the next item says itself where it begins: one reset at the end will do
-    put_off = work.given and getattr(env, "autoreset", False)
+    put_off = work.states is not None and getattr(env, "autoreset", False)
     if put_off:
         env.autoreset = False
     ended = False
     try:
         do = do_steps if work.rollout is None else do_rollouts
-        ended = do(env, work, keeping(states, work), done, room, words)
+        ended = do(env, work, states, done, room, words)
     except Exception as error:  # noqa: BLE001 - told to the caller, item and all
         done.failed = work.first + len(done.infos), Raised.of(error, "step")
     finally:
@@ -127,7 +109,7 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
             env.autoreset = True
     if ended and put_off:
         env.reset(return_state=False)
-    done.states = packed(states) if work.return_state is True else None
+    done.states = packed(states) if work.return_state else None
     if room is not None:
         done.observations = room.observations(done.observations)
         if isinstance(done.states, StateBatch):
@@ -137,16 +119,16 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
     return done
 
 
-def do_steps(env: Any, work: Work, keep: Keep, done: Done, room: Room | None, words: Any) -> bool:
-    """Step through a chunk. Returns whether an episode has ended with it."""
-    wanted, at = bool(work.return_state), work.first + 1
+def do_steps(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
+    """Step through a chunk, the states wanted into the list. Returns whether an episode has ended with it."""
+    wanted, at = work.return_state, work.first + 1
     observations = Observations(len(work), room)
     rewards: list[Any] = []
     see, terminals, truncateds, infos = observations.add, done.terminals, done.truncateds, done.infos
-    for row in walking(env, wanted)(work.actions, beginnings(work), work.dts, True):
+    for row in walking(env, wanted)(work.actions, beginnings(work), work.dts):
         state, observation, reward, terminal, truncated, info = row
         if wanted:
-            keep(state)
+            states.append(state)
         see(observation)
         rewards.append(reward if type(reward) is float else held(reward))
         terminals.append(terminal)
@@ -157,18 +139,18 @@ def do_steps(env: Any, work: Work, keep: Keep, done: Done, room: Room | None, wo
     return terminal or truncated
 
 
-def do_rollouts(env: Any, work: Work, keep: Keep, done: Done, room: Room | None, words: Any) -> bool:
+def do_rollouts(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
     """Play each item's actions from its state, until they or the episode end. Returns as `do_steps`."""
     rewards = np.zeros((len(work), max(map(len, work.actions))))
     observations: list[Any] = []
-    steps, seen = walking(env, False), work.rollout != "none"
+    steps = walking(env, False)
     for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
         shown: list[Any] = []
         length = 0
         # the item's other actions go on from where the first one has led
         begin = chain((state,), itertools.repeat(None))
         words[ITEM] = work.first + len(done.infos) + 1
-        for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt), seen):
+        for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt)):
             row[length] = reward if type(reward) is float else _number(reward)
             length += 1
             if work.rollout == "all":
@@ -180,7 +162,7 @@ def do_rollouts(env: Any, work: Work, keep: Keep, done: Done, room: Room | None,
         else:
             observations.append(stacked(shown) if shown else None)
         if work.return_state:
-            keep(env.get_state())
+            states.append(env.get_state())
         done.terminals.append(terminal)
         done.truncateds.append(truncated)
         done.lengths.append(length)
@@ -289,8 +271,6 @@ class PlanSlot(Program):
         return found(*rest, **kwargs)
 
     def _work(self, work: Work) -> Done:
-        if work.store is not None:
-            work.store = work.store.opened(self._memory)
         room = None
         if work.region is not None:
             memory = self._memory(work.region)

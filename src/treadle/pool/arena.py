@@ -7,8 +7,7 @@ first speaks of it. Mappings are never closed by hand, because arrays that were 
 each array holds its mapping, and the last one to go unmaps it. No mapping holds a descriptor (`map_file`), so those of
 a pool are closed with it, whoever still holds arrays.
 
-Where there is no memfd (macOS), an unlinked temporary file serves in its place. A pool without processes uses
-anonymous memory (`shared=False`).
+A pool without processes uses anonymous memory (`shared=False`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import mmap
 import os
 import resource
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import ArenaError, ClosedPool, TooManyFiles, UsageError
+from treadle.whole_file import why
 
 ALIGN = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -88,12 +87,9 @@ class Arena:
         offset = self._size
         if self.fd >= 0:
             try:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(self.fd, offset, nbytes)
-                else:
-                    os.ftruncate(self.fd, offset + nbytes)
+                os.posix_fallocate(self.fd, offset, nbytes)
             except OSError as error:
-                raise _no_room(nbytes, None, str(error)) from error
+                raise _no_room(nbytes, None, why(error)) from error
         self._size += nbytes
         self._map(offset, nbytes)
 
@@ -113,7 +109,7 @@ class Arena:
     def drop(self, segment: int, *, free: bool = False) -> None:
         """Use a segment no more. `free`: give its memory back as well, for everybody: nobody may use it any more."""
         mapping, self._maps[segment] = self._maps[segment], None
-        if free and mapping is not None and self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):
+        if free and mapping is not None and self.fd >= 0:
             mapping.madvise(mmap.MADV_REMOVE)
 
     def _mapped(self, segment: int) -> mmap.mmap:
@@ -144,10 +140,7 @@ def view(array: np.ndarray) -> Any:
 def anonymous_file(label: str = "treadle") -> int:
     """A descriptor of a file in memory that has no name; `label` is what /proc shows. Raises TooManyFiles."""
     try:
-        if hasattr(os, "memfd_create"):
-            return os.memfd_create(label, os.MFD_CLOEXEC)
-        with tempfile.TemporaryFile(prefix=f"{label}-") as file:
-            return os.dup(file.fileno())
+        return os.memfd_create(label, os.MFD_CLOEXEC)
     except OSError as error:
         if (limited := too_many_files(error)) is not None:
             raise limited from error

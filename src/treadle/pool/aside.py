@@ -1,232 +1,296 @@
-"""Calls of users' code in the caller's own process that can be given up.
+"""Coroutines of environments and policies, and who waits for them.
 
-A thread cannot be killed. So where a worker is a thread and has a time limit, it says when it is in a call of its
-environment (`Patience.call`): one that is given up then is left behind in it, as a daemon, and another takes its place.
-When such a call ends at last, the thread finds that nobody waits for it and ends. Coroutines run as tasks of an event
-loop, one for the whole process (`EventLoop`); those that are given up are cancelled.
+They run as tasks of an event loop, one for the whole process (`EventLoop`), while a worker's thread or the caller
+waits. A thread cannot be killed, but a coroutine can be cancelled: where workers are threads and have a time limit,
+their environments are of coroutines. One that is late is given up (`Owner.give_up`): what it waits for is cancelled,
+and its thread ends.
+
+A coroutine that does not await blocks the loop, and all others wait for that one. The loop measures how late its own
+ticks are (`Loop.stuck`): that time counts against the worker alone whose task is running. Where no worker has a limit
+on it, the pool ends with an error (`STUCK`). Nobody can stop the loop, or cancel what others have begun.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
+import logging
 import os
-import queue
+import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from math import inf
+from time import monotonic
 from typing import Any
 
+from treadle.errors import UsageError
 from treadle.pool.interrupts import undisturbed
 
 LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
+CLEAN_UP = 5.0  # seconds that a cancelled coroutine gets while the loop runs on
+TICK = 0.05  # seconds between two looks of the loop at how late it is
+STUCK = 60.0  # seconds that a loop may be blocked by a coroutine that was given up, or by nobody's
+
+log = logging.getLogger("treadle")
 
 _mine = threading.local()
+_owner: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("treadle_owner", default=None)
 
 
 class GivenUp(BaseException):
     """The caller waits no more for this worker. No Exception: nobody tries such a call again, or skips it."""
 
 
-class Patience:
-    """How long a worker's thread is waited for.
+class Owner:
+    """A worker's thread, and what it waits for.
 
-    limited: is there a time limit that is to be enforced? Then environments are called where they can be left.
+    timed: is there a time limit? Then its environments are of coroutines.
 
     Attributes:
-        over: nobody waits for it any more.
-        gone: its thread has ended, or is left behind in a call: whatever it still does concerns nobody.
-        files: what holds files, to be closed at once when it is left behind; its thread closes the rest when the call
-            has ended.
+        over: nobody waits for it any more, since `given_up` (monotonic).
+        gone: its thread has ended.
+        name: of its thread.
+        pending: the coroutine that it waits for.
     """
 
-    def __init__(self, limited: bool) -> None:
-        self.limited, self.over, self.gone = limited, False, False
-        self.files: list[Callable[[], Any]] = []
-        self._inside: deque[None] = deque()  # one entry while it is in a call; whoever takes it out decides whose it is
-        self._calling = False
-        self._pending: Running | None = None
+    def __init__(self, timed: bool) -> None:
+        self.timed, self.over, self.gone, self.name = timed, False, False, ""
+        self.given_up = inf
+        self.pending: Future[Any] | None = None
+        self._loop: Any = None
+        self._stuck = 0.0  # of the loop, when this was looked at
+        self._ran = False  # was it a task of its own that ran then?
+        self._suspect = inf  # the tick that was due then, if what ran is nobody's to answer for
 
     @classmethod
-    def mine(cls) -> Patience | None:
+    def mine(cls) -> Owner | None:
         """Of the thread that asks; None: it is no worker's."""
-        return getattr(_mine, "patience", None)
-
-    @classmethod
-    def here(cls) -> Patience | None:
-        """Of the thread that asks, unless it is in a call already: what an environment does within is its own."""
-        patience = cls.mine()
-        return None if patience is None or patience._calling else patience
+        return getattr(_mine, "owner", None)
 
     def adopt(self) -> None:
         """The thread that calls this is the worker's from now on."""
-        _mine.patience = self
+        _mine.owner, self.name = self, threading.current_thread().name
+        _owner.set(self)
 
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the function returns or raises; GivenUp where nobody waits for it any more. Called from other threads
-        than the worker's, or within such a call, it is just a call."""
-        if self._calling or Patience.mine() is not self:
-            return function(*args, **kwargs)
-        if self.over:
-            raise GivenUp("nobody waits for it")
-        self._inside.append(None)
-        self._calling = True
+    @classmethod
+    @contextmanager
+    def untimed(cls) -> Iterator[bool]:
+        """Was there a time limit? Not for environments that are built meanwhile."""
+        owner = cls.mine()
+        if owner is None or not owner.timed:
+            yield False
+            return
+        owner.timed = False
         try:
-            if not self.over:  # looked at again, as it may be by now without a look at `_inside`
-                return function(*args, **kwargs)
+            yield True
         finally:
-            self._calling = False
-            try:
-                self._inside.pop()
-            except IndexError:
-                self.gone = True
-                raise GivenUp("it was left behind") from None
-        raise GivenUp("nobody waits for it")
+            owner.timed = True
 
-    def wait(self, running: Running) -> Any:
+    def wait(self, future: Future[Any], loop: Loop) -> Any:
         """What the coroutine returns, or raises; GivenUp."""
-        self._pending = running  # before `over` is looked at
+        self._loop, self._stuck, self._ran = loop, loop.stuck(monotonic()), False
+        self.pending = future  # before `over` is looked at
         try:
             if self.over:
-                running.cancel()
-            return running.result()
+                self.give_up()
+            return future.result()
         except CancelledError:
             if not self.over:
-                raise
+                raise CancelledError("not by its pool: it cancels itself, or somebody cancels what it awaits") from None
             raise GivenUp("its time was over") from None
         finally:
-            self._pending = None
+            self.pending = None
 
     def give_up(self) -> None:
         """Wait no more, for this and for whatever comes."""
-        self.over = True
-        with suppress(IndexError):  # it is in no call
-            self._inside.pop()
-            self.gone = True
-        if (running := self._pending) is not None:
-            running.cancel()
+        self.over, self.given_up = True, monotonic()
+        if (future := self.pending) is not None:
+            future.cancel()
+            self._loop.given_up(self)
 
-    @property
-    def waiting(self) -> bool:
-        """Is it where it can be given up: in a call, or does it wait for a coroutine?"""
-        return bool(self._inside) or self._pending is not None
+    def held_up(self, now: float) -> float:
+        """Seconds since this was last asked in which its coroutine could not go on, as another one blocked the loop.
+
+        Raises UsageError: one that was given up, or nobody's, blocks it for good.
+        """
+        if self.pending is None:
+            return 0.0
+        loop, ran, due = self._loop, self._ran, self._loop.due
+        before, self._stuck = self._stuck, max(self._stuck, loop.stuck(now))
+        task = loop.running() if now > due else None
+        owner = None if task is None else task.owner
+        self._ran = owner is self
+        since, suspect = due, self._suspect
+        if owner is not None and owner.over:
+            since = max(due, owner.given_up)
+        elif task is not None and (owner is None or owner.pending is not None):
+            since = inf  # the caller's own time, or it is late itself
+        self._suspect = due if now - since > STUCK else inf
+        if self._suspect == suspect < inf:  # twice: it may have just ended
+            over = " was given up, and" if owner is not None and owner.over else ""
+            raise UsageError(
+                f"{_named(task)}{over} has blocked the event loop for {now - due:.0f} s, {loop.place()}: no other can "
+                "go on. Await what it waits for (asyncio.to_thread for what has no await), or use backend='process', "
+                "whose workers can be killed"
+            )
+        # it counts as running from one look to the next: it may have begun just now
+        return 0.0 if ran and self._ran else self._stuck - before
+
+    def thread(self) -> int | None:
+        """The loop's, by its number, while that is in a task of this worker's."""
+        task = None if self.pending is None else self._loop.running()
+        return None if task is None or task.owner is not self else self._loop.thread.ident
 
 
-def waited(running: Running) -> Any:
-    """The coroutine's result, waited for with the thread's own patience. What interrupts the wait cancels it."""
-    patience = Patience.mine()
-    if patience is not None:
-        return patience.wait(running)
-    try:
-        return running.result()
-    except BaseException:
-        running.cancel()
-        raise
+class _Begun(asyncio.Task[Any]):
+    """One that no other task has begun. Tasks of other owners cannot cancel it."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        asks: Any = asyncio.current_task(self.get_loop())
+        return (asks is None or asks.owner is self.owner) and super().cancel(msg)  # type: ignore[attr-defined]
 
 
-class Running:
-    """What a coroutine comes to that runs in a loop, in the context of whoever began it: a
-    `concurrent.futures.Future` without its locks."""
-
-    __slots__ = ("_box", "_context", "_coroutine", "_loop", "_over", "_task")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
-        self._box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._coroutine, self._loop, self._over = coroutine, loop, False
-        self._context = contextvars.copy_context()
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """In the loop's thread."""
-        if self._over:
-            self._coroutine.close()
-        else:
-            self._task = self._loop.create_task(self._run(), context=self._context)
-
-    def result(self) -> Any:
-        """Wait for it, once."""
-        value, error = self._box.get()
-        if error is not None:
-            raise error
-        return value
-
-    async def _run(self) -> None:
-        try:
-            self._box.put((await self._coroutine, None))
-        except asyncio.CancelledError:
-            self._box.put((None, CancelledError()))
-        except BaseException as error:  # noqa: BLE001 - it is the one's who waits; an exit would end the loop
-            self._box.put((None, error))
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        self._box.put((None, CancelledError()))
-        self._over = True
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        if self._task is not None:
-            self._task.add_done_callback(lambda _: self._coroutine.close())  # it may not have taken its first step
-            self._task.cancel()
+def _named(task: Any) -> str:
+    if task is None:
+        return "a callback of the event loop's"
+    name = getattr(task.get_coro(), "__qualname__", "a coroutine")
+    return f"{name} of {task.owner.name}" if task.owner else name
 
 
 class Loop:
-    """An event loop in a thread of its own. Many threads share one wake-up of it, which is a system call."""
+    """An event loop in a thread of its own. Each task has an `owner`: the worker that began it, or by one of whose
+    tasks it was begun; None: nobody's.
+
+    Attributes:
+        due: when its next tick is (monotonic); the past: it does not turn.
+        ignoring: the names of tasks that went on when they were cancelled.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._todo: deque[Running] = deque()  # what is yet to begin
-        self._woken = False
+        self.loop.set_task_factory(self._task)
+        self.due, self._late = inf, 0.0
+        self.ignoring: list[str] = []
+        self._over, self._ended = False, threading.Semaphore(0)
         self.thread = threading.Thread(target=self._run, name="treadle-event-loop", daemon=True)
         self.thread.start()
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
-        answer = Running(coroutine, self.loop)
-        self._todo.append(answer)
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """In the context of whoever calls this."""
         try:
-            if not self._woken:
-                self._woken = True
-                self.loop.call_soon_threadsafe(self._begin_all)
-        except BaseException:  # an interrupt, perhaps before it was woken: the next one wakes it
-            self._woken = False
-            answer.cancel()
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except BaseException:  # an interrupt
+            with suppress(ValueError):  # it runs already
+                coroutine.close()
             raise
-        return answer
+
+    def given_up(self, owner: Owner) -> None:
+        """What runs of it has been cancelled, and is closed where it waits if it does not end."""
+
+        def end() -> None:
+            for task in tasks:
+                if not task.done():
+                    self._leave(task)
+                    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # not told as garbage
+                    task.cancel()
+
+        def look() -> None:
+            tasks.extend(task for task in asyncio.all_tasks(self.loop) if task.owner is owner)  # type: ignore[attr-defined]
+            self.loop.call_later(CLEAN_UP, end)
+
+        tasks: list[asyncio.Task[Any]] = []
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(look)
+
+    def stuck(self, now: float) -> float:
+        """Seconds so far in which it has not turned, as far as ticks show."""
+        return self._late + max(0.0, now - self.due)
+
+    def running(self) -> Any:
+        """The task that is."""
+        return asyncio.current_task(self.loop)
+
+    def place(self) -> str:
+        """The line that it is at, or what it calls where that is not Python's."""
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        if frame is None:
+            return "whose thread has ended"
+        if frame.f_code is asyncio.Handle._run.__code__:
+            return f"in {frame.f_locals['self']!r}"
+        return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def end(self) -> None:
-        """Cancel what runs, and end the thread; where somebody blocks the loop both are left, as a daemon."""
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self.loop).result(2 * LAST_SECONDS)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(LAST_SECONDS)
-        if not self.thread.is_alive():
-            self.loop.close()
+        """Cancel what runs, and have the thread end."""
+        contextvars.Context().run(asyncio.run_coroutine_threadsafe, self._finish(), self.loop)
 
-    def _begin_all(self) -> None:
-        self._woken = False  # first: what is put there from now on wakes the loop again
-        while self._todo:
-            with suppress(ValueError):  # closing a coroutine that runs already
-                self._todo.popleft().begin()
+    def join(self) -> None:
+        """Wait for its end (not by Thread.join: it would list this thread, which may be an interrupt's). Where C code
+        does not return the thread is left, as a daemon."""
+        blocked = monotonic() - self.due > LAST_SECONDS
+        if not self._ended.acquire(timeout=0.0 if blocked else 1.5 * LAST_SECONDS):
+            self.ignoring.append(_named(self.running()))  # Python code that awaits nothing must not compute on
+            exit = ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread.ident or 0), exit)
+            if not self._ended.acquire(timeout=LAST_SECONDS / 2):
+                text = "closing: %s blocks the event loop, %s; its thread is left behind"
+                log.warning(text, self.ignoring[-1], self.place())
+
+    def _task(self, loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        within: Any = self.running()
+        task: Any = (_Begun if within is None else asyncio.Task)(coroutine, loop=loop, **options)
+        context = options.get("context") or contextvars.copy_context()
+        task.owner = context.get(_owner) if within is None else within.owner
+        if self.due == inf:
+            self._tick()
+        return task  # type: ignore[no-any-return]
+
+    def _tick(self) -> None:
+        late, self.due = monotonic() - self.due, inf
+        self._late += max(0.0, late)
+        if asyncio.all_tasks(self.loop):
+            self.due = monotonic() + TICK
+            self.loop.call_later(TICK, self._tick)
+
+    async def _finish(self) -> None:
+        await _cancel_all()
+        self._over = True
+        self.loop.stop()
+
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        """Close its coroutine. One that does not end then is kept for ever: Python closes again what nobody holds."""
+        self.ignoring.append(_named(task))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is told here
+        coroutine: Any = task.get_coro()
+        with suppress(BaseException):  # whatever it raises, nobody waits for it
+            coroutine.close()
+        if coroutine.cr_frame is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
 
     def _run(self) -> None:
-        while True:
-            try:
+        while not self._over:  # an environment may have stopped it
+            with suppress(SystemExit, KeyboardInterrupt):  # of tasks, too, when their own waiters have been told
                 self.loop.run_forever()
-                return
-            except (SystemExit, KeyboardInterrupt):
-                continue  # asyncio raises those of tasks here, too, when their own waiters have been told
+        asyncio._set_running_loop(self.loop)  # else each await raises at once: who catches that, too, spins
+        for task in asyncio.all_tasks(self.loop):
+            self._leave(task)
+        self.loop.close()
+        if self.ignoring:
+            names = ", ".join(dict.fromkeys(self.ignoring))
+            log.warning("coroutines that did not end when they were cancelled have been stopped: %s", names)
+        self._ended.release()
 
 
 class EventLoop:
     """A share in the process's event loop, which runs as long as anybody has one."""
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _shares = 0
     _pid = 0
     _shared: Loop
+    _ending: Loop | None = None
 
     def __init__(self) -> None:
         self._open = True
@@ -234,9 +298,16 @@ class EventLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What the coroutine returns, or raises."""
-        return waited(self.begin(coroutine))
+        future, owner = self.begin(coroutine), Owner.mine()
+        if owner is not None:
+            return owner.wait(future, EventLoop._shared)
+        try:
+            return future.result()
+        except BaseException:  # what interrupts the wait cancels it
+            future.cancel()
+            raise
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         """It runs, whoever waits for it."""
         return EventLoop._shared.begin(coroutine)
 
@@ -250,7 +321,8 @@ class EventLoop:
         kind = EventLoop
         with kind._lock:
             if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
-                kind._shared, kind._shares, kind._pid = Loop(), 0, os.getpid()
+                kind.join()
+                kind._shared, kind._shares, kind._pid, kind._ending = Loop(), 0, os.getpid(), None
             kind._shares += 1
 
     def _give_back(self) -> None:
@@ -258,7 +330,23 @@ class EventLoop:
         with kind._lock:
             kind._shares -= 1
             if not kind._shares:
+                kind._ending = kind._shared
                 kind._shared.end()
+        if Owner.mine() is None:  # a worker would be late, and is no more to blame than others
+            kind.join()
+
+    @classmethod
+    def join(cls) -> None:
+        """Wait for the loop's end where its last share was given back by a worker."""
+
+        def join() -> None:
+            with cls._lock:
+                if cls._ending is not None:
+                    cls._ending.join()
+                    cls._ending = None
+
+        if cls._ending is not None and cls._pid == os.getpid():
+            undisturbed(join, lambda _: None)
 
 
 class Settled:
@@ -290,6 +378,6 @@ async def _cancel_all() -> None:
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=LAST_SECONDS / 2)
         for task in late:
-            task.cancel()
+            asyncio.Task.cancel(task)  # whosever it is
         if late:
             await asyncio.wait(late, timeout=LAST_SECONDS / 2)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
-from treadle.pool.buffers import BatchBuffers, PartBuffers
+from treadle.pool.buffers import BatchBuffers
 from treadle.pool.info_rows import joined
 from treadle.pool.messages import Extras
 from treadle.pool.rows import RowFields
@@ -55,7 +55,7 @@ class Batches:
     """Makes the batches of one pool.
 
     Args:
-        slots: whose rows; the batches' arrays have a row for each. (Fields and messages are about all slots.)
+        n: slots.
         remember: keep the last batch, so that rows of it can be shown again (`keep_row`, `keep_final`).
 
     Attributes:
@@ -67,17 +67,15 @@ class Batches:
         self,
         arena: Arena,
         fields: RowFields,
-        buffers: BatchBuffers | PartBuffers,
+        buffers: BatchBuffers,
         observations: Layout,
-        slots: range,
+        n: int,
         *,
         remember: bool = False,
     ) -> None:
         self._arena, self._fields, self._buffers, self.observations = arena, fields, buffers, observations
-        self.slots, self._rows = slots, slice(slots.start, slots.stop, slots.step)
-        self.block = -1
+        self._n, self.block = n, -1
         self._last: list[np.ndarray] = []  # holding it keeps its block from being written
-        self._remember = remember
         self.hand_out: Callable[[int], list[np.ndarray]] = self._hand_out_and_keep if remember else buffers.hand_out
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
@@ -86,12 +84,9 @@ class Batches:
     @property
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
-        valid = self._arena.array(self._fields.blocks[self.block].valid)[self._rows].copy()
-        valid[self._rows_of(self._lost)] = False
+        valid = self._arena.array(self._fields.blocks[self.block].valid).copy()
+        valid[list(self._lost)] = False
         return valid
-
-    def _rows_of(self, slots: Iterable[int]) -> list[int]:
-        return [self.slots.index(slot) for slot in slots]
 
     def assemble(
         self,
@@ -103,14 +98,13 @@ class Batches:
         ended: bool = True,
         news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
-        """The batch in a block. Rows of `lost` slots (if they are its own), and of those that raised, are zero, empty
-        and not valid.
+        """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
         `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
         Where a slot raised they are copies, too: rewards and flags of a rollout's step are not lent on their own.
         """
         self.block = block
-        self._lost = {slot for slot in lost if slot in self.slots}
+        self._lost = set(lost)
         raised = False
         infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
@@ -121,7 +115,7 @@ class Batches:
                 finals.update(each.finals)
                 self._lost.update(each.raised)
                 raised = raised or bool(each.raised)
-        for slot in self.slots if self.observations.loose else ():
+        for slot in range(self._n) if self.observations.loose else ():
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         if copy or self._lost:
             arrays = self._buffers.peek(block)
@@ -130,7 +124,7 @@ class Batches:
             for slot in self._lost:
                 self._last_loose[slot] = [None] * len(self.observations.loose)
                 for array in arrays:
-                    array[self.slots.index(slot)] = 0
+                    array[slot] = 0
         if not copy:
             arrays = self.hand_out(block)
             if raised:
@@ -138,13 +132,6 @@ class Batches:
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
-
-    def take_over(self, block: int, extras: Sequence[Extras | None], kept: Iterable[int], lost: Iterable[int]) -> None:
-        """Nobody is handed the batch in a block, and yet it is the last one. Rows of slots in `kept` stay as they
-        were."""
-        for slot in kept:
-            self._copy_last(self._fields.blocks[block].observations, slot)
-        self.assemble(block, extras, lost, ended=False)
 
     def begin_from(self, last: list[np.ndarray]) -> None:
         """The last batch is in these arrays [n, ...] of its own, which `saw` writes."""
@@ -157,26 +144,6 @@ class Batches:
             last[slots] = rows
         self._last_loose.update(loose)
 
-    def go_on_from(self, block: int, parts: Iterable[Batches]) -> None:
-        """The last batch is the one in a block, put together from those of parts."""
-        self.block, self._lost = block, set()
-        for part in parts:
-            self._lost |= part._lost
-            self._last_loose.update(part._last_loose)
-        self.hand_out(block)
-
-    def part(self, slots: range, buffers: PartBuffers) -> Batches:
-        """Batches of some of the slots, that go on from the last one."""
-        part = Batches(self._arena, self._fields, buffers, self.observations, slots, remember=self._remember)
-        part.block, part._lost = self.block, self._lost.intersection(slots)
-        part._last_loose = {slot: values for slot, values in self._last_loose.items() if slot in slots}
-        part._last = [array[part._rows] for array in self._last]
-        return part
-
-    def now(self) -> Batch:
-        """The last batch once more, as the caller has left it, without a word beyond its rows."""
-        return self.assemble(self.block, (), self._lost, ended=False)
-
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
         fixed = iter(arrays)
@@ -186,7 +153,7 @@ class Batches:
                 values.append(next(fixed))
             else:
                 at = self.observations.loose.index(index)
-                values.append([self._last_loose[slot][at] for slot in self.slots])
+                values.append([self._last_loose[slot][at] for slot in range(self._n)])
         return self.observations.unflatten(values)
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
@@ -199,16 +166,10 @@ class Batches:
         if not views:
             return {}
         found = {}
-        for row in (arrays[-2] | arrays[-1]).nonzero()[0].tolist():
-            slot = self.slots[row]
+        for slot in (arrays[-2] | arrays[-1]).nonzero()[0].tolist():
             info, untold = told.get(slot, (None, None))
             found[slot] = (final_observation(self.observations, views, slot, untold), {} if info is None else info)
         return found
-
-    def ends(self, block: int) -> np.ndarray:
-        """bool[n]: which rows of a block end an episode."""
-        fields = self._fields.blocks[block]
-        return (self._arena.array(fields.terminated) | self._arena.array(fields.truncated))[self._rows]
 
     def keep_row(self, block: int, slot: int) -> None:
         """Show a slot's row of the last batch again, as the caller has left it."""
@@ -228,9 +189,8 @@ class Batches:
 
     def _copy_last(self, fields: Sequence[Field | None], slot: int) -> None:
         fixed = [field for field in fields if field is not None]
-        row = self.slots.index(slot)
         for i, field in enumerate(fixed):
-            self._arena.array(field)[slot] = self._last[i][row] if self._last else 0
+            self._arena.array(field)[slot] = self._last[i][slot] if self._last else 0
 
     def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
         self._last = arrays = self._buffers.hand_out(block)
@@ -239,9 +199,9 @@ class Batches:
 
     def carry_over(self, block: int, chosen: set[int]) -> None:
         """Rows that are not reset keep their last observation."""
-        if self.block < 0 or len(chosen) == len(self.slots):
+        if self.block < 0 or len(chosen) == self._n:
             return
-        keep = [slot for slot in self.slots if slot not in chosen]
+        keep = [slot for slot in range(self._n) if slot not in chosen]
         arena = self._arena
         before, after = self._fields.blocks[self.block], self._fields.blocks[block]
         for a, b in zip(before.observations, after.observations):

@@ -12,9 +12,9 @@ with requests waits for the `Span` of those.
 Small arrays (flags, rewards, the observations of small environments) are copied all the same: a copy costs less than
 lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
 
-Two kinds are here: what steps are written to (`BatchBuffers`, and `PartBuffers` for some of the slots), and memory of
-any size that goes to workers with a request and comes back with the answer (`BufferPool`). Elsewhere: memory files that
-go from a worker to the caller (`file_buffers.py`), the results of samplers, and the store of planning's states.
+Two kinds are here: what steps are written to (`BatchBuffers`), and memory of any size that goes to workers with a
+request and comes back with the answer (`BufferPool`). Elsewhere: memory files that go from a worker to the caller
+(`file_buffers.py`), and the results of samplers.
 """
 
 from __future__ import annotations
@@ -215,57 +215,6 @@ class BatchBuffers:
         """It has answered, or is dead. Idempotent."""
         for buffer in (*self.blocks, *self.rollouts):
             buffer.pins.discard(block)
-
-
-class PartBuffers:
-    """Some rows of the same blocks, for slots that are stepped on their own: a block is free for these rows when nobody
-    holds them. While there are parts nobody takes a whole block; `give_back` ends that.
-
-    Args:
-        whole: whose blocks.
-        rows: which.
-    """
-
-    def __init__(self, whole: BatchBuffers, rows: slice) -> None:
-        self._whole, self._rows = whole, rows
-        self._blocks = [Buffer() for _ in range(whole.spare)]
-        self.spared: int | None = None  # both as of `BatchBuffers`
-        self.aimed: int | None = None
-
-    def take(self) -> int:
-        """As `BatchBuffers.take`."""
-        if self.aimed is not None:
-            return self.aimed
-        whole = self._whole
-        for number, mine in enumerate(self._blocks):
-            if number != self.spared and whole.blocks[number].free and mine.free:
-                return number
-        return whole.spare
-
-    def hand_out(self, block: int) -> list[np.ndarray]:
-        """As `BatchBuffers.hand_out`. Large arrays are views of a block's rows, which need not lie side by side."""
-        whole, rows = self._whole, self._rows
-        if block > whole.spare:
-            return [array[rows] for array in whole.hand_out(block)]
-        arrays = whole.peek(block)
-        if whole.views:
-            return [array[rows] for array in arrays]
-        if block == whole.spare:
-            whole.copies += 1
-            return [array[rows].copy() for array in arrays]
-        found = [(array, array[rows]) for array in arrays]
-        # a view of rows holds the array over all of them
-        self._blocks[block].lent = [weakref.ref(array) for array, mine in found if mine.nbytes > SMALL]
-        return [mine if mine.nbytes > SMALL else mine.copy() for _, mine in found]
-
-    def peek(self, block: int) -> list[np.ndarray]:
-        """As `BatchBuffers.peek`."""
-        return [array[self._rows] for array in self._whole.peek(block)]
-
-    def give_back(self) -> None:
-        """Whole blocks are taken again: what is held of these rows is held of them."""
-        for block, mine in zip(self._whole.blocks, self._blocks, strict=False):
-            block.lent = [*block.lent, *mine.lent]
 
 
 def fields_of(block: BlockFields) -> list[Field]:

@@ -12,7 +12,7 @@ A death is *observed* after the worker's last answers have been drained; what it
 Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back, so it comes in a wait and
 leaves all calls open. In the caller's own slots users' code runs, which it must be able to cut short: the call that was
 cut is `Done` with a failure, and its slots are to be reset. An exception out of nowhere may come between the taking of
-an answer and its note, too: then nobody owes anything any more, and what is still open is looked for once more.
+an answer and its note, too: then nobody owes anything any more, and what is still open has been cut short as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
 from treadle.pool.worker import Owed, Worker
-from treadle.repro import note_unkept
 
 if TYPE_CHECKING:
     from treadle.pool.history import History
@@ -125,7 +124,7 @@ class Calls:
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
         history: what slots were made to do, where that is recorded: it is told of resets and failures.
-        unkept: why that is not recorded, where there is more to say than that nobody wants it.
+        again: what the user of the face calls to reset slots, "{slots}" in the place of their list; "": there is none.
     """
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
@@ -135,17 +134,22 @@ class Calls:
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
         self.history: History | None = None
-        self.unkept = ""
+        self.again = "reset(slots={slots})"
         self.last_id = self.overruns = 0
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
         # how many answers of each worker had been taken when it was last looked at; -1: look at it
-        self._taken = np.full(len(group.workers), -1, np.int64)
+        self._taken = np.zeros(len(memory.told), np.int64)
+        self._taken[: len(group.workers)] = -1
         self._apart = [worker for worker in group.workers if worker.line is None]
         self._sending = [worker for worker in group.workers if worker.line is not None and not worker.in_caller]
         self._open: dict[tuple[int, int], InFlight] = {}  # (worker's index, request): the fast lane's has one number
         self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
+
+    def reset_of(self, slots: Iterable[int]) -> str:
+        """The call that resets these slots, as an error names it to the user."""
+        return self.again.replace("{slots}", str(sorted(slots)))
 
     def check(self) -> None:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
@@ -226,6 +230,14 @@ class Calls:
             if call.worker.line is not None:
                 call.worker.line.bell.release()
 
+    def extend(self, workers: Sequence[Worker]) -> None:
+        """Start workers that were added; `poll` tells when each is ready. One that is not, for whatever reason, is
+        dropped, whatever the policy is: nobody misses it. Raises OSError."""
+        self._waiting = Waiting(self.memory.pool_bell, self.memory.longest[0])
+        for worker in workers:
+            self.group.start_extra(worker)
+            self._sending.append(worker)
+
     def clear(self) -> list[Any]:
         """Forget all requests; returns their tags."""
         found = [call.tag for call in self._open.values()]
@@ -242,6 +254,11 @@ class Calls:
     def changing(self) -> bool:
         """Is a worker on its way out, or its successor on its way in?"""
         return any(m.changing for m in self.workers)
+
+    @property
+    def growing(self) -> bool:
+        """Is a worker that was added about to be ready?"""
+        return any(m.extra and m.state is State.STARTING for m in self.workers)
 
     @property
     def expects(self) -> bool:
@@ -264,8 +281,6 @@ class Calls:
             with self.group.lock, Later() if self._remote else nullcontext():
                 if self.group.closed:
                     self.check()
-                if self.wear.able:
-                    self.look_at_memory()
                 now = monotonic()
                 look = self._looked + LOOK + LOOK_EACH * len(self.workers)
                 if all_of_it := len(self.workers) <= FEW or now >= look:
@@ -278,11 +293,12 @@ class Calls:
             if left <= 0 or until():
                 return False
             starting = [m for m in self.workers if m.state is State.STARTING] if all_of_it else []
-            if starting and not starting[0].in_caller:
+            if starting and not starting[0].in_caller and not self._open:
                 self.group.sleep_on(starting, min(left, 0.005))
                 self.memory.pool_bell.acquire(False)
-            else:
-                self._waiting.ring(left if all_of_it else min(left, max(look - now, 0.001)))
+            else:  # with some awaited, and others that start, those are looked at now and then
+                soon = LOOK if starting else left
+                self._waiting.ring(min(left, soon if all_of_it else max(look - now, 0.001)))
 
     def _of(self, worker: Worker) -> list[InFlight]:
         return [call for call in self._open.values() if call.worker is worker]
@@ -334,14 +350,11 @@ class Calls:
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
         """Nobody owes anything, and yet something is awaited: an interrupt fell between an answer and the note of it,
-        or into the caller's own share. What can still be had is told, the rest has been cut short."""
+        or into the caller's own share: it has been cut short."""
         found = list(self._open.values())
         for call in found:
-            reply, cut = call.worker.recall(call.id), False
-            if reply is None:
-                why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
-                reply, cut = Reply(call.id, Extras({}, {}, {}, dict.fromkeys(call.slots, why))), True
-            hear(Done(call, reply, cut))
+            why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
+            hear(Done(call, Reply(call.id, Extras({}, {}, {}, dict.fromkeys(call.slots, why))), cut=True))
             self._open.pop((call.worker.index, call.id), None)
         return bool(found)
 
@@ -384,7 +397,10 @@ class Calls:
         streams = owed.request.op is Op.STREAM
         if streams and worker.got_on(now):
             return None
-        elapsed, limit = now - worker.turn, self.step_timeout if streams else owed.limit
+        limit = self.step_timeout if streams else owed.limit
+        if limit is not None:
+            worker.turn = min(now, worker.turn + worker.held_up(now))
+        elapsed = now - worker.turn
         if limit is None:
             if elapsed > STILL_WAITING and worker.warned != owed.request.id:
                 worker.warned = owed.request.id
@@ -410,7 +426,7 @@ class Calls:
                 worker.kill(signal.SIGKILL)  # its death is the next thing we see
             return None
         where = self.memory.at_work(worker)
-        error = failure.late(where, elapsed, limit, worker.stack())
+        error = failure.late(where, elapsed, limit, worker.stack(), again=self.reset_of(worker.slots))
         self.keep(error)
         worker.failed(error)
         self._give_up(worker)
@@ -420,8 +436,6 @@ class Calls:
         """The error, with what it can be replayed from, or why it cannot. `noted`: see `History.failed`."""
         if self.history is not None:
             self.history.failed(error, noted=noted)
-        elif self.unkept:
-            note_unkept(error, self.unkept)
         return error
 
     def _give_up(self, worker: Worker) -> None:
@@ -493,6 +507,8 @@ class Calls:
                 error.add_note("no other worker is left")
             elif self.policy is RestartPolicy.RESTART:
                 error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
+        if worker.extra:
+            verdict = failure.Verdict(RestartPolicy.DROP)
         hear(Lost(self._of(worker), worker, error, verdict.act, verdict.delay))
         self._forget(worker)
         worker.undecided = False  # what is interrupted before this is decided, and told, once more
@@ -502,12 +518,6 @@ class Calls:
             self.drop(worker)
 
     # -- workers that are worn out ------------------------------------------------------------------------------------
-
-    def look_at_memory(self) -> None:
-        """Kill workers that are over the hard limit of their memory; nothing unless it is time for a look."""
-        for worker in self.wear.look(self.workers, monotonic()) if self.wear.able else ():
-            worker.stalled = self.wear.too_large(worker, self.memory.at_work(worker))
-            worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
 
     def retire(self, worker: Worker, why: str) -> None:
         """Have a worker that owes nothing end, and start another in its place: `poll` does it, and tells when that one

@@ -30,6 +30,7 @@ from treadle import pickling
 from treadle.pool.arena import anonymous_file, map_file, too_many_files
 from treadle.pool.file_buffers import Borrower, Lender, counted, crowded
 from treadle.pool.interrupts import owned
+from treadle.whole_file import why
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")
@@ -333,7 +334,10 @@ def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
     total = _align(len(head)) + sum(_align(n) for n in sizes)
     file = owned(anonymous_file, "r+")
     try:
-        file.truncate(total)
+        try:
+            file.truncate(total)
+        except OSError as error:
+            raise OSError(error.errno, why(error)) from error
         offset = 0
         for part in (head, *parts):
             view = memoryview(part).cast("B")
@@ -359,7 +363,7 @@ def _sendmsg(sock: socket.socket, data: memoryview, files: list[io.FileIO]) -> i
 
 def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[bytes, list[int]]:
     room = socket.CMSG_SPACE(most * array.array("i").itemsize)  # socket.recv_fds leaves its flags out
-    data, ancillary, flags, _ = sock.recvmsg(nbytes, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    data, ancillary, flags, _ = sock.recvmsg(nbytes, room, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

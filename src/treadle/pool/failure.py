@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import signal as signals
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import (
@@ -13,13 +16,15 @@ from treadle.errors import (
     BadObservation,
     NoBatch,
     RemoteTraceback,
+    TaskRaised,
     Where,
     WorkerDied,
     WorkerError,
     WorkerTimeout,
+    attributes_of,
     task_raised,
 )
-from treadle.pool.messages import ExitReport, Raised
+from treadle.pool.messages import ExitReport, Raised, name_of
 from treadle.spaces import Mismatch
 
 if TYPE_CHECKING:
@@ -102,13 +107,13 @@ def caster(expected: str, got: str) -> str:
     return "a wrapper such as gymnasium.wrappers.DtypeObservation can cast" if same_shape else ""
 
 
-def task_error(raised: Raised, slot: int, worker: Worker | None) -> WorkerError:
+def task_error(raised: Raised, slot: int, worker: Worker | None, again: str = "") -> WorkerError:
     """The error of a slot whose program raised, in a worker or (None) the caller; the original is its `__cause__` where
     it can be rebuilt. Where it was raised in this process, its frames are that one's `__traceback__`, down to the
-    user's own."""
+    user's own. `again`: the call that resets the slot, as the user spells it; "": there is none."""
     at = raised.phase, raised.step, raised.episode, raised.seed, raised.last_action
     where = Where(slot, None, None, *at) if worker is None else worker.at(slot, *at)
-    original = raised.original
+    twin = raised.rebuilt()
     fields: dict[str, Any] = {
         "where": where,
         "remote_traceback": raised.traceback,
@@ -127,26 +132,50 @@ def task_error(raised: Raised, slot: int, worker: Worker | None) -> WorkerError:
         )
     else:
         what = f"{raised.error_type}: {raised.message}" if raised.message else raised.error_type
-        hint = " (the worker lives; reset the slot to carry on)" if raised.phase in ("step", "reset") else ""
+        hints = ["the worker lives"] if worker is not None and not worker.inline else []
+        hints += [f"call {again} to carry on"] if again else []
+        hint = f" ({'; '.join(hints)})" if hints and raised.phase in ("step", "reset") else ""
         message = f"{where}: {what}{hint}. Traceback in .remote_traceback"
-        if original is None:
-            error = task_raised(None, message, **fields)
-        else:
-            error = task_raised(original.kind(), message, original.rebuilt_members(), **fields)
-            original.lend_fields(error)
-    cause = None if original is None else original.rebuilt()
-    cause = RemoteTraceback(raised.traceback) if cause is None else cause
+        error = _stand_in(raised, twin, message, **fields)
+    cause = RemoteTraceback(raised.traceback) if twin is None else twin
     error.__cause__ = BaseException.with_traceback(cause, raised.frames.take())
     return error
 
 
-def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any) -> WorkerError:
-    """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field."""
+def _stand_in(raised: Raised, twin: BaseException | None, message: str, **fields: Any) -> TaskRaised:
+    """A TaskRaised of the exception's class, with its attributes where ours have not that name; of the nearest built-in
+    class where there is no `twin` of it."""
+    if twin is None:
+        members = [
+            _stand_in(each, None, each.message, error_type=each.error_type, error_message=each.message)
+            if (again := each.rebuilt()) is None
+            else again
+            for each in raised.members
+        ]
+        return task_raised(vars(builtins).get(raised.builtin), message, members, **fields)
+    group = issubclass(type(twin), BaseExceptionGroup)
+    inner = BaseExceptionGroup.exceptions.__get__(twin) if group else ()  # type: ignore[attr-defined]
+    error = task_raised(type(twin), message, inner, **fields)
+    for name, value in attributes_of(twin).items():
+        if name not in error.__dict__ and not hasattr(TaskRaised, name) and name != "__notes__":
+            error.__dict__[name] = value
+    for base in type.mro(type(twin)):
+        if vars(builtins).get(name_of(base)) is base and base is not BaseException:
+            for name, slot in vars(base).items():  # what built-in classes keep elsewhere: `errno`, `filename`, ...
+                if isinstance(slot, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
+                    with contextlib.suppress(AttributeError, TypeError):  # not set, read-only, or not of that class
+                        slot.__set__(error, slot.__get__(twin))
+    return error
+
+
+def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any, again: str) -> WorkerError:
+    """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field;
+    `again`: see `task_error`."""
     first, *others = sorted(raised)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
     worker = next(m for m in workers if first in m.slots)
-    error = task_error(raised[first], first, worker)
+    error = task_error(raised[first], first, worker, again)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")
@@ -194,8 +223,10 @@ def died(where: Where, report: ExitReport, policy: RestartPolicy = RestartPolicy
     )
 
 
-def late(where: Where, elapsed: float, limit: float, stack: str, *, killed: bool = False) -> WorkerTimeout:
-    then = "was killed" if killed else "its answer will be dropped; reset the slot to carry on, or close"
+def late(
+    where: Where, elapsed: float, limit: float, stack: str, *, killed: bool = False, again: str = ""
+) -> WorkerTimeout:
+    then = "was killed" if killed else f"its answer will be dropped; {again and f'call {again} to carry on, or '}close"
     tail = f"\nits Python stack now:\n{stack}" if stack else ""
     message = f"{where}: no answer for {elapsed:.1f} s (limit {limit:g} s); {then}.{tail}"
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)

@@ -205,8 +205,7 @@ def _pin_all() -> None:
         borrower.pin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_pin_all)
+os.register_at_fork(before=_pin_all)
 
 
 def _duplicates(fds: list[int]) -> list[int]:

@@ -18,12 +18,21 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.pool import lifeline
-from treadle.pool.channel import Channel
 
-BASE = ("numpy", "gymnasium", "cloudpickle", "treadle.pool.child", "treadle.program.gym_env")
+if TYPE_CHECKING:  # see `forkserver.begin`
+    from treadle.pool.channel import Channel
+
+BASE = (
+    "numpy",
+    "gymnasium",
+    "gymnasium.envs.classic_control",  # needs nothing else, and is what most people try first
+    "cloudpickle",
+    "treadle.pool.child",
+    "treadle.program.gym_env",
+)
 DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how those of GPUs begin
 # What changes without meaning anything to a module: pytest's name of the test at hand.
 CHANGING = frozenset({"PYTEST_CURRENT_TEST"})
@@ -95,8 +104,12 @@ def _steady(environ: Any) -> frozenset[tuple[str, str]]:
 def serve_base(fd: int, life: int) -> None:
     """The base server's whole life."""
     lifeline.hold(life)
+    gc.disable()  # what imports leave is little, and a tenth of their time goes to looking for it
     for name in BASE:
         importlib.import_module(name)
+    gc.enable()
+    from treadle.pool.channel import Channel
+
     serve(Channel(socket.socket(fileno=fd)), None)
 
 
@@ -111,6 +124,7 @@ def import_modules(channel: Channel, preload: Preload) -> None:
                 if spoilt is not None:
                     channel.send(("import", spoilt), block=True)
                     os._exit(0)
+        gc.collect()
         _find_generators()
         channel.send(("import", Imported(_sources(set(sys.modules) - before, stamps))), block=True)
     except (BrokenPipeError, ConnectionResetError):
@@ -203,7 +217,6 @@ def _sources(names: Iterable[str], stamps: dict[str, Source]) -> tuple[Source, .
 
 def serve(channel: Channel, preload: Preload | None) -> None:
     """Fork workers on request; never returns."""
-    gc.collect()
     gc.freeze()
     sock = channel.sock
     children: dict[int, int] = {}  # pidfd -> pid

@@ -7,10 +7,10 @@ statuses are reported on demand (only a parent can learn them). Until then an en
 number is nobody else's while the caller may still signal its group. Its modules are frozen out of the garbage collector
 (`gc.freeze`), so their pages stay shared.
 
-The base server has imported our own modules, NumPy and Gymnasium. It starts at the first need, serves all pools of a
-process, and dies with the caller. What users' workers import on top of that (a simulator, torch) is imported once by a
-server that is itself a fork of the base server, made for one list of modules in one `World`. Such servers must never
-make a difference that a user could see:
+The base server has imported our own modules, NumPy and Gymnasium. It starts at the first need (or sooner: `begin`),
+serves all pools of a process, and dies with the caller. What users' workers import on top of that (a simulator, torch)
+is imported once by a server that is itself a fork of the base server, made for one list of modules in one `World`. Such
+servers must never make a difference that a user could see:
 - a server is used only as long as the caller's import path, working directory and environment are what they were, and
   as the files of the modules that it has imported, those outside site-packages, are unchanged;
 - a module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
@@ -29,21 +29,27 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.process import current_process
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from treadle.errors import StartupFailed, Where
+from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.pool import lifeline
-from treadle.pool.channel import Channel
 from treadle.pool.forking import Imported, Preload, Spoilt, World
-from treadle.pool.interrupts import Missed, undisturbed
+from treadle.pool.interrupts import undisturbed
+
+if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
+    from treadle.pool.channel import Channel
 
 log = logging.getLogger("treadle")
 
 FORK_SECONDS = 120.0  # the base server's first answer waits for its imports
 SLICE = 0.05  # seconds that Ctrl-C may take while users' modules are imported
+TRIES = 5  # servers that may die in a row before one has done what it was asked for
 KEPT = 2  # servers with users' modules that wait for further workers, beside those that have some
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _base: ForkServer | None = None
@@ -52,13 +58,49 @@ _outdated: list[ForkServer] = []  # files have changed since, and they still hav
 _unfit: set[str] = set()  # modules that cannot be forked with
 
 
+class ServerDied(OSError):
+    """A server has died, or was killed, before it has answered. What it was sent may have been done."""
+
+
+def insist(ask: Callable[[], T]) -> T:
+    """What `ask` returns; when the server dies that it asks, it is called again, and asks another.
+
+    Raises StartupFailed: several servers in a row have died.
+    """
+    for _ in range(TRIES):
+        try:
+            return ask()
+        except ServerDied as error:
+            died = error
+    raise StartupFailed(
+        f"{TRIES} fork servers in a row have died before they could start a worker ({died}): something kills them, the "
+        "system for want of memory perhaps. start_method='spawn' does without them",
+        where=Where(phase="init"),
+    ) from died
+
+
 def server(modules: tuple[str, ...] = ()) -> ForkServer:
     """The server that has imported these modules of users', where `prepare` has made one and it is still good; else the
     base server, whose workers import them by themselves."""
     with _lock:
+        base = _running_base()
+        modules = tuple(name for name in modules if name not in _unfit and name not in (base.has or ()))
         if modules and (found := _good(World.now(modules))) is not None and isinstance(found.report, Imported):
             return found
-        return _running_base()
+        return base
+
+
+def works() -> bool:
+    """Are there pidfds (Linux), by which a server knows its workers?"""
+    return hasattr(os, "pidfd_open") and sys.platform.startswith("linux")
+
+
+def begin() -> None:
+    """Have the base server start, and do not wait for it: it imports what workers need while the caller imports what
+    it needs itself. Nothing where there can be no server."""
+    if works():
+        with _lock:
+            _running_base()
 
 
 def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> tuple[str, ...]:
@@ -73,36 +115,34 @@ def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> t
         StartupFailed: it takes longer.
     """
     deadline = monotonic() + limit
-    with Missed() as missed:
-        while True:
-            modules = tuple(name for name in modules if name not in _unfit)
-            if not modules:
-                return ()
-            made = undisturbed(lambda names=modules: _for(names), lambda _: None)  # type: ignore[misc]
-            while made is not None and made.report is None:
-                missed.check()
-                if monotonic() > deadline:
-                    made.stop()
-                    raise _late(made.importing, limit)
-                undisturbed(made.hear, lambda _: None)
-            if made is None:
-                return ()
-            if isinstance(made.report, Imported):
-                return made.modules
-            spoilt = made.report
-            assert isinstance(spoilt, Spoilt)
-            undisturbed(made.stop, lambda _: None)
-            if spoilt.unfit and spoilt.module not in _unfit:
-                _unfit.add(spoilt.module)
-                log.warning(
-                    "importing %s %s, and no process can be forked with that: each worker imports it by itself. "
-                    "preload= says what the fork server imports, preload=() nothing",
-                    spoilt.module,
-                    spoilt.why,
-                )
-            elif asked and not spoilt.unfit:
-                log.warning("preload: %s cannot be imported: %s", spoilt.module, spoilt.why)
-            modules = tuple(name for name in modules if name != spoilt.module)
+    while True:
+        modules = tuple(name for name in modules if name not in _unfit)
+        if not modules:
+            return ()
+        made = undisturbed(lambda names=modules: _for(names), lambda _: None)  # type: ignore[misc]
+        while made is not None and made.report is None:
+            if monotonic() > deadline:
+                made.stop()
+                raise _late(made.importing, limit)
+            undisturbed(made.hear, lambda _: None)
+        if made is None:
+            return ()
+        if isinstance(made.report, Imported):
+            return made.modules
+        spoilt = made.report
+        assert isinstance(spoilt, Spoilt)
+        undisturbed(made.stop, lambda _: None)
+        if spoilt.unfit and spoilt.module not in _unfit:
+            _unfit.add(spoilt.module)
+            log.warning(
+                "importing %s %s, and no process can be forked with that: each worker imports it by itself. "
+                "preload= says what the fork server imports, preload=() nothing",
+                spoilt.module,
+                spoilt.why,
+            )
+        elif asked and not spoilt.unfit:
+            log.warning("preload: %s cannot be imported: %s", spoilt.module, spoilt.why)
+        modules = tuple(name for name in modules if name != spoilt.module)
 
 
 def _late(module: str, limit: float) -> StartupFailed:
@@ -160,13 +200,7 @@ def _running_base() -> ForkServer:
 def _for(modules: tuple[str, ...]) -> ForkServer | None:
     """A server for these modules, perhaps at its imports; None when the base server has them all."""
     with _lock:
-        base = _running_base()
-        try:
-            return _from(base, modules)
-        except OSError:
-            if base.running():
-                raise
-            return _from(_running_base(), modules)  # somebody has killed it just now: another one
+        return insist(lambda: _from(_running_base(), modules))
 
 
 def _from(base: ForkServer, modules: tuple[str, ...]) -> ForkServer | None:
@@ -267,16 +301,16 @@ class ForkServer:
     def fork(self, sock: socket.socket, modules: tuple[str, ...] = ()) -> tuple[int, int]:
         """A new worker on `sock`: (pid, pidfd). `modules`: of our own, to be imported before, once for all.
 
-        Raises OSError when the server is gone or cannot fork.
+        Raises ServerDied, and StartupFailed when it cannot fork.
         """
         reply, fds = self._ask("fork", modules, (sock.fileno(),))
         if isinstance(reply, str):
-            raise OSError(reply)
+            raise StartupFailed(reply, where=Where(phase="init"))
         self.workers.add(reply)
         return reply, fds[0]
 
     def ask(self, what: str) -> Any:
-        """The server's answer. Raises OSError when it is gone."""
+        """The server's answer. Raises ServerDied."""
         return self._ask(what, (), ())[0]
 
     def _ask(self, what: str, modules: tuple[str, ...], fds: tuple[int, ...]) -> tuple[Any, list[int]]:
@@ -286,10 +320,15 @@ class ForkServer:
                 reply, received = self._receive(what, FORK_SECONDS)
                 if reply is None:
                     raise OSError(f"the fork server has not answered for {FORK_SECONDS:g} s")
-            except BaseException:
+            except BaseException as error:
                 # an answer that comes later would be taken for that to another request; and one that is dying, whose
                 # socket is closed already, counts as running until it has been waited for
                 self.stop()
+                from treadle.pool.arena import too_many_files
+
+                limited = isinstance(error, TooManyFiles) or too_many_files(error)
+                if isinstance(error, OSError) and not limited:
+                    raise ServerDied(str(error)) from error
                 raise
         return reply, received
 
@@ -367,7 +406,7 @@ class ForkServer:
 
 
 def _start_base() -> ForkServer:
-    channel, theirs = Channel.pair()
+    ours, theirs = socket.socketpair()
     life = lifeline.read_end()
     with theirs:
         process = subprocess.Popen(
@@ -377,10 +416,14 @@ def _start_base() -> ForkServer:
             stdout=subprocess.DEVNULL,
             process_group=0,
         )
-    return ForkServer(channel, process)
+    from treadle.pool.channel import Channel  # the server imports NumPy meanwhile, as this does
+
+    return ForkServer(Channel(ours), process)
 
 
 def _start_preloaded(base: ForkServer, world: World) -> ForkServer:
+    from treadle.pool.channel import Channel
+
     channel, theirs = Channel.pair()
     with theirs:
         made = ForkServer(channel, Grandchild(base, *base.fork(theirs)), world.modules)

@@ -19,7 +19,7 @@ from treadle.pool import failure
 from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import RestartPolicy
-from treadle.pool.interrupts import Missed, undisturbed
+from treadle.pool.interrupts import undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.messages import Hello
 from treadle.pool.options import PoolOptions
@@ -28,7 +28,7 @@ from treadle.pool.worker import BACKENDS, Common, SerialWorker, Worker
 log = logging.getLogger("treadle")
 
 TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
-THREAD_SECONDS = 0.2  # that a thread gets to end which waits no more for its environment
+THREAD_SECONDS = 0.4  # that a thread gets to end which waits no more for its environment
 FAREWELL = 1.0  # seconds that workers get to close their slots when the pool cannot be started
 
 
@@ -54,12 +54,18 @@ class WorkerGroup:
     def in_slot_order(self) -> list[Worker]:
         return sorted(self.workers, key=lambda worker: worker.slots[0])
 
-    def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> None:
+    def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> Worker:
         """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
         alien = inline and not self._kind.inline  # the caller's own share beside workers of another backend
         kind, common = (SerialWorker, self._own) if alien else (self._kind, self._common)
         factories = [factories[slot] for slot in slots]
         self._added.append(kind(common.spec(len(self._added), slots, factories), factories, common))
+        return self._added[-1]
+
+    def start_extra(self, worker: Worker) -> None:
+        """Start a worker that was added to a group at work; `restarted` tells when it is ready."""
+        worker.extra, worker.began = True, monotonic()
+        self._start_one(worker)
 
     def open(self) -> None:
         """Open what the workers share; `end` closes it."""
@@ -92,17 +98,12 @@ class WorkerGroup:
         self._common.prepare()
         for worker in self._added:
             self._start_one(worker)
-        with Missed() as missed:
-            return self._start(missed)
-
-    def _start(self, missed: Missed) -> list[Any]:
         limit = self.start_timeout
         deadline = monotonic() + limit
         hellos: dict[int, Hello] = {}
         failures: list[WorkerError] = []
         waiting = list(self.workers)
         while waiting:
-            missed.check()
             for worker in list(waiting):
                 ended = worker.ended()  # asked first: a hello may come just before the end
                 hello = worker.hello()
@@ -179,6 +180,7 @@ class WorkerGroup:
             worker.see(Event.DIED)
             return error
         worker.see(Event.HELLO)
+        worker.extra = False
         return True
 
     def end_building(self) -> None:

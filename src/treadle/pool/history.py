@@ -5,14 +5,16 @@ actions, from where they were written for the workers, and the rewards and flags
 (Slices of memoryviews: 60 ns each, where assigning to a row of an array takes 100 to 700.) Which episode a slot is in
 need not be written: who plays it again from its reset sees the episodes end by themselves.
 
-It lies in chunks of at most a megabyte. When there are `MOST_BYTES` of them the oldest is written over; what was reset
-before it can no longer be replayed from its beginning, and a repro says so.
+It lies in chunks of about a megabyte, actions that went by message and resets included. When all of them are
+`MOST_BYTES` the oldest is written over; what was reset before it can no longer be replayed from its beginning, and a
+repro says so.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from treadle.errors import WorkerError
 from treadle.pool.arena import Field
 from treadle.pool.layout import RowMemory
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
-from treadle.spaces import BatchWriter, Mailed
+from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.calls import Order
@@ -30,19 +32,35 @@ if TYPE_CHECKING:
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk
 UNSEEN = -1  # the check sum of what was not looked at: observations of slots that are not stepped in lockstep
+RESET_BYTES, MAILED_BYTES = 200, 100  # that one takes, beside its options or actions
+DEEPEST = 8  # levels of what is weighed
+
+
+@dataclass(slots=True)
+class Reset:
+    """A slot's reset before step `at`, and the check sum of what it showed then."""
+
+    at: int
+    slot: int
+    seed: Any
+    options: Any
+    seen: int = UNSEEN
 
 
 @dataclass
 class Chunk:
     """Steps `first`, `first + 1`, ..., a row of bytes each: the actions leaf by leaf, then rewards and flags as they
-    lie in a block. `sums`: of every observation, or UNSEEN. `who`: the slots that were stepped, where not all were.
-    `mailed`: what of the actions went by message."""
+    lie in a block, then a bit for each slot that was stepped. `sums`: of every observation, or UNSEEN. `count`: how
+    many rows there are, once another chunk has begun. `mailed`: what of the actions went by message, by leaf and slot.
+    `resets`: that were asked for meanwhile. `beside`: about how many bytes these two take."""
 
     first: int
     data: np.ndarray
     sums: np.ndarray | None
-    who: dict[int, list[int]] = field(default_factory=dict)
-    mailed: dict[int, Mailed] = field(default_factory=dict)
+    count: int = 0
+    mailed: dict[int, Mapping[int, Any]] = field(default_factory=dict)
+    resets: list[Reset] = field(default_factory=list)
+    beside: int = 0
 
 
 class History:
@@ -69,12 +87,14 @@ class History:
         size = self._flags[1] + self._n
         spans = [Field(each.rewards.segment, each.rewards.offset, np.dtype("u1"), (size,)) for each in blocks]
         self._spans = {index: memory.array(span).data for index, span in enumerate(spans)}
-        self._results, self._width = self._width, self._width + size
-        self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // self._width))
-        self._most = max(2, MOST_BYTES // (self._width * self._rows))
+        self._results, self._who = self._width, self._width + size
+        self._width = self._who + (self._n + 7) // 8
+        nbytes = self._width + 8 * self._n * full
+        self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // nbytes))
+        self._nbytes = nbytes * self._rows  # of a chunk
         self._chunks: deque[Chunk] = deque()
-        # before which step: slot -> seed, options; slot -> check sum of what it showed then
-        self._resets: list[tuple[int, dict[int, tuple[Any, Any]], dict[int, int]]] = []
+        self._begun: dict[int, Reset] = {}  # slot -> its latest seeded reset before the chunks, or else its first one
+        self._asked: list[Reset] = []  # the latest
         self._at, self._data = self._rows - 1, memoryview(b"")
         self._ahead = -1  # the latest step that was noted before it was made
 
@@ -89,7 +109,7 @@ class History:
                 return hand_out(block)
 
             return keep_all
-        spans, width, rows, results = self._spans, self._width, self._rows, self._results
+        spans, width, rows, results, who = self._spans, self._width, self._rows, self._results, self._who
         ((_, size, source),) = self._sources
 
         def keep(block: int) -> list[np.ndarray]:
@@ -99,7 +119,7 @@ class History:
             begin, data = at * width, self._data
             data[begin : begin + size] = source
             if block in spans:
-                data[begin + results : begin + width] = spans[block]
+                data[begin + results : begin + who] = spans[block]
             return hand_out(block)
 
         return keep
@@ -109,31 +129,23 @@ class History:
         self._next()
         begin, data = self._at * self._width, self._data
         if block in self._spans:
-            data[begin + self._results : begin + self._width] = self._spans[block]
-        if mailed is not None:
-            self._chunks[-1].mailed[self._at] = mailed
+            data[begin + self._results : begin + self._who] = self._spans[block]
         sums = self._chunks[-1].sums
         if sums is not None:
             sums[self._at] = self._sums_of(block, range(self._n))
-
-    def writing_some(self, write: BatchWriter, slots: Sequence[int]) -> BatchWriter:
-        """The same writer of actions for some slots, who are about to be stepped with them."""
-
-        def adding(actions: Any) -> Mailed | None:
-            mailed = write(actions)
-            self.add(slots, {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()})
-            return mailed
-
-        return adding
+        if mailed is not None:
+            self._keep_mailed(mailed)
 
     def add(self, slots: Sequence[int], mailed: dict[int, dict[int, Any]] | None = None) -> None:
         """Some slots are about to be stepped with what was written for them. `mailed`: leaf -> slot -> by message."""
         self._next()
         self._ahead = self._latest
-        self._chunks[-1].who[self._at] = list(slots)
+        who = bytearray(self._width - self._who)
+        for slot in slots:
+            who[slot >> 3] |= 1 << (slot & 7)
+        self._data[self._at * self._width + self._who : (self._at + 1) * self._width] = who
         if mailed:
-            by_row: Mailed = {leaf: [by.get(slot) for slot in range(self._n)] for leaf, by in mailed.items()}
-            self._chunks[-1].mailed[self._at] = by_row
+            self._keep_mailed(mailed)
 
     def all_made(self) -> None:
         """All steps that were noted before they were made have been: the next one may be lockstep's."""
@@ -147,15 +159,36 @@ class History:
         if len(said) == self._n:  # so nobody is being stepped
             self._ahead = -1
         if len(said) == self._n and all(seed is not None for seed, _ in said.values()):
-            self._resets.clear()
-        elif len(self._resets) > MOST:
-            self._resets = [each for each in self._resets if each[0] >= self._chunks[0].first]
-        self._resets.append((now + during_step, said, {}))
+            self._begun.clear()
+            for chunk in self._chunks:
+                chunk.resets.clear()
+        if not self._chunks:
+            self._begin_chunk()
+        self._asked = [Reset(now + during_step, slot, *order) for slot, order in said.items()]
+        self._chunks[-1].resets += self._asked
+        self._weigh(RESET_BYTES * len(said), (_options(each.options)[0] for each in self._asked))
 
     def begun(self, block: int) -> None:
         """The slots that were reset last show the beginnings of their episodes in a block."""
-        _, said, seen = self._resets[-1]
-        seen.update(zip(said, self._sums_of(block, said), strict=True))
+        for each, seen in zip(self._asked, self._sums_of(block, [each.slot for each in self._asked]), strict=True):
+            each.seen = seen
+
+    def _keep_mailed(self, mailed: Mapping[int, Any]) -> None:
+        """Of the step that was noted last."""
+        self._chunks[-1].mailed[self._at] = mailed
+        self._weigh(MAILED_BYTES, (mailed,))
+
+    def _weigh(self, nbytes: int, things: Iterable[Any]) -> None:
+        """These are kept beside the latest chunk's rows. Where that is much, what comes next goes into another one."""
+        self._chunks[-1].beside += nbytes + sum(map(nbytes_of, things))
+        if self._chunks[-1].beside > CHUNK_BYTES:
+            self._begin_chunk()
+
+    def _begin_chunk(self) -> None:
+        """Begin one before it is time, which has no row yet."""
+        self._at += 1
+        self._turn()
+        self._at = -1
 
     def _sums_of(self, block: int, slots: Iterable[int]) -> list[int]:
         """Check sums of some slots' observations in a block. None has one where nothing of it has a fixed shape."""
@@ -179,18 +212,28 @@ class History:
             self._data[begin + first : begin + stop] = source
 
     def _turn(self) -> int:
-        """Begin a chunk, in the oldest one's memory where there are enough."""
-        first = self._chunks[-1].first + self._rows if self._chunks else 0
-        if len(self._chunks) == self._most:
-            old = self._chunks.popleft()
+        """Begin a chunk, in the oldest one's memory where as much is kept as may be."""
+        chunks, first, old = self._chunks, 0, None
+        if chunks:
+            chunks[-1].count = self._at
+            first = chunks[-1].first + self._at
+        kept = sum(self._nbytes + chunk.beside for chunk in chunks)
+        while len(chunks) > 1 and kept + self._nbytes > MOST_BYTES:
+            old = chunks.popleft()
+            kept -= self._nbytes + old.beside
+            for each in old.resets:
+                if each.seed is not None or each.slot not in self._begun:
+                    self._begun[each.slot] = each
+        if old is not None:
             chunk = Chunk(first, old.data, old.sums)
             if old.sums is not None:
                 old.sums.fill(UNSEEN)
         else:
             sums = np.full((self._rows, self._n), UNSEEN) if self._full else None
             chunk = Chunk(first, np.empty((self._rows, self._width), np.uint8), sums)
-        chunk.data[:, self._results :] = UNKNOWN[0]
-        self._chunks.append(chunk)
+        chunk.data[:, self._results : self._who] = UNKNOWN[0]
+        chunk.data[:, self._who :] = 0xFF
+        chunks.append(chunk)
         self._at, self._data = 0, chunk.data.data.cast("B")
         return 0
 
@@ -208,7 +251,7 @@ class History:
             unnoted = not noted and not ahead and error.where.phase == "step"
             if unnoted:
                 self._next()
-                self._chunks[-1].data[self._at, self._results :] = UNKNOWN[0]
+                self._chunks[-1].data[self._at, self._results : self._who] = UNKNOWN[0]
             self._fill(repro, slot)
             if unnoted:
                 self._at -= 1
@@ -217,22 +260,23 @@ class History:
 
     def _fill(self, repro: Repro, slot: int) -> None:
         """What a slot was made to do since it was last reset with a seed."""
-        begun = [i for i, (_, said, _) in enumerate(self._resets) if slot in said]
-        seeded = [i for i in begun if self._resets[i][1][slot][0] is not None]
-        since = seeded[-1] if seeded else begun[0] if begun else 0
-        mine = [(at, *said[slot]) for at, said, _ in self._resets[since:] if slot in said]
+        mine = [self._begun[slot]] if slot in self._begun else []
+        mine += [each for chunk in self._chunks for each in chunk.resets if each.slot == slot]
+        seeded = [i for i, each in enumerate(mine) if each.seed is not None]
+        mine = mine[seeded[-1] :] if seeded else mine
         # not of a reset without a seed, which shows something else each time
-        seen = self._resets[since][2].get(slot, UNSEEN) if seeded else UNSEEN
-        first = mine[0][0] if mine and not repro.about.get("begun") else 0
+        seen = mine[0].seen if seeded else UNSEEN
+        first = mine[0].at if mine and not repro.about.get("begun") else 0
         lost = self._chunks[0].first - first if self._chunks else 0
         numbers: list[int] = []
         found: list[np.ndarray] = []  # rows of bytes
         sums: list[np.ndarray] = []
         mailed: dict[str, Any] = {}
         for chunk in self._chunks:
-            stop = self._at + 1 if chunk is self._chunks[-1] else self._rows
-            every = range(max(0, first - chunk.first), stop)
-            rows = [row for row in every if row not in chunk.who or slot in chunk.who[row]]
+            stop = self._at + 1 if chunk is self._chunks[-1] else chunk.count
+            since = max(0, first - chunk.first)
+            stepped = chunk.data[since:stop, self._who + slot // 8] >> slot % 8 & 1
+            rows = [since + row for row in np.flatnonzero(stepped).tolist()]
             for at, row in enumerate(rows, len(numbers)):
                 if row in chunk.mailed:
                     mailed[str(at)] = {str(leaf): values[slot] for leaf, values in chunk.mailed[row].items()}
@@ -251,25 +295,35 @@ class History:
         if rewards.tobytes().strip(UNKNOWN[:1]):
             ends = results[:, self._flags[0] + slot] + 2 * results[:, self._flags[1] + slot]
             repro.arrays |= {"rewards": rewards, "ends": ends}
-        places = [sum(number < at for number in numbers) for at, _, _ in mine]
+        places = [sum(number < each.at for number in numbers) for each in mine]
         checks = {0: seen if places and places[0] == 0 else UNSEEN}
         if sums:
             checks |= enumerate(np.concatenate(sums)[:-1].tolist(), 1)
         if known := {at: check for at, check in checks.items() if check != UNSEEN}:
             repro.arrays["checks"] = np.array([list(known), list(known.values())], np.int64)
         repro.about |= {
-            "seed": mine[0][1] if mine else None,
+            "seed": mine[0].seed if mine else None,
             "lost": max(0, lost),
             "steps": len(numbers),
-            "resets": [[place, seed] for place, (_, seed, _) in zip(places, mine, strict=True)],
+            "resets": [[place, each.seed] for place, each in zip(places, mine, strict=True)],
         }
-        repro.put("options", list(map(_options, mine)))
+        repro.put("options", [_options(each.options) for each in mine])
         if mailed:
             repro.put("mailed", mailed)
 
 
-def _options(order: tuple[int, Any, Any]) -> list[Any]:
+def _options(given: Any) -> list[Any]:
     """Reset options, and do they also serve the resets that the slot makes by itself?"""
-    given = order[2]
     lasting = bool(getattr(given, "lasting", False))
     return [given.options if lasting else given, lasting]
+
+
+def nbytes_of(thing: Any, depth: int = DEEPEST) -> int:
+    """About how many bytes plain values, arrays and what holds them take."""
+    nbytes = sys.getsizeof(thing, 0)
+    if isinstance(thing, np.ndarray) and thing.base is not None:
+        nbytes += thing.nbytes
+    inside = [*thing, *thing.values()] if isinstance(thing, Mapping) else thing
+    if depth and isinstance(inside, list | tuple | set | frozenset):
+        nbytes += sum(nbytes_of(each, depth - 1) for each in inside)
+    return nbytes

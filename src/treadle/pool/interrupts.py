@@ -1,7 +1,7 @@
 """Interrupts (Ctrl-C) that come at a bad moment: Python raises them wherever the main thread happens to be.
 
-In the callback of a weak reference or a `__del__` (the garbage collector runs them at any time) it is only reported to
-`sys.unraisablehook` and forgotten, and a wait of minutes goes on as if nobody had pressed a key: `Missed`.
+In the callback of a weak reference or a `__del__` (the garbage collector runs them at any time) Python only reports it
+to `sys.unraisablehook` and forgets it, here as anywhere: the key is to be pressed again.
 
 Between a system call that has made something (a process, a descriptor) and the note of it, that is lost and stays
 behind for ever; between a lock's taking and its giving back (`threading.Semaphore` and `Event` do this in Python), the
@@ -25,42 +25,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _SIGINT = int(signal.SIGINT)
-
-
-class Missed:
-    """Within it `check` raises a KeyboardInterrupt that could not be raised where it came. For waits in a loop.
-
-    Only in the main thread, where alone there are interrupts; elsewhere it does nothing.
-    """
-
-    def __init__(self) -> None:
-        self._error: BaseException | None = None
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        if threading.get_ident() == threading.main_thread().ident:
-            self._before, sys.unraisablehook = sys.unraisablehook, self._note
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None and sys.unraisablehook == self._note:  # else somebody has put another in its place
-            sys.unraisablehook = self._before
-
-    def check(self) -> None:
-        """Raise what was missed."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _note(self, report: Any) -> None:
-        if isinstance(report.exc_value, KeyboardInterrupt):
-            self._error = report.exc_value.with_traceback(None)
-        else:
-            self._before(report)
 
 
 class Later:

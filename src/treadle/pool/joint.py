@@ -1,7 +1,7 @@
 """A joint request: one request to several workers that is on its way, and what has come of it so far.
 
-It is the tag of its requests (`calls.py`). Several may be under way at once, about different slots (`parts.py`), and a
-worker may owe answers to more than one of them. Whichever is waited for hears all events, and gives the others theirs.
+It is the tag of its requests (`calls.py`). In partial batches several may be under way at once, about different slots,
+and a worker may owe answers to more than one. Whichever is waited for hears all events, and gives the others theirs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def tell(waiting: Any, event: Event) -> None:
 class JointRequest:
     """Attributes:
     op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.
-    sent: to all whom it goes to; until then an interrupt leaves some of them a step behind the others.
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
     others: the joint requests that are under way beside it.
@@ -82,7 +81,6 @@ class JointRequest:
     op: Op
     block: int
     slots: tuple[int, ...]
-    sent: bool = False
     posted: bool = False
     others: Callable[[], Iterable[JointRequest]] = tuple
     batches: Batches | None = None
@@ -104,7 +102,6 @@ class JointRequest:
     def launch(self, calls: Calls, orders: Sequence[Order], sent_as: Op | None = None) -> None:
         """Send it, all or nothing. Raises UsageError when one of the requests cannot be sent."""
         calls.submit_all(sent_as or self.op, orders, self, self.block)
-        self.sent = True
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight] = ()) -> None:
         """This failure, which these requests are lost to, ends it: the others get a last call, from when it is
@@ -153,10 +150,9 @@ class JointRequest:
             other.fail(self._failures[0], [call for call in lost if call.tag is other])
 
     def answered(self, event: Done) -> None:
-        """Note an answer. It may be told twice (see `Calls`): rows of infos must not be doubled."""
-        extras = event.reply.extras
-        if extras is not None and not any(each is extras for each in self.extras):
-            self.extras.append(extras)
+        """Note an answer."""
+        if event.reply.extras is not None:
+            self.extras.append(event.reply.extras)
         if event.cut:
             self._cut_short.update(event.call.slots)
 
@@ -175,10 +171,10 @@ class JointRequest:
         return self._spoiled.union(dropped, self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
     def moved_unseen(self) -> set[int]:
-        """Slots that must be reset when nobody sees the joint request's batch, or when it has failed."""
+        """Slots that must be reset when it is over: they have raised, or an interrupt has cut them short."""
         if self.op is Op.CALL:
             return set(self._cut_short)
-        return {slot for each in self.extras for slot in each.raised} if self.sent else set(self.slots)
+        return {slot for each in self.extras for slot in each.raised}
 
     def results(self) -> dict[int, Any]:
         """slot -> result of a call, as far as they have come."""

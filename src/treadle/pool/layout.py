@@ -14,7 +14,7 @@ import numpy as np
 
 from treadle.errors import LayoutsDiffer, Where
 from treadle.pool import bell, fences
-from treadle.pool.arena import Arena, Field
+from treadle.pool.arena import Arena, Field, Plan
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.buffers import BatchBuffers, fields_of
 from treadle.pool.line import ITEM, LineFields
@@ -92,13 +92,14 @@ class MemoryLayout:
     Args:
         descriptions: of the slots.
         workers: who are given a part of it; those that have a process of their own share it.
+        later: how many workers may come later (`extend`), with a slot each; their slots are like the first.
         longest: ns of waits that the caller tries in, and its workers.
 
     Attributes:
         rows: None where the pool does not step in lockstep.
         fenced: does the order of writes have to be kept by fences? (Threads are kept in order by the interpreter.)
         lines: worker's index -> its line.
-        told: int64[workers], how many answers each has given.
+        told: int64[workers + later], how many answers each has given.
 
     Raises:
         ArenaError, and UsageError when slots differ in their layouts.
@@ -113,6 +114,7 @@ class MemoryLayout:
         copy: bool,
         blocks: int,
         longest: tuple[int, int],
+        later: int = 0,
     ) -> None:
         shared = any(worker.shared for worker in workers)
         self.longest, self.fenced = longest, shared and fences.FENCED
@@ -123,18 +125,28 @@ class MemoryLayout:
         try:
             plan = arena.plan()
             self.pool_bell_field = plan.add("u1", (CELL,))
-            told = plan.add("i8", (len(workers), 1))
-            self.lines = {
-                each.index: LineFields.plan(plan, len(each.slots), self.fenced, told.row(each.index))
-                for each in workers
-            }
+            self._told = plan.add("i8", (len(workers) + later, 1))
+            self.lines: dict[int, LineFields] = {}
+            self._add_lines(plan, workers)
             arena.grow(plan)
-            self.told = arena.array(told)[:, 0]
+            self.told = arena.array(self._told)[:, 0]
             self.pool_bell: Bell = bell.LocalBell() if not shared else self._bell(self.pool_bell_field)
+            descriptions = [*descriptions, *[descriptions[0]] * later]
             self.rows = RowMemory(arena, descriptions, copy=copy, blocks=blocks) if rows else None
         except BaseException:
             self.clear()
             raise
+
+    def _add_lines(self, plan: Plan, workers: Sequence[Worker]) -> None:
+        for each in workers:
+            told = self._told.row(each.index)
+            self.lines[each.index] = LineFields.plan(plan, len(each.slots), self.fenced, told)
+
+    def extend(self, workers: Sequence[Worker], longest: tuple[int, int]) -> None:
+        """Make room for workers that come now; `longest`: from now on. Raises ArenaError."""
+        plan, self.longest = self.arena.plan(), longest
+        self._add_lines(plan, workers)
+        self.arena.grow(plan)
 
     def _bell(self, field: Field) -> Bell:
         if self.arena_bells:

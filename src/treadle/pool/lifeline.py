@@ -2,19 +2,19 @@
 
 The caller holds the write end of a pipe; each worker leads a process group of its own and holds the read end. When
 the caller is gone, the kernel itself kills the worker and its children, even one that is stuck in C with the GIL held:
-on Linux the read end is told to send SIGKILL to the group when something happens on it (O_ASYNC, F_SETSIG, F_SETOWN).
+the read end is told to send SIGKILL to the group when something happens on it (O_ASYNC, F_SETSIG, F_SETOWN).
 These settings live on the open file description, so each worker reopens the pipe for one of its own: with a shared
 one only a single worker would die. PR_SET_PDEATHSIG does not do: it fires when the creating *thread* ends.
 
-Elsewhere a thread waits on the pipe. A grandchild that leaves the group (setsid) escapes.
+That is Linux's. A grandchild that leaves the group (setsid) escapes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
-import sys
 import threading
 
 _ends: tuple[int, int] | None = None
@@ -40,32 +40,17 @@ def _forked() -> None:
         _ends = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 def hold(fd: int) -> None:
     """In a worker that leads its process group: die with the caller. Takes `fd` over."""
-    if sys.platform.startswith("linux"):
-        import fcntl
-
-        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.close(fd)
-        fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(own, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        if _closed(own, 0):  # it happened before the settings were in force
-            os.killpg(0, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(fd,), name="treadle-lifeline", daemon=True).start()
-
-
-def _closed(fd: int, timeout: int | None) -> bool:
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.close(fd)
+    fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(own, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     poll = select.poll()
-    poll.register(fd, select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(timeout))
-
-
-def _watch(fd: int) -> None:
-    _closed(fd, None)
-    os.killpg(0, signal.SIGKILL)
+    poll.register(own, select.POLLIN | select.POLLHUP)
+    if poll.poll(0):  # it happened before the settings were in force
+        os.killpg(0, signal.SIGKILL)

@@ -12,7 +12,6 @@ Both sides use this class; each uses its own half of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +28,7 @@ from treadle.pool.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
-CHOSEN = 2**16  # times `Chosen.which`: added to the op of a step of some slots
-PARTS, MOST_PARTS = 2**23, 2**11  # what `Chosen.which` is made of
+CHOSEN = 2**16  # times `Chosen.which`: added to the op of a step of one slot
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
 FLAG_ROWS = 16  # what lies in the box is `raw_of` infos, and not a pickle
@@ -91,11 +89,10 @@ class Unsendable(Exception):
 
 
 class Chosen(tuple[list[int], None]):
-    """The payload of a step of some slots that travels in the words of the request, without a message.
+    """The payload of a step of one slot, that travels in the words of the request, without a message.
 
     Attributes:
-        which: below PARTS a slot's number + 1; from there on PARTS + first * MOST_PARTS + k for every k-th of the
-            worker's slots, those whose number leaves the remainder `first`.
+        which: the slot's number + 1.
     """
 
     which: int
@@ -105,21 +102,6 @@ class Chosen(tuple[list[int], None]):
         chosen = cls(([slot], None))
         chosen.which = slot + 1
         return chosen
-
-    @classmethod
-    def every(cls, k: int, first: int, slots: Iterable[int]) -> Chosen:
-        """Of these slots; k is below MOST_PARTS."""
-        chosen = cls(([slot for slot in slots if slot % k == first], None))
-        chosen.which = PARTS + first * MOST_PARTS + k
-        return chosen
-
-    @classmethod
-    def of(cls, which: int, slots: Iterable[int]) -> Chosen:
-        """What a worker of these slots reads."""
-        if which < PARTS:
-            return cls.one(which - 1)
-        first, k = divmod(which - PARTS, MOST_PARTS)
-        return cls.every(k, first, slots)
 
     def discard(self) -> None:
         """As `channel.Packed.discard`: nothing was made for it."""
@@ -155,7 +137,6 @@ class Line:
         self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
         self.posted = 0  # requests posted (caller) or taken (worker)
         self.taken = 0  # answers taken (caller) or given (worker)
-        self.latest: Reply | None = None  # the last answer that `take` gave: its taker may have been interrupted
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
         self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which` (worker)
         self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled: told (worker), learnt (caller)
@@ -165,7 +146,7 @@ class Line:
         for words in (self.requests, self.answers, self.words, self.lent, self.told):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
-        self.latest = self._kept = None
+        self._kept = None
         self._schemas = {}
 
     # -- the caller's half -------------------------------------------------------------------------------------------
@@ -188,33 +169,19 @@ class Line:
 
     def post_bare(self, id: int, op: int, block: int) -> None:
         """`post` of a request without a payload."""
-        at = self.posted % self.depth * 4
-        self.posted += 1
+        at, number = self.posted % self.depth * 4, self.posted + 1
         words = self.requests
         words[at + 1] = id
         words[at + 2] = op
         words[at + 3] = block
         if self.fenced:
             fence()
-        words[at] = self.posted
+        words[at] = self.posted = number  # nothing between the two looks for signals: it is posted or not, if not rung
         self.bell.release()
 
     def idle(self) -> bool:
         """Has every request been answered, and every answer been taken? Never of a line that streams."""
         return self.one_to_one and self.taken == self.posted
-
-    def repost(self, id: int, op: int, block: int) -> None:
-        """Post a request that an interrupt (Ctrl-C) may have cut short anywhere in `post`, or before or after it."""
-        at = (self.posted - 1) % self.depth * 4
-        words = self.requests
-        if self.posted == 0 or (words[at] == self.posted and words[at + 1] != id):
-            self.post(id, op, block)
-            return
-        words[at + 1], words[at + 2], words[at + 3] = id, op, block
-        if self.fenced:
-            fence()
-        words[at] = self.posted
-        self.bell.release()
 
     def take(self, timeout: float) -> Reply | None:
         """The next answer, None when there is none. `timeout` bounds the wait for a payload that was announced."""
@@ -269,8 +236,6 @@ class Line:
         if extras is not None and not flags & FLAG_ROWS:
             self._schemas.update(_schemas(extras))
         reply = Reply(id, extras, not flags & FLAG_MORE)
-        if self.one_to_one:
-            self.latest = reply
         self.taken = number
         if flags & WITH_EXTRAS:
             self.channel.settle()
@@ -325,7 +290,7 @@ class Line:
                 payload = self.channel.decode(bytes(self.orders[entry * BOX : entry * BOX + size]))
             elif op >= CHOSEN:
                 which, op = divmod(op, CHOSEN)
-                payload = self._chosen.get(which) or self._chosen.setdefault(which, Chosen.of(which, self.slots))
+                payload = self._chosen.get(which) or self._chosen.setdefault(which, Chosen.one(which - 1))
             elif op & WITH_PAYLOAD:
                 op -= WITH_PAYLOAD
                 payload, fds = self.channel.recv_wait()

@@ -1,5 +1,5 @@
-"""Workers that are threads of the caller's. They cannot be killed: one that is to be replaced because it is late is
-left behind in the call of its environment (`aside.py`). Everything else is the same walk.
+"""Workers that are threads of the caller's. They cannot be killed: where one is late and is to be replaced, the
+coroutine that it waits for is cancelled (`aside.py`). Everything else is the same walk.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from treadle.errors import ClosedPool, UsageError
+from treadle.errors import ClosedPool
 from treadle.pool import bell, child
-from treadle.pool.aside import GivenUp, Patience
+from treadle.pool.aside import EventLoop, GivenUp, Owner
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.line import STOP, Line
+from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
-
-MOST_LEFT = 100  # threads that may be left behind in calls that do not end
 
 log = logging.getLogger("treadle")
 
@@ -84,15 +82,10 @@ class LocalChannel:
 class TheirLine(Line):
     """The thread's half. One that was given up has nothing more to say."""
 
-    patience: Patience
-
-    def leave(self) -> None:
-        """Its words are another thread's now; in those that it sees it is told to stop."""
-        self.words = list(self.words)  # type: ignore[assignment]
-        self.words[STOP] = CLOSING
+    owner: Owner
 
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
-        if not self.patience.over:
+        if not self.owner.over:
             super().answer(id, extras, last, ended)
         elif id != CLOSING:
             raise ClosedPool("nobody waits for it any more")
@@ -102,30 +95,16 @@ class ThreadWorker(Worker):
     """Drives its server from a thread, over a line in ordinary memory."""
 
     in_caller = True
-    left: ClassVar[set[threading.Thread]] = set()  # of this process, behind in a call when last looked at
-
-    @classmethod
-    def behind(cls) -> int:
-        """How many threads are left behind and have not ended since."""
-        cls.left.difference_update([thread for thread in cls.left.copy() if not thread.is_alive()])
-        return len(cls.left)
 
     def start(self) -> None:
-        if self.behind() >= MOST_LEFT:
-            raise UsageError(
-                f"{MOST_LEFT} threads hang in calls of environments that were given up, and no more are left behind: "
-                "processes (backend='process') can be killed"
-            )
-        options = self.common.options
-        self._patience = Patience(options.step_timeout is not None and options.policy is not RestartPolicy.RAISE)
+        self._owner = Owner(self.common.options.step_timeout is not None)
         self._asked = False
         self.channel, self._theirs = LocalChannel.pair()
         self.line = None
-        self._their_line: TheirLine | None = None
         self._places: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = self.slots[0]
-        mine = self._patience, self._places  # one that is left behind has no others
+        mine = self._owner, self._places  # one that was given up has no others
         self._thread = threading.Thread(target=self._run, args=mine, name=f"treadle-worker-{self.index}", daemon=True)
         self._thread.start()
 
@@ -140,38 +119,32 @@ class ThreadWorker(Worker):
         line = Line(memory.arena, fields, *bells, self.channel, self.slots)
         line.clear()
         theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)
-        theirs.patience = self._patience
-        self.line, self._their_line = line, theirs
+        theirs.owner = self._owner
+        self.line = line
         self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
 
     def ended(self) -> bool:
-        return self._patience.gone  # not Thread.is_alive, which an interrupt can make lie for ever
+        return self._owner.gone  # not Thread.is_alive, which an interrupt can make lie for ever
 
     @property
     def measured(self) -> bool:
-        return not self._patience.limited
+        return self.common.options.policy is RestartPolicy.RAISE
 
     def kill(self, number: int) -> None:
-        patience = self._patience
-        if patience.limited and not patience.waiting and not patience.over:
-            log.warning("%s hangs elsewhere than in its environment: it is given up when that ends", self._thread.name)
-        already = patience.gone
-        patience.give_up()
-        if patience.gone and not already:
-            self.left.add(self._thread)
-            if self._their_line is not None:
-                self._their_line.leave()
-            for close in patience.files:
-                close()
-            if many := self.behind():
-                log.warning("a thread is left behind in a call that was given up (%d of at most %d)", many, MOST_LEFT)
+        owner = self._owner
+        if owner.timed and not self.measured and owner.pending is None and not owner.over:
+            log.warning("%s hangs elsewhere than in a coroutine: it is given up when that ends", self._thread.name)
+        owner.give_up()
         if not self._asked:
             self.ask()
+
+    def held_up(self, now: float) -> float:
+        return self._owner.held_up(now)
 
     def stack(self) -> str:
         import traceback
 
-        frame = sys._current_frames().get(self._thread.ident or 0)
+        frame = sys._current_frames().get(self._owner.thread() or self._thread.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
     def ask(self) -> None:
@@ -182,24 +155,20 @@ class ThreadWorker(Worker):
             self.line.post(CLOSING, Op.CLOSE)
 
     def bury(self) -> ExitReport:
-        if self._patience.over and self._thread.is_alive():  # perhaps it hangs in what it closes
-            self.left.add(self._thread)
+        EventLoop.join()
         return self.report  # without Thread.join: it would list a thread that it does not know, such as an interrupt's
 
-    def _run(self, patience: Patience, places: Any) -> None:
-        patience.adopt()
+    def _run(self, owner: Owner, places: Any) -> None:
+        owner.adopt()
         try:
-            self._serve(patience, places)
+            self._serve(owner, places)
         finally:
-            patience.gone = True
+            owner.gone = True
 
-    def _serve(self, patience: Patience, places: Any) -> None:
+    def _serve(self, owner: Owner, places: Any) -> None:
         told = partial(setattr, self, "_building")
         programs, hello = build_here(self.spec, self.factories, in_caller=False, begins=told)
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
-        if patience.gone:  # another one is in its place
-            server.close()
-            return
         self._hello = hello
         place = places.get()
         if hello.failed or place is None:
@@ -211,5 +180,5 @@ class ThreadWorker(Worker):
         try:
             child.serve(server, line)
         except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer
-            if patience.over:
+            if owner.over:
                 server.close()

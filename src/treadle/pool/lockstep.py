@@ -31,7 +31,6 @@ from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
     from treadle.pool.calls import Order
-    from treadle.pool.parts import Parts
     from treadle.pool.pool import Pool
     from treadle.repro import Repro
 
@@ -42,30 +41,27 @@ Operation = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. A step that was interrupted (Ctrl-C) is finished and dropped by the next request. A worker's
-    death is raised, or, with on_failure="restart" or "drop", told in the batch: see `recover.py`.
+    Use from one thread. What was interrupted (Ctrl-C) is waited for and dropped by the next request; after a step or a
+    reset all its slots must be reset. A worker's death is raised, or, with on_failure="restart" or "drop", told in the
+    batch: see `recover.py`.
 
     Attributes:
         recovery: how it goes on after a worker's death; None: that is the end.
         mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
-        slots: which it steps: all.
-        parts: slots that are stepped on their own meanwhile (`parts.py`); None: there are none. Whatever is asked of
-            all slots ends that.
     """
 
     def __init__(self, pool: Pool, writer: Callable[[Sequence[np.ndarray | None]], BatchWriter] | None = None) -> None:
         memory = pool.memory.rows
         if memory is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
-        self.pool, self.calls, self.slots = pool, pool.calls, range(pool.n)
-        self.parts: Parts | None = None
+        self.pool, self.calls, self._slots = pool, pool.calls, range(pool.n)
         self.memory, self._buffers = memory, memory.buffers
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
         self._batches = Batches(
-            memory.arena, memory.fields, memory.buffers, self.observations, self.slots, remember=goes_on
+            memory.arena, memory.fields, memory.buffers, self.observations, pool.n, remember=goes_on
         )
         self.recovery = Recovery(pool, memory, self._batches) if goes_on else None
         arrays = memory.arrays(memory.fields.actions)
@@ -82,7 +78,7 @@ class Lockstep:
     @property
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
-        return self._batches.valid if self.parts is None else self.parts.valid
+        return self._batches.valid
 
     @property
     def episodes(self) -> np.ndarray:
@@ -215,7 +211,6 @@ class Lockstep:
         recovery, calls = self.recovery, self.calls
         if recovery is None or not calls.wear.able:
             return
-        calls.look_at_memory()
         for worker in self.pool.workers:
             due = recovery.between(worker.slots) if slots is None else slots >= set(worker.slots)
             if due and not worker.in_caller and worker.state is State.IDLE and (why := calls.wear.worn(worker)):
@@ -228,13 +223,13 @@ class Lockstep:
         self._settle()
         if self._must_reset:
             raise UsageError("step() before the first reset()")
-        stale = sorted(slot for slot in self._stale if slot in self.slots)
+        stale = sorted(self._stale)
         if stale:
             raise UsageError(
-                f"slots {stale} moved on in a step that failed or timed out and whose result nobody "
-                "saw: reset them first (reset(slots=[...]))"
+                f"slots {stale} moved on in a step that failed, timed out or was interrupted and whose result nobody "
+                f"saw: reset them first ({self.calls.reset_of(stale)})"
             )
-        special = self.recovery is not None and self.recovery.check_step(self.slots)
+        special = self.recovery is not None and self.recovery.check_step()
         workers = self.pool.workers
         # in the caller's process a time limit is not enforced, but measured: by the books
         measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
@@ -255,20 +250,18 @@ class Lockstep:
 
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
         """Put what the fast lane has posted and not yet received into the books, as a joint request."""
-        joint, self.mailed = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1, sent=True), None
+        joint, self.mailed = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1), None
         for worker in lanes:
             line = worker.line
             if line is not None and line.taken < line.posted:
                 self.calls.adopt(worker, id, Op.STEP, block, joint)
         return joint
 
-    def _new_joint(
-        self, op: Op, block: int, slots: Iterable[int], before: int = -1, sent: bool = False
-    ) -> JointRequest:
+    def _new_joint(self, op: Op, block: int, slots: Iterable[int], before: int = -1) -> JointRequest:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self.recovery is not None:
             self.recovery.catch_up(self.calls.last_id if before < 0 else before)
-        return JointRequest(op, block, tuple(slots), sent, batches=self._batches, recovery=self.recovery)
+        return JointRequest(op, block, tuple(slots), batches=self._batches, recovery=self.recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -303,8 +296,7 @@ class Lockstep:
         try:
             mailed = self._write_actions(actions)
         except Mismatch as error:
-            error.row = None if error.row is None else self.slots[error.row]
-            raise bad_action(error, len(self.slots), actions) from None
+            raise bad_action(error, self.pool.n, actions) from None
         self._step(mailed, posted=True)
 
     def post_reset(
@@ -337,7 +329,7 @@ class Lockstep:
 
     def _reset(self, seeds: Any, options: Any, slots: Sequence[int] | None, *, posted: bool = False) -> JointRequest:
         self._settle()
-        chosen = list(self.slots) if slots is None else [int(s) for s in slots]
+        chosen = list(self._slots) if slots is None else [int(s) for s in slots]
         sent = self._reachable(chosen)
         for given, what in ((seeds, "seeds"), (options, "options")):
             if given is not None and len(given) != len(chosen):
@@ -367,7 +359,7 @@ class Lockstep:
         self, slots: Sequence[int] | None, what: Operation | dict[int, Operation], *, posted: bool = False
     ) -> JointRequest:
         self._settle()
-        chosen = list(self.slots) if slots is None else [int(s) for s in slots]
+        chosen = list(self._slots) if slots is None else [int(s) for s in slots]
         joint = self._new_joint(Op.CALL, -1, chosen)
         asked = {slot: what[slot] if isinstance(what, dict) else what for slot in self._reachable(chosen)}
         self._launch(joint, orders_of(self.pool.in_slot_order(), asked), posted)
@@ -382,8 +374,8 @@ class Lockstep:
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> JointRequest:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
-        joint = self._new_joint(Op.STEP, self._buffers.take(), self.slots)
-        orders = self._step_orders(mailed)
+        joint = self._new_joint(Op.STEP, self._buffers.take(), self._slots)
+        orders = step_orders(self.pool.in_slot_order(), mailed)
         if self.recovery is not None:
             orders = self.recovery.step_orders(joint, orders)
         self._launch(joint, orders, posted)
@@ -391,13 +383,9 @@ class Lockstep:
             self.recovery.ask_the_fresh(joint)
         return joint
 
-    def _step_orders(self, mailed: Mailed | None) -> list[Order]:
-        """What each worker is sent for a step."""
-        return step_orders(self.pool.in_slot_order(), mailed)
-
     def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
         """Send a joint request's requests, all or none."""
-        with Later():  # else Ctrl-C would leave it open and not sent, and its slots to be reset
+        with Later():  # else Ctrl-C would leave some of them a step behind the others
             self._plain, self._joint = False, joint
             try:
                 joint.launch(self.calls, orders, op)
@@ -433,13 +421,12 @@ class Lockstep:
         return [results[slot] for slot in joint.slots]
 
     def _settle(self) -> None:
-        """Before anything new: finish what was interrupted, and drop what it brings. Raises UsageError when the
+        """Before anything new: wait for what was interrupted, and drop what it brings. Raises UsageError when the
         caller has yet to wait for what it posted."""
         self.pool.check()
-        if self.parts is not None:
-            self.parts.leave()
-        if self._pending is not None:
-            self._drain()
+        if self._pending is not None:  # a step of the fast lane, as far as it was posted
+            lanes = [worker for worker in self.pool.workers if not worker.inline]
+            self._joint, self._pending = self._now_owing(lanes, *self._pending), None
         if self._joint is not None:
             if self._joint.posted:
                 raise UsageError(f"a posted {self._joint.op.name.lower()} is pending: wait() for it first")
@@ -448,32 +435,12 @@ class Lockstep:
             self._joint = self._new_joint(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
             self._finish_joint()
 
-    def _drain(self) -> None:
-        """Finish an interrupted step in every slot and drop what it brought: all slots have moved, or none.
-
-        Only a slot of the caller's own that the interrupt met within its step cannot be finished: it must be reset.
-        """
-        assert self._pending is not None
-        self._plain = False  # until it is settled, also when this is interrupted in its turn
-        id, block = self._pending
-        lanes = []
-        for worker in self.pool.workers:
-            if worker.inline:
-                self._stale |= worker.server.resume(id, block)
-            elif worker.line is not None:
-                worker.line.repost(id, STEP, block)
-                lanes.append(worker)
-        joint = self._now_owing(lanes, id, block)
-        joint.extras += [
-            reply.extras for m in lanes if (reply := m.recall(id)) is not None and reply.extras is not None
-        ]
-        self._joint, self._pending = joint, None
-        self._finish_joint()
-
     def _finish_joint(self) -> None:
-        """Wait for an interrupted joint request and drop what it brings."""
+        """Wait for an interrupted joint request and drop what it brings: whoever has moved must be reset."""
         assert self._joint is not None
         joint = self._joint
+        self._plain = False
+        self._stale |= joint.moved_unseen() if joint.op is Op.CALL else set(joint.slots)
         self.calls.ring(joint)
         try:
             joint.collect(self.calls)
@@ -483,11 +450,11 @@ class Lockstep:
             raise
         if self.recovery is not None:
             self.recovery.dropped(joint)
+            self._stale.difference_update(self.recovery.unasked(joint))
         self._stale |= joint.moved_unseen()
-        self._joint = None
-        if joint.op is not Op.CALL and joint.sent:
+        if joint.op is not Op.CALL:
             self._note(joint.block, joint)
-            self._batches.take_over(joint.block, joint.extras, joint.cut - joint.begins.keys(), joint.void)
+        self._joint = None
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -502,7 +469,7 @@ class Lockstep:
         else:
             batch = self._batches.assemble(block, extras, ended=ended)
             if recovery is not None and ended:
-                recovery.note_ends(batch.terminated | batch.truncated, self.slots)
+                recovery.note_ends(batch.terminated | batch.truncated, self._slots)
         self._raise_first([e for e in extras if e is not None], batch)
         if self._history is not None and joint is not None and joint.op is Op.RESET and not batch.news:
             self._history.begun(block)
@@ -521,7 +488,8 @@ class Lockstep:
             self._stale.update(raised)
             self._plain = False
         # no name in the frame that raises: that would be a circle
-        raise self.calls.keep(failure.first_of(raised, self.pool.workers, partial), noted=True)
+        again = self.calls.reset_of(raised)
+        raise self.calls.keep(failure.first_of(raised, self.pool.workers, partial, again), noted=True)
 
 
 __all__ = ["Batch", "Lockstep"]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
+import reprlib
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from treadle import pickling
-from treadle.errors import Where
-from treadle.pool.original import DEEPEST, Original, shown, traceback_of
+from treadle.errors import Where, attributes_of, original_of
 from treadle.spaces import Mismatch
+
+MOST = 65536  # characters that the text of an exception may have
+DEEPEST = 16  # containers in one another
+MEMBERS, GENERATIONS = 64, 4  # exceptions of a group that travel on their own, and groups in one another
+CAUSES = 8  # that travel with an exception
+
+SPEECHLESS = "<its __str__ failed>"
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 400
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
+
+_PLACING = "treadle_"  # attributes that say where an exception happened begin so: see `Server._raised`
 
 
 class Op(IntEnum):
@@ -90,9 +105,15 @@ class Frames:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text, and as the data of which it can be rebuilt; `original` is None where there was none.
-    `frames`: where it was raised, for the caller's own process. `trail`: what the program did until then, for a
-    repro (`sample.rollout_slot`)."""
+    """An exception as text, and as a pickle where it can be had again from one.
+
+    Attributes:
+        frames: where it was raised, for the caller's own process.
+        trail: what the program did until then, for a repro (`sample.rollout_slot`).
+        builtin: the name of the nearest built-in class; "": there was no exception.
+        pickled: it, and its causes: see `_pickled`.
+        members: of an exception group.
+    """
 
     error_type: str
     message: str
@@ -102,22 +123,116 @@ class Raised:
     episode: int | None = None
     seed: int | None = None
     last_action: Any = None
-    original: Original | None = None
     path: tuple[Any, ...] | None = None
     expected: str = ""
     got: str = ""
     trail: Any = None
     frames: Frames = field(default_factory=Frames, repr=False, compare=False)
+    builtin: str = ""
+    pickled: bytes | None = None
+    members: tuple[Raised, ...] = ()
 
     @classmethod
-    def of(cls, error: BaseException, phase: str, *, catch: Any = BaseException, **where: Any) -> Raised:
+    def of(
+        cls, error: BaseException, phase: str, *, catch: Any = BaseException, generation: int = 0, **where: Any
+    ) -> Raised:
         """Raises nothing of the kind `catch`, whatever the exception's own methods do."""
-        original = Original.of(error, catch)
-        if issubclass(type(error), Mismatch):  # `isinstance` would ask it, too
+        kind, held = type(error), attributes_of(error)
+        for name in [name for name in held if type(name) is str and name.startswith(_PLACING)]:
+            del held[name]
+        if issubclass(kind, Mismatch):  # `isinstance` would ask it, too
             misfit: Any = error
             where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
-        text = traceback_of(error, original, catch)
-        return cls(original.name, original.message, text, phase, original=original, frames=Frames(error), **where)
+        inner: tuple[BaseException, ...] = ()
+        if issubclass(kind, BaseExceptionGroup) and generation < GENERATIONS:
+            inner = BaseExceptionGroup.exceptions.__get__(error)[:MEMBERS]  # type: ignore[attr-defined]
+        return cls(
+            (name := name_of(original_of(kind))),
+            (message := _said(error, catch)),
+            _traceback_of(error, f"{name}: {message}", catch),
+            phase,
+            frames=Frames(error),
+            builtin=next(base.__name__ for base in type.mro(kind) if vars(builtins).get(name_of(base)) is base),
+            pickled=_pickled(error, catch),
+            members=tuple(cls.of(each, phase, catch=catch, generation=generation + 1) for each in inner),
+            **where,
+        )
+
+    def rebuilt(self) -> BaseException | None:
+        """The exception; None where it cannot be unpickled here."""
+        try:
+            return None if self.pickled is None else _unpickled(self.pickled)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - foreign code, which has lost its modules or its mind
+            return None
+
+
+def _pickled(error: BaseException, catch: Any) -> bytes | None:
+    """The exception, and its causes as far as that goes; None where it cannot be pickled, unpickled and shown."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) <= CAUSES and not any(cause is each for each in chain):
+        chain.append(cause)
+        cause = vars(BaseException)["__cause__"].__get__(cause)
+    while chain:
+        try:
+            data = pickling.dumps([(each, attributes_of(each).get("__notes__")) for each in chain])
+            twin = _unpickled(data)
+            if type(twin) is type(error) and f"{twin}{twin!r}" and traceback.format_exception(twin):
+                return data
+        except catch:  # whatever its own methods raise
+            pass
+        chain.pop()
+    return None
+
+
+def _unpickled(data: bytes) -> BaseException:
+    chain = pickling.known(data)
+    above: BaseException | None = None
+    for error, notes in chain:
+        held = attributes_of(error)  # raises TypeError of what is no exception
+        if notes is not None:
+            held["__notes__"] = notes  # a `__reduce__` may have left them out
+        if above is not None:
+            vars(BaseException)["__cause__"].__set__(above, error)
+        above = error
+    found: BaseException = chain[0][0]
+    return found
+
+
+def name_of(cls: type) -> str:
+    """The name of a class, whatever its metaclass says."""
+    return str.__str__(vars(type)["__qualname__"].__get__(cls))
+
+
+def _traceback_of(error: BaseException, said: str, catch: Any) -> str:
+    """The text of its traceback, those of its causes included. Raises nothing of the kind `catch`."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except catch:  # causes that are none, say
+        frames = vars(BaseException)["__traceback__"].__get__(error)
+        text = "".join(traceback.format_tb(frames)) + f"{said}\n"
+    return _cut(text, 4 * MOST)
+
+
+def _said(error: BaseException, catch: Any) -> str:
+    try:
+        return _cut(str.__str__(str(error)), MOST)  # `__str__` may return a kind of str with ways of its own
+    except catch:
+        return SPEECHLESS
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def shown(value: Any, catch: Any = Exception) -> str:
+    """A short repr of anything. Raises nothing of the kind `catch`."""
+    try:
+        return _cut(str.__str__(_SHORT.repr(value)), 1000)
+    except catch:
+        return f"<{name_of(type(value))}>"
 
 
 @dataclass(frozen=True)
@@ -150,7 +265,8 @@ class Hello:
 @dataclass(frozen=True)
 class ExitReport:
     """How a worker ended. code None and signal None: it is still running, or nobody could tell. `oom`: what says that
-    memory ran out, "" when nothing does, None when nobody counts. `at`: what one elsewhere was doing."""
+    memory ran out, "" when nothing does, None when nobody counts. `at`: what one elsewhere was doing.
+    `lines`: how many it wrote, of which `stderr` has the last."""
 
     code: int | None = None
     signal: str | None = None
@@ -159,6 +275,7 @@ class ExitReport:
     forced: bool = False
     oom: str | None = None
     at: Where | None = None
+    lines: int = 0
 
 
 def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:
@@ -176,7 +293,7 @@ def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catc
                 found = _unpicklable(value, name, catch, set())
                 path, why = found or (name, Raised.of(error, phase, catch=catch))
                 text = f"{path} cannot be sent to the caller: {why.message}"
-                raised[slot] = Raised(why.error_type, text, why.traceback, phase, original=why.original)
+                raised[slot] = replace(why, message=text, phase=phase, path=None, frames=Frames())
     infos, loose, finals = ({s: v for s, v in table.items() if s not in raised} for table in tables)
     return Extras(infos, loose, finals, raised)
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict
 
+from treadle import gone
 from treadle.errors import UsageError
 from treadle.pool.failure import RestartPolicy
-from treadle.pool.wear import limits_of
+from treadle.pool.wear import as_bytes
 from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
-MemoryLimit = int | str | tuple[int | str, int | str] | None
+MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
 MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
-WORKER_OUTPUTS = ("prefix", "label", "keep", "raw")
+OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
+WORKER_OUTPUTS = ("prefix", "keep")
+OWN = frozenset({"brief", "placement", "prints"})  # that are set by faces, not by users
 
 
 class CommonKeywords(TypedDict, total=False):
@@ -31,7 +38,7 @@ class CommonKeywords(TypedDict, total=False):
     worker_output: str
     worker_environ: WorkerEnviron
     recorder: bool | str
-    memory_limit: MemoryLimit
+    memory_limit: int | str | None
     max_episodes_per_worker: int | None
 
 
@@ -63,28 +70,31 @@ class PoolOptions:
             users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
-            streams is killed when it does not get on for so long. A thread cannot be killed: with on_failure "restart"
-            or "drop" it waits no more for its environment, whose own thread is left behind (coroutines are cancelled).
-            For slots in the caller's own thread (serial, inline), and in threads with "raise", it is measured and not
-            enforced: see `Pool.overruns`.
+            streams is killed when it does not get on for so long. A thread cannot be killed: there
+            environments are of coroutines, which are cancelled; others are refused.
+            For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
+            measured and not enforced: see `Pool.overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
-        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line;
-            "label": their stdout goes the same way, to the caller's stderr; "keep": as "label", but it is shown only in
-            errors; "raw": as is.
+        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line, a
+            warning of several workers once (see docs/faults.md); "keep": it is shown only in errors, as is their
+            stdout.
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
-        placement: of workers on nodes of a cluster, where the backend has any: see `treadle.nodes.placing`.
         recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
             observation, where faces can. False: nothing is.
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
             "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
-            nothing is lost; one that has twice as much is killed at once, which is a death. (soft, hard): both limits.
+            nothing is lost.
         max_episodes_per_worker: after so many episodes a worker process is replaced, for simulators that wear out. As
             above that counts as no restart. Where an episode ends, and what of this the vectors can do: see
             `docs/faults.md`.
+        placement: set by faces: of workers on nodes of a cluster, where the backend has any, `treadle.nodes.placing`.
+        prints: set by faces: the stdout of workers goes where their stderr goes, to the caller's stderr.
+        brief: set by faces: the pool is over in a moment, so that no fork server is made for it. One that has imported
+            its modules already is used.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -102,8 +112,10 @@ class PoolOptions:
     worker_environ: WorkerEnviron = None
     placement: Any = None
     recorder: bool | str = True
-    memory_limit: MemoryLimit = None
+    memory_limit: int | str | None = None
     max_episodes_per_worker: int | None = None
+    prints: bool = False
+    brief: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in list(BACKENDS):
@@ -111,7 +123,7 @@ class PoolOptions:
         if self.on_failure not in [each.value for each in RestartPolicy]:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
-            raise UsageError(f"worker_output must be 'prefix', 'label', 'keep' or 'raw', got {self.worker_output!r}")
+            raise UsageError(f"worker_output must be 'prefix' or 'keep', got {self.worker_output!r}")
         if self.recorder not in (True, False, "full"):
             raise UsageError(f"recorder must be True, False or 'full', got {self.recorder!r}")
         if self.worker_environ is not None:
@@ -129,7 +141,7 @@ class PoolOptions:
         check_whole(0, max_restarts=self.max_restarts)
         check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
         if self.memory_limit is not None:
-            limits_of(self.memory_limit)
+            as_bytes(self.memory_limit)
         if self.wears and self.backend in ("thread", "serial"):
             raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
         if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
@@ -146,6 +158,27 @@ class PoolOptions:
     @property
     def policy(self) -> RestartPolicy:
         return RestartPolicy(self.on_failure)
+
+
+def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> str:
+    """The backend where nobody has said one: processes. Where these cannot be forked from a server, and no option that
+    is `given` asks for them, "thread" for environments of coroutines and "serial" for others, which is said once."""
+    from treadle.pool import forkserver
+
+    if forkserver.works() or any(given.get(name) is not None for name in OF_PROCESSES):
+        return "process"
+    _tell_the_price()
+    return "thread" if coroutines else "serial"
+
+
+@cache
+def _tell_the_price() -> None:
+    logging.getLogger("treadle").warning(
+        "worker processes are made for Linux (fork, pidfds), and this is %s: environments are stepped in this "
+        "process, on one core, and one that crashes takes your program with it; backend='process' tries new "
+        "interpreters (spawn)",
+        sys.platform,
+    )
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
@@ -165,20 +198,30 @@ def check_environ(given: Any) -> None:
         raise UsageError(f"worker_environ is a dict of texts (or None), or a function that returns one, got {given!r}")
 
 
-NAMES = frozenset(field.name for field in fields(PoolOptions))
+NAMES = frozenset(field.name for field in fields(PoolOptions)) - OWN
 
 
 class NoSuchOption(UsageError, TypeError):
     """An option that there is none of, as Python's own error for an unknown argument."""
 
 
-def check_names(given: Iterable[str], besides: Iterable[str] = ()) -> None:
-    """Raises NoSuchOption for a name that is no option of a pool's; `besides`: what else could have been meant."""
+def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = NAMES) -> None:
+    """Raises NoSuchOption for a keyword argument that `face`, a function or a class, hands on and that is not `taken`
+    there. The error names the face, and of all that it takes the nearest name."""
     for name in given:
-        if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES.union(besides), 1)
+        if name not in taken:
+            if text := gone.instead(f"{name}="):
+                raise NoSuchOption(text)
+            near = difflib.get_close_matches(name, {*taken, *arguments_of(face)}, 1)
             hint = f"; did you mean {near[0]}=?" if near else ""
-            raise NoSuchOption(f"there is no option {name}={hint}")
+            raise NoSuchOption(f"{face.__name__}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def arguments_of(face: Callable[..., Any]) -> set[str]:
+    """The names of the arguments of a function; or of a class, those of its bases' constructors included."""
+    made = [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]
+    found = [each for one in made if inspect.isfunction(one) for each in inspect.signature(one).parameters.values()]
+    return {each.name for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)} - {"self"}
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -199,6 +242,21 @@ def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **giv
             raise UsageError(f"{name} can be {most} at most, got {value!r}")
 
 
+def check_workers(workers: Any, *, none: bool = True) -> None:
+    """Raises UsageError for what is no number of workers, nor None where that may be."""
+    try:
+        check_whole(none=none, workers=workers)
+    except UsageError as error:
+        hint = ": backend='serial' steps everything in the caller, without workers" if workers == 0 else ""
+        raise UsageError(f"{error}{hint}") from None
+
+
+def check_seed(seed: Any, name: str = "seed") -> None:
+    """Raises UsageError for a negative number: environments would refuse it, in the middle of a reset of many."""
+    if isinstance(seed, Integral) and seed < 0:
+        raise UsageError(f"{name} must not be negative, got {seed}")
+
+
 def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tuple[Any, ...]:
     """They as a tuple. Raises UsageError, by its name, for what is no several of what fits; `what`: these, in words."""
     each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
@@ -215,9 +273,11 @@ def names_of_modules(name: str, given: Any) -> tuple[str, ...]:
 def path_of(name: str, given: Any) -> Path:
     """It as a path. Raises UsageError for what is none."""
     try:
-        return Path(given)
+        if given != "":  # which would be the current directory
+            return Path(given)
     except TypeError:
-        raise UsageError(f"{name} is a path, got {given!r}") from None
+        pass
+    raise UsageError(f"{name} is a path, got {given!r}")
 
 
 def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,11 +25,11 @@ from treadle.pool.arena import too_many_files
 from treadle.pool.batch import Batch
 from treadle.pool.calls import Calls
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.options import PoolKeywords, PoolOptions, check_whole
+from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names, check_whole, check_workers
 from treadle.pool.worker import BACKENDS, Worker
 
 
@@ -41,6 +42,7 @@ class Pool:
         workers: how many workers, the caller not counted; None: as many as cores, at most one a slot. The slots are
             dealt in contiguous runs, the first ones one slot longer where it does not come out even.
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
+        later: how many slots (the last ones) have no workers yet; see `grow`. They are as the others are.
         rows: does this pool step in lockstep (and so need rows in the memory)? False for pools that only stream.
         copy: False: every step's batch lies in the same memory.
         blocks: batches that the caller may hold before they are copied.
@@ -50,7 +52,8 @@ class Pool:
         calls: the requests under way.
         workers: all of them, the caller's own included.
         memory: their memory.
-        descriptions: what the slots said of themselves.
+        descriptions: what the slots said of themselves; not those that came later.
+        later: slots that have no workers yet.
 
     Raises:
         StartupFailed: a slot could not be built; nothing is left running.
@@ -63,12 +66,14 @@ class Pool:
         *,
         workers: int | None = None,
         inline: int = 0,
+        later: int = 0,
         rows: bool = True,
         copy: bool = True,
         blocks: int = 6,
         options: PoolOptions | None = None,
         **given: Unpack[PoolKeywords],
     ) -> None:
+        check_names(type(self), given, NAMES | OWN)
         n = self.n = len(factories)
         self.options = PoolOptions(**given) if options is None else replace(options, **given)
         _check(n, workers, inline, blocks)
@@ -79,7 +84,9 @@ class Pool:
         kind, cores = BACKENDS[self.options.backend](), bell.cores()
         if kind.inline:
             inline = n
-        shares = partition(n - inline, workers or min(cores, max(1, n - inline)), inline)
+        self._factories, self.later, self._rows = factories, later, rows
+        started = n - later - inline
+        shares = partition(started, workers or min(cores, max(1, started)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
         _note_open(self)
@@ -95,7 +102,7 @@ class Pool:
 
             def lay() -> None:
                 self.memory = MemoryLayout(
-                    self.descriptions, self.workers, rows=rows, copy=copy, blocks=blocks, longest=longest
+                    self.descriptions, self.workers, rows=rows, copy=copy, blocks=blocks, longest=longest, later=later
                 )
                 self._at_end.callback(self.memory.clear)
                 for worker in self.workers:
@@ -117,6 +124,20 @@ class Pool:
     def lockstep(self) -> Lockstep:
         """The lockstep schedule over this pool's slots. Raises UsageError when it was made with rows=False."""
         return Lockstep(self)
+
+    def grow(self, count: int) -> list[Worker]:
+        """Start so many more workers, each for the next slot of those that were left for `later`. See `Calls.extend`.
+
+        Raises OSError or ArenaError where the system refuses; those that were started go on.
+        """
+        first, cores = self.n - self.later, bell.cores()
+        with self.group.lock, Later():
+            self.check()
+            self.later -= count
+            added = [self.group.add((slot,), self._factories) for slot in range(first, first + count)]
+            self.memory.extend(added, bell.who_tries(len(self.workers) + count, 0, cores, self._rows))
+            self.calls.extend(added)
+        return added
 
     def reset(self, *args: Any, **kwargs: Any) -> Batch:
         """See `Lockstep.reset`."""
@@ -177,6 +198,8 @@ class Pool:
                 deadline = monotonic() + (self.options.close_timeout if timeout is None else timeout)
                 left = [m for m in self.workers if m.state not in (State.DEAD, State.GONE)]
                 for worker in self.workers:
+                    if worker.extra:  # it has nothing to close, and hears nothing
+                        worker.kill(signal.SIGTERM)
                     worker.see(Event.CLOSE)
                 self.group.end(left, deadline)
             except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
@@ -208,7 +231,7 @@ MOST_BLOCKS = 10_000  # each is planned by itself
 def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
     if n == 0:
         raise UsageError("a pool needs at least one slot")
-    check_whole(workers=workers)
+    check_workers(workers)
     check_whole(1, MOST_BLOCKS, none=False, blocks=blocks)
     check_whole(0, none=False, inline=inline)
     if inline > n:
@@ -226,8 +249,7 @@ def _note_open(pool: Pool) -> None:
 @cache
 def _watch_this_process() -> None:
     atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_fork)
+    os.register_at_fork(after_in_child=_in_fork)
 
 
 def _at_exit() -> None:

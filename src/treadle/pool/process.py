@@ -1,7 +1,7 @@
 """Workers in processes of their own: how they are started, watched, asked for their stack, and ended.
 
 Three ways to start one, all ending in `child.main` on one socket: `forkserver` (default: a fork of a clean process
-with our imports loaded), `spawn` (a new interpreter: slower, works everywhere on POSIX), `fork` (a copy of the caller:
+with our imports loaded), `spawn` (a new interpreter: slower), `fork` (a copy of the caller:
 only on request, and refused while the caller has threads, whose locks the copy would inherit locked).
 """
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import current_process
-from typing import Any
+from typing import Any, cast
 
 from treadle.errors import TooManyFiles, UsageError
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
@@ -45,7 +45,7 @@ class Child:
     """A started process. `reap(timeout)` gives its status as os.waitstatus_to_exitcode does, None: unknown."""
 
     pid: int
-    pidfd: int  # -1 where the system has none
+    pidfd: int
     reap: Callable[[float], int | None]
 
 
@@ -53,24 +53,24 @@ class ProcessCommon(Common):
     """What the worker processes of a pool share: how they are started, with which modules, and who reads their stderr.
 
     Attributes:
-        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: nobody.
+        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: not open.
         carriers: worker's index -> what it, and any that follows it, is sent along.
     """
 
     def __init__(self, options: PoolOptions) -> None:
         super().__init__(options)
+        if not hasattr(os, "pidfd_open"):
+            raise UsageError("worker processes want pidfds (Linux): use backend='serial', or 'thread' for coroutines")
         self.start_method = options.start_method or default_start_method()
         check_start_method(self.start_method)
-        self.stdout_too = options.worker_output in ("label", "keep")
+        self.stdout_too = options.prints or options.worker_output == "keep"
         self.reader: StderrReader | None = None
         self.carriers: dict[int, carried.Carrier] = {}
         self.preload = Modules()
         self._needed: list[str] = []  # modules
 
     def open(self) -> None:
-        output = self.options.worker_output
-        if output != "raw":
-            self.reader = StderrReader(shown=output != "keep")
+        self.reader = StderrReader(shown=self.options.worker_output != "keep")
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
         (programs, found), carrier = carried.packed(modules.dumps, list(factories), slots, self.start_method)
@@ -87,7 +87,9 @@ class ProcessCommon(Common):
         asked = modules.worth_preloading(named, asked=True)
         users = asked.users if preload is not None else (*asked.users, *found.users)
         timeout = self.options.start_timeout
-        users = forkserver.prepare(tuple(dict.fromkeys(users)), timeout, asked=preload is not None)
+        users = tuple(dict.fromkeys(users))
+        if not self.options.brief:
+            users = forkserver.prepare(users, timeout, asked=preload is not None)
         self.preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
 
     def close(self) -> None:
@@ -117,22 +119,31 @@ class ProcessWorker(Worker):
         self.report = ExitReport()
         self._forced = self.unreachable = self._ended = self._reaped = False
         self._made_by = os.getpid()
-        self._reader: StderrReader | None = self.common.reader
+        self._reader = cast(StderrReader, self.common.reader)  # open by now
         self._tail: Tail | None = None
         self._kills = oom.kills()
-        self._watch = select.poll()  # its pidfd, where there is one
-        self.channel, theirs = Channel.pair()
+        self._watch = select.poll()  # its pidfd
+        self._child = type(self)._child  # the one before has been buried, and its number may be another's
         try:
             self._crash = anonymous_file("treadle-crash")
             os.lseek(self._crash, child.REPORT, os.SEEK_SET)
-            self._child = _launch(theirs, self.common.start_method, self.common.preload)
-            if self._child.pidfd >= 0:
-                self._watch.register(self._child.pidfd, select.POLLIN)
+            self._child = forkserver.insist(self._launch)
+            self._watch.register(self._child.pidfd, select.POLLIN)
             self._greet(self.common.carriers[self.index].files)
         except BaseException:  # no more descriptors, say: nothing of it stays behind
             self.abandon()
             raise
         self.pid = self._child.pid
+
+    def _launch(self) -> Child:
+        """A new process, on a channel of its own: what a server has forked just before it died finds its end closed."""
+        self.channel, theirs = Channel.pair()
+        try:
+            with theirs:
+                return _started(theirs, self.common.start_method, self.common.preload)
+        except BaseException:
+            self.channel.close()
+            raise
 
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
@@ -140,17 +151,10 @@ class ProcessWorker(Worker):
         start = child.Start(self.spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
         theirs: list[int] = []
         try:
-            if self._reader is not None:
-                if not self.common.stdout_too:
-                    theirs.append(forkserver.usable(1))
-                read, err = os.pipe()
-                theirs.append(err)
-                self._tail = self._reader.add(read, _prefix(self.spec.slots))
-                if self.common.stdout_too:
-                    theirs.append(os.dup(err))
-            else:
-                theirs.append(forkserver.usable(1))
-                theirs.append(forkserver.usable(2))
+            read, err = os.pipe()
+            theirs.append(err)
+            self._tail = self._reader.add(read, _prefix(self.spec.slots))
+            theirs.insert(0, os.dup(err) if self.common.stdout_too else forkserver.usable(1))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hello` will find out
                 self.channel.send(start, (lifeline.read_end(), *theirs, self._crash))
                 for at in range(0, len(files), AT_ONCE):
@@ -205,10 +209,7 @@ class ProcessWorker(Worker):
     def ended(self) -> bool:
         if self._ended:
             return True
-        if self._child.pidfd >= 0:
-            self._ended = bool(self._watch.poll(0))
-        else:
-            self._ended = self._child.reap(0.0) is not None
+        self._ended = bool(self._watch.poll(0))
         return self._ended
 
     def stack(self, timeout: float = 0.5) -> str:
@@ -251,8 +252,6 @@ class ProcessWorker(Worker):
     def _has_its_number(self) -> bool:
         """Is it still there, if only as a zombie? When somebody else has reaped it (because its fork server died, say)
         its number may be another's by now, and must not be signalled."""
-        if self._child.pidfd < 0:
-            return True
         try:
             signal.pidfd_send_signal(self._child.pidfd, 0)
         except ProcessLookupError:
@@ -268,7 +267,7 @@ class ProcessWorker(Worker):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
             status = self._child.reap(timeout)
-            lines = self._reader.finish(self._tail) if self._reader is not None and self._tail is not None else ()
+            lines = self._reader.finish(self._tail) if self._tail is not None else ()
             stack = os.pread(self._crash, 65536, child.REPORT).decode("utf-8", "replace").strip()
             killed = status == -signal.SIGKILL and not self._forced
             self.report = ExitReport(
@@ -278,6 +277,7 @@ class ProcessWorker(Worker):
                 _fatal(stack),
                 self._forced,
                 oom.risen(self._kills, oom.kills()) if killed and self._kills else None,
+                lines=0 if self._tail is None else self._tail.count,
             )
             self._ended = self._reaped = True
         # noted as closed before they are: when an interrupt comes between, this is called again
@@ -310,7 +310,9 @@ def _prefix(slots: tuple[int, ...]) -> str:
 
 def check_start_method(start_method: str) -> None:
     if start_method not in START_METHODS:
-        raise UsageError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
+        # in multiprocessing's own words, too
+        names = ", ".join(START_METHODS)
+        raise UsageError(f"start_method must be one of {names}: cannot find context for {start_method!r}")
     if start_method == "fork":
         # one that `threading` did not start is listed once it has asked for its own name, and stays listed at its end
         running = sys._current_frames()
@@ -325,25 +327,14 @@ def check_start_method(start_method: str) -> None:
 
 def default_start_method() -> str:
     """forkserver where there are pidfds (Linux), else spawn."""
-    return "forkserver" if hasattr(os, "pidfd_open") and sys.platform.startswith("linux") else "spawn"
-
-
-def _launch(sock: Any, start_method: str, preload: Modules) -> Child:
-    """A new process on `sock`, which is taken over."""
-    with sock:
-        return _started(sock, start_method, preload)
+    return "forkserver" if forkserver.works() else "spawn"
 
 
 def _started(sock: Any, start_method: str, preload: Modules) -> Child:
+    """A new process on `sock`."""
     if start_method == "forkserver":
         server = forkserver.server(preload.users)
-        try:
-            pid, pidfd = server.fork(sock, preload.ours)
-        except OSError:
-            if server.running():
-                raise
-            server = forkserver.server(preload.users)  # somebody has killed it just now: another one
-            pid, pidfd = server.fork(sock, preload.ours)
+        pid, pidfd = server.fork(sock, preload.ours)
         return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
     if start_method == "spawn":
         process = subprocess.Popen(
@@ -351,7 +342,7 @@ def _started(sock: Any, start_method: str, preload: Modules) -> Child:
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
         )
-        return Child(process.pid, _pidfd(process.pid), _popen_reaper(process))
+        return Child(process.pid, os.pidfd_open(process.pid), _popen_reaper(process))
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -359,11 +350,7 @@ def _started(sock: Any, start_method: str, preload: Modules) -> Child:
         _after_fork()
         _only(sock.fileno())
         child.main(sock.fileno(), forked=True)
-    return Child(pid, _pidfd(pid), _fork_reaper(pid))
-
-
-def _pidfd(pid: int) -> int:
-    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+    return Child(pid, os.pidfd_open(pid), _fork_reaper(pid))
 
 
 def _popen_reaper(process: subprocess.Popen[bytes]) -> Callable[[float], int | None]:
@@ -407,7 +394,7 @@ def _after_fork() -> None:
 
 def _only(keep: int) -> None:
     """In a forked child: let go of every pipe, socket and memory file of this package that the caller held."""
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+    for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd <= 2 or fd == keep:
             continue

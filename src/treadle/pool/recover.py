@@ -88,11 +88,12 @@ class Recovery:
         """Those of `slots` that wait for a reset, since their worker's death."""
         return sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
 
-    def check_step(self, slots: range) -> bool:
-        """Is there a slot that cannot simply be stepped? Raises UsageError when one of `slots` waits for a reset."""
-        waiting = self.to_be_reset(slots)
+    def check_step(self) -> bool:
+        """Is there a slot that cannot simply be stepped? Raises UsageError when one waits for a reset."""
+        waiting = self.to_be_reset(range(self._pool.n))
         if waiting:
-            raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first")
+            again = self._calls.reset_of(waiting)
+            raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first ({again})")
         return bool(self.due or self.gone)
 
     def reachable(self, chosen: list[int]) -> list[int]:
@@ -311,9 +312,8 @@ class Recovery:
             self.due.pop(slot, None)
             self._fresh.discard(slot)
             self._over.pop(slot, None)
-        if joint.op is Op.STEP:
-            ends = (joint.batches or self._batches).ends(joint.block)
-            self.note_ends(ends, joint.slots, joint.cut | self.gone | set(joint.begins))
+        for slot in joint.slots if joint.op is Op.STEP else ():  # perhaps its episode has ended: it is reset next
+            self._over.pop(slot, None)
         self.due.update({**dict.fromkeys(joint.cut, Due.ABORT), **dict.fromkeys(joint.void, Due.BEGIN)})
         self._lose(joint)
 

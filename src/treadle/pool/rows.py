@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.arena import Arena, Field, Plan, view
-from treadle.spaces import Layout, Mailed
+from treadle.spaces import Layout
 
 
 @dataclass(frozen=True)
@@ -297,21 +297,6 @@ def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> lis
     return [layout.row_writer([row(array, i) for array in arrays]) for i in range(k)]
 
 
-class BatchView:
-    """One block as a program writes it that makes the rows of all the worker's slots at once: arrays [k, ...]."""
-
-    def __init__(self, arena: Arena, fields: BlockFields, lo: int, hi: int) -> None:
-        def rows(field: Field) -> np.ndarray:
-            return arena.array(field)[lo:hi]
-
-        self.observations = [None if field is None else rows(field) for field in fields.observations]
-        self.rewards, self.terminated, self.truncated = (
-            rows(field) for field in (fields.rewards, fields.terminated, fields.truncated)
-        )
-        self.valid = rows(fields.valid)
-        self.finals = [None if field is None else rows(field) for field in fields.finals]
-
-
 class Rows:
     """A worker's view of the rows of its slots lo..hi-1."""
 
@@ -321,7 +306,6 @@ class Rows:
         self._arena, self._fields, self.layout = arena, fields, observations
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
-        self._wholes: dict[int, BatchView] = {}
         self._finals: dict[int, list[Write]] = {}  # of rollouts
         self._stage: Stage | None = None
         self.done = view(arena.array(fields.done))[lo:hi]
@@ -334,7 +318,6 @@ class Rows:
         if actions.loose:  # a request may come without any: then they are all None
             nothing = dict.fromkeys(actions.loose, [None] * (hi - lo))
             self.read_actions = lambda mailed=None: read({**nothing, **(mailed or {})})
-        self._actions, self._action_rows = actions, [None if a is None else a[lo:hi] for a in arrays]
 
     def block(self, index: int) -> BlockView:
         """The block with this number, to be written until another is asked for."""
@@ -357,21 +340,6 @@ class Rows:
             found.write_finals = self._finals[first]
         return found
 
-    def batch_view(self, index: int) -> BatchView:
-        found = self._wholes.get(index)
-        if found is None:
-            fields = self._fields.blocks[index]
-            found = self._wholes[index] = BatchView(self._arena, fields, self._lo, self._hi)
-        return found
-
-    def batch_of_actions(self, mailed: Mailed | None = None) -> Any:
-        """All actions as one tree of arrays [k, ...], copies; those that came by message in whatever dtype they have.
-        Not for layouts with loose leaves."""
-        stored = [None if rows is None else rows.copy() for rows in self._action_rows]
-        for index, values in (mailed or {}).items():
-            stored[index] = np.asarray(values)
-        return self._actions.unflatten(stored)
-
     def map(self, order: Mapping) -> None:
         """Learn of a new rollout and forget others. In the caller's own process the arena knows already."""
         self._arena.join(order.segments)
@@ -381,9 +349,8 @@ class Rows:
         for rollout in [rollout for rollout in blocks.rollouts if rollout.first in order.gone]:
             blocks.rollouts.remove(rollout)
         known = range(len(blocks))
-        for views in (self._blocks, self._wholes):
-            for index in [i for i in views if i not in known and not any(i in r for r in blocks.rollouts)]:
-                del views[index]  # type: ignore[attr-defined]
+        for index in [i for i in self._blocks if i not in known and not any(i in r for r in blocks.rollouts)]:
+            del self._blocks[index]
         for first in order.gone:
             self._finals.pop(first, None)
         for segment in order.gone.values():

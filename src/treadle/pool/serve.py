@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from numbers import Real
@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
-from treadle.pool.aside import GivenUp, Patience
-from treadle.pool.batched import Batched
+from treadle.errors import attributes_of
+from treadle.pool.aside import GivenUp
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request, unsendable, without_failing
-from treadle.pool.original import attributes_of, shown
+from treadle.pool.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.pool.rows import Rows
 from treadle.spaces import Mailed
 
@@ -39,17 +38,9 @@ class Server:
         self._local = local
         k = len(slots)
         self._all = range(k)
-        batched = programs[0].batched if programs else None
-        if batched is not None:  # one program makes all rows: another way of stepping, behind the same names
-            rows_at_once = Batched(self, batched)
-            self.step, self.resume = rows_at_once.step, rows_at_once.resume  # type: ignore[method-assign]
-            self._reset, self._call = rows_at_once.reset, rows_at_once.call  # type: ignore[method-assign]
         self._steps: list[Any] = [p.step for p in programs]
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
-        self._latest = 0  # the request that was last counted there
-        self._resumed = 0  # the request that was last finished after an interrupt
         self._packer = InfoPacker(slots)
-        self._failed: tuple[int, set[int]] = 0, set()  # (a request, slots that raised in it), the last that there was
         self._own: Any = [0] * k
         self._began: Any = [0] * k  # the count at which the slot's episode began
         self._episode: Any = [0 if p.begun else -1 for p in programs]
@@ -119,7 +110,6 @@ class Server:
         if chosen is None or len(chosen) == len(self.slots):
             chosen = None
             self._ticks += 1
-            self._latest = id
             indices: Any = self._all
             todo: Iterator[Any] = zip(indices, steps, actions, writes)
             view.fresh()
@@ -154,7 +144,6 @@ class Server:
                 break
             except self._catch as error:
                 raised[i] = self._raised(i, _of_reward(error, reward), self._phase, action)
-                self.note_failed(id, [self.slots[i]])
                 self._phase = "step"
                 done[i] = id
         if view.staged and chosen is None:
@@ -163,7 +152,7 @@ class Server:
             for i in indices:
                 view.settle_row(i)
         if infos or loose or finals or raised:
-            return self.told(id, infos, loose, finals, raised, actions)
+            return self.told(infos, loose, finals, raised, actions)
         return None
 
     def _end(
@@ -244,36 +233,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self.told(id, infos, loose, {}, raised) if infos or loose or raised else None
-
-    def resume(self, id: int, block: int) -> set[int]:
-        """Finish a step of all slots that an interrupt cut short (in the caller's own share), in those that can.
-
-        Returns the slots that must be reset: the one that was at work then, about whose step nothing is known, and
-        those that have raised.
-        """
-        self._phase = "step"
-        cut: list[int] = []
-        if self._latest != id:  # it had not begun
-            self.step(id, block)
-        else:
-            done = self._rows.done  # type: ignore[union-attr]
-            left = [slot for i, slot in enumerate(self.slots) if done[i] != id]
-            again, self._resumed = self._resumed == id, id
-            cut = left if again else left[:1]  # again: somewhere among them this was interrupted, too
-            if left[len(cut) :]:
-                for slot in left[len(cut) :]:
-                    self._own[slot - self.slots[0]] -= 1  # all slots have been counted
-                self.step(id, block, left[len(cut) :])
-        return {*cut, *self.failed_in(id)}
-
-    def note_failed(self, id: int, slots: Iterable[int]) -> None:
-        """These slots have raised in request `id`: kept for `resume`, as an interrupt may lose the answer."""
-        self._failed = id, self.failed_in(id).union(slots)
-
-    def failed_in(self, id: int) -> set[int]:
-        """The slots that have raised in request `id`, if that was the last in which any did."""
-        return self._failed[1] if self._failed[0] == id else set()
+        return self.told(infos, loose, {}, raised) if infos or loose or raised else None
 
     def _map(self, orders: dict[int, Any]) -> Extras | None:
         try:
@@ -286,7 +246,7 @@ class Server:
 
     def _call(self, id: int, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
-        handed: dict[int, Any] = {}
+        handed: dict[int, Any] = {}  # results that are no copies
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
             i = slot - self.slots[0]
@@ -303,10 +263,6 @@ class Server:
                 self._steps[i] = self.programs[i].step
             if self._rows is not None:
                 self._rows.done[i] = id
-        return self._results(results, raised, handed)
-
-    def _results(self, results: dict[int, Any], raised: dict[int, Raised], handed: dict[int, Any]) -> Extras:
-        """What a call says; `handed`: results that are no copies."""
         extras = self._extras(results, {}, {}, raised)
         own = {self.slots[0] + i: result for i, result in handed.items()}
         return extras._replace(infos={**extras.infos, **own}) if own else extras
@@ -354,7 +310,6 @@ class Server:
 
     def told(
         self,
-        id: int,
         infos: dict[int, Any],
         loose: dict[int, list[Any]],
         finals: dict[int, Any],
@@ -373,7 +328,6 @@ class Server:
                 checked_info(info)
             except self._catch as error:
                 raised[i] = self._raised(i, error, self._phase, None if actions is None else actions[i])
-                self.note_failed(id, [self.slots[i]])
         final_groups: Any = ()
         if finals and not self._local:  # in the caller they are its own already
             final_groups, rest = self._packer.pack_each({i: info for i, (info, more) in finals.items() if more is None})
@@ -397,9 +351,8 @@ class Server:
         return Extras(infos, loose, finals, raised)
 
     def _raised(self, i: int, error: BaseException, phase: str, action: Any = None) -> Raised:
-        patience = Patience.mine()
-        if type(error) is GivenUp or (patience is not None and patience.gone):  # the rows are another thread's now
-            raise GivenUp("its thread was left behind")
+        if type(error) is GivenUp:
+            raise error
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         placed = attributes_of(error)
         if phase == "stream":  # a stream's program says itself where it was

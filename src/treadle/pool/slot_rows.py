@@ -46,8 +46,8 @@ class SlotRows:
         self._writers: dict[int, tuple[BatchWriter, list[np.ndarray | None]]] = {}
         self._loose: dict[int, list[Any]] = {}
         self._worker_of = {slot: worker for worker in workers for slot in worker.slots}
-        slots, fields = range(len(self._worker_of)), memory.fields
-        self.batches = Batches(memory.arena, fields, memory.buffers, memory.observations, slots)
+        n = len(self._worker_of)
+        self.batches = Batches(memory.arena, memory.fields, memory.buffers, memory.observations, n)
         self._remember = remember
         if remember:
             self.batches.begin_from([np.zeros_like(array) for array in self._rows if array is not None])
@@ -57,6 +57,10 @@ class SlotRows:
     def worker_of(self, slot: int) -> Worker:
         """Whose it is."""
         return self._worker_of[slot]
+
+    def add(self, worker: Worker) -> None:
+        """It has come later, with slots of its own."""
+        self._worker_of.update(dict.fromkeys(worker.slots, worker))
 
     def clear(self, slots: Iterable[int]) -> None:
         """Their rows are nothing: zeros, and not valid."""

@@ -2,6 +2,10 @@
 slots, the last lines kept for errors.
 
 One thread of the caller reads all of a pool's pipes, so that a worker can never block on a full one.
+
+Packages of environments warn in each worker, some for each environment. The same warning is passed on once a process,
+whichever worker it comes from: a line as Python's `warnings` writes it, with the line of source after it, or as MuJoCo
+does, `WARNING: ...` and an empty line. Empty lines are not passed on. All others are, however often they come.
 """
 
 from __future__ import annotations
@@ -9,15 +13,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import selectors
 import sys
 import threading
 from collections import deque
+from itertools import compress, zip_longest
 
 KEPT = 50  # lines a worker
 AT_ONCE = 16  # reads of one pipe, more than one pipe holds
 THREAD_NAME = "treadle-stderr"
+MOST_WARNINGS = 1000  # that are remembered
+MOMENT = 0.02  # seconds in which an empty line may follow
+_WARNING = re.compile(r".+:\d+: \w*Warning: ")
 _CODE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")  # colours, cursors, titles
+
+_warned: set[str] = set()  # what this process has passed on of warnings
 
 
 def plain(text: str) -> str:
@@ -95,6 +106,10 @@ class StderrReader:
             try:
                 data = os.read(tail.fd, 65536)
             except BlockingIOError:
+                if tail.held and select.select([tail.fd], [], [], MOMENT)[0]:
+                    continue
+                if tail.held:
+                    tail.end()
                 return True
             if not data:
                 return False
@@ -109,15 +124,23 @@ class StderrReader:
 
 
 class Tail:
-    """One worker's stderr: complete lines are passed on, the last ones kept."""
+    """One worker's stderr: complete lines are passed on, the last ones kept. `count`: of all that say anything."""
 
     def __init__(self, fd: int, prefix: str, *, shown: bool = True) -> None:
-        self.fd, self.prefix, self._shown = fd, prefix, shown
+        self.fd, self.prefix, self._shown, self.count = fd, prefix, shown, 0
         self._kept: deque[str] = deque(maxlen=KEPT)
         self._open = b""
+        self._source = False  # may the next line be of a warning that was not passed on?
+
+    @property
+    def held(self) -> bool:
+        """Is a line kept back until it is known whether an empty one follows?"""
+        return self._open.endswith(b"\n")
 
     def feed(self, data: bytes) -> None:
         *lines, self._open = (self._open + data).split(b"\n")
+        if lines and not self._open and lines[-1].startswith(b"WARNING: "):
+            self._open = lines.pop() + b"\n"
         if len(self._open) > 65536:  # a line without an end: pass it on in pieces
             lines.append(self._open)
             self._open = b""
@@ -125,7 +148,7 @@ class Tail:
 
     def end(self) -> None:
         if self._open:
-            self._emit([self._open])
+            self._emit([self._open.removesuffix(b"\n")])
             self._open = b""
 
     def lines(self) -> tuple[str, ...]:
@@ -134,12 +157,31 @@ class Tail:
     def _emit(self, lines: list[bytes]) -> None:
         texts = [line.decode("utf-8", "replace") for line in lines]
         bare = [plain(text) for text in texts]  # errors go to files and pages
-        self._kept.extend(text for text in bare if text.strip())
-        if texts and self._shown and sys.stderr is not None:
+        told = [text for text in bare if text.strip()]
+        self._kept.extend(told)
+        self.count += len(told)
+        if self._shown and sys.stderr is not None:
             try:
-                if not getattr(sys.stderr, "isatty", bool)():
-                    texts = bare
-                sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in texts))
-                sys.stderr.flush()
+                as_it_is = getattr(sys.stderr, "isatty", bool)()
+                news = [self._is_news(*pair) for pair in zip_longest(bare, bare[1:])]
+                if any(news):
+                    shown = compress(texts if as_it_is else bare, news)
+                    sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in shown))
+                    sys.stderr.flush()
             except Exception:  # noqa: BLE001 - it is closed, or an object of anybody's: workers must not wait for it
                 return
+
+    def _is_news(self, line: str, following: str | None) -> bool:
+        """Neither empty, nor a warning again, nor the line of source that Python writes after one. `following`: the
+        line after it, if that is there already."""
+        source, self._source = self._source and line.startswith("  "), False
+        of_c = line.startswith("WARNING: ") and following == ""
+        of_python = "Warning: " in line and _WARNING.match(line) is not None
+        if of_c or of_python:
+            if line in _warned:
+                self._source = of_python
+                return False
+            if len(_warned) >= MOST_WARNINGS:
+                _warned.clear()
+            _warned.add(line)
+        return bool(line.strip()) and not source

@@ -81,6 +81,8 @@ class Worker(ABC):
         slow: what is said of one that is not ready in time.
         pid: of its process; None where it has none of its own.
         node: the address of the machine that it runs on, where that is not this one.
+        placed: is there a machine for it? On a cluster it may have to wait for one.
+        about: what its slot has said of itself there; None: see the pool's descriptions.
         server: serves the requests of one that is `inline`; and there `looked` is called at every look of a stream, as
             nobody else runs meanwhile.
         line: how it is asked; None until it has joined, after its end, and where nothing travels.
@@ -99,6 +101,7 @@ class Worker(ABC):
         failure: what it last failed of; a missed deadline, not the killing that followed.
         undecided: it is dead, and nobody has said yet what is to become of it.
         unreachable: a request could not be handed to it, so it was killed.
+        extra: it was added to a pool at work, and has never been ready: nobody misses it.
     """
 
     in_caller = inline = starts_here = shared = False
@@ -106,6 +109,8 @@ class Worker(ABC):
     payload_timeout = 0.0  # seconds for the rest of an answer whose beginning is there
     pid: int | None = None
     node: str | None = None
+    placed = True
+    about: Any = None
     server: Any = None
     looked: Callable[[], None] | None = None
 
@@ -127,7 +132,7 @@ class Worker(ABC):
         self.warned = self.overran = 0  # the last request that was told to take long; that was counted as overrunning
         self.stalled: WorkerError | None = None
         self.failure: WorkerError | None = None
-        self.undecided = self.unreachable = False
+        self.undecided = self.unreachable = self.extra = False
         self._beat: int | None = None  # of its stream, when it was last looked at
 
     @classmethod
@@ -210,6 +215,10 @@ class Worker(ABC):
     def stack(self) -> str:
         """Its Python stack now; "" when nobody can tell."""
         return ""
+
+    def held_up(self, now: float) -> float:
+        """Seconds since this was last asked in which others kept it from going on: they do not count as its own."""
+        return 0.0
 
     def last_words(self) -> dict[int, Raised]:
         """What its slots raised when they were closed."""
@@ -308,11 +317,6 @@ class Worker(ABC):
             self.turn = monotonic()
         self.owed.append(Owed(request, slots, limit))
         self.see(Event.SEND)
-
-    def recall(self, id: int) -> Reply | None:
-        """The answer to request `id`, if it is the last that was taken."""
-        latest = self.line.latest if self.line is not None else None
-        return latest if latest is not None and latest.id == id else None
 
     def got_on(self, now: float) -> bool:
         """Has its stream got on since it was last asked, or does it wait for the caller?"""

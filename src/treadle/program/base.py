@@ -69,8 +69,6 @@ class Program:
     begun = False  # has its first episode begun with its being built?
     begins_next_now: bool | None = None
     """Where a call has put it into another state: does its next step begin an episode? The server sets it to None."""
-    batched: Any = None
-    """One program for all slots of its worker, which it steps by one call; see `pool.batched.BatchedProgram`."""
 
     def share(self, arena: Any, words: Any) -> None:
         """In a process of its own it is given the pool's memory once: requests may then speak of what lies there.

@@ -19,7 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.errors import UsageError
-from treadle.pool.aside import GivenUp, Patience, Settled
+from treadle.pool.aside import Owner, Settled
 from treadle.pool.options import names_of_modules, several
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
@@ -94,7 +94,18 @@ class EnvRecipe:
 
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
-        return built(self._built)  # type: ignore[no-any-return]
+        with Owner.untimed() as timed:  # those within it are its own affair
+            env: Any = self._built()
+        layer = env
+        while isinstance(layer, gym.Wrapper) and not isinstance(layer, Awaited):
+            layer = layer.env
+        if timed and not isinstance(layer, Awaited):
+            close_env(env)
+            raise UsageError(
+                f"step_timeout with backend='thread' wants an environment whose reset and step are coroutines (async "
+                f"def), and {type(layer).__name__} is none: a thread cannot be killed; use backend='process'"
+            )
+        return env  # type: ignore[no-any-return]
 
     def _built(self) -> gym.Env:
         self._prepare()
@@ -236,7 +247,8 @@ def gym_env(
 
 
 def of_coroutines(env: Any) -> bool:
-    """Has it `async def reset` or `async def step`?"""
+    """Has it `async def reset` or `async def step`? It may be a class that makes such environments."""
+    env = env.func if isinstance(env, partial) else env
     return any(inspect.iscoroutinefunction(getattr(env, name, None)) for name in CALLS)
 
 
@@ -265,60 +277,12 @@ class Awaited(gym.Wrapper):
     def close(self) -> None:
         if self._closed:
             return
-        self._closed, patience = True, Patience.mine()
+        self._closed, owner = True, Owner.mine()
         try:
-            end = self._settled if patience is None or not patience.over else self._settled.begin
+            end = self._settled if owner is None or not owner.over else self._settled.begin
             end(self.env.close())  # type: ignore[func-returns-value]
         finally:
             self._settled.close()
-
-
-class Leavable:
-    """An environment in whose calls the thread can be left that makes them."""
-
-    def __init__(self, env: Any, patience: Patience) -> None:
-        self._env, self._patience, self._closed = env, patience, False
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = getattr(self._env, name)
-        if not callable(found) or isinstance(found, type | gym.Env):
-            return found
-        return wraps(found)(partial(self._patience.call, found))
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed, patience = True, self._patience
-        if patience.over:
-            patience.gone = True  # it has nothing more to say, and may hang here
-            close_env(self._env)
-        else:
-            patience.call(close_env, self._env)
-
-
-def built(build: Callable[[], Any]) -> Any:
-    """The environment that `build` returns, which may be left in the middle of a call."""
-    patience = Patience.here()
-    if patience is None or not patience.limited:
-        return build()
-    made: list[Any] = []
-
-    def make() -> Any:
-        env = layer = build()
-        made.append(env)
-        while isinstance(layer, gym.Wrapper) and not isinstance(layer, Awaited):
-            layer = layer.env
-        # one of coroutines is given up by cancelling what it waits for
-        return env if isinstance(layer, Awaited) else Leavable(env, patience)
-
-    try:
-        return patience.call(make)
-    except GivenUp:
-        for env in made:  # too late
-            close_env(env)
-        raise
 
 
 def check_reset(env: Any, *names: str) -> None:

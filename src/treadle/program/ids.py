@@ -29,17 +29,29 @@ def import_package(env_id: str) -> None:
             gym.register_envs(module)
 
 
+# what Gymnasium says of an id that is none, and of a module of "module:Id" that is not there
+NO_ID = ("Malformed environment ID", "Environment registration via importing a module failed")
+
+
 @contextmanager
 def registered(env_id: str) -> Iterator[None]:
-    """In the block `gymnasium.make(env_id)` is called: where that finds no such id, UsageError names the nearest."""
+    """In the block `gymnasium.make(env_id)` is called: UsageError where that finds no such id, and names the nearest;
+    for an id that is none; and for a module of "module:Id" that is not there."""
+    module, colon, name = env_id.rpartition(":")
+    if colon and not (module and name):
+        raise UsageError(f"{env_id!r} is no environment: module:Id is a module that registers environments, and an id")
     try:
         yield
     except gym.error.UnregisteredEnv as error:
-        if env_id.rpartition(":")[2] in gym.registry:
+        if name in gym.registry:
             raise  # it is there, and what its constructor wants is not
         found = nearest_ids(env_id)
         hint = f"did you mean {' or '.join(found)}?" if found else "gymnasium.pprint_registry() lists them"
         raise UsageError(f"there is no environment {env_id!r}; {hint}") from error
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        if isinstance(error, gym.error.DeprecatedEnv) or any(text in str(error) for text in NO_ID):
+            raise UsageError(f"there is no environment {env_id!r}: {error}") from error
+        raise
 
 
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:

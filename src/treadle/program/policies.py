@@ -33,9 +33,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.errors import BadAction, UsageError, Where
+from treadle.errors import BadAction, UsageError, Where, attributes_of
 from treadle.pool.aside import Settled
-from treadle.pool.original import attributes_of
 from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
 

@@ -19,13 +19,10 @@ class Suite:
     """Makes a `SuiteEnv` where it is called.
 
     Attributes:
-        tasks: name -> how its environment is built.
-        keep: environments of different tasks that a slot keeps; the one whose last episode is longest ago is closed
-            before another is built.
+        tasks: name -> how its environment is built. A slot has one of them built at a time.
     """
 
     tasks: Mapping[str, EnvRecipe]
-    keep: int = 1
 
     def __call__(self) -> gym.Env:
         return SuiteEnv(self)
@@ -37,7 +34,7 @@ class SuiteEnv(gym.Env):
     def __init__(self, suite: Suite) -> None:
         self._suite = suite
         self._first = next(iter(suite.tasks))
-        self._built: dict[str, Any] = {}  # by name, the one that was used last at the end
+        self._built: dict[str, Any] = {}  # the one that is played, by its name
         self._now = self._of(self._first)
         self.observation_space, self.action_space = self._now.observation_space, self._now.action_space
         self.spec = getattr(self._now, "spec", None)
@@ -65,17 +62,14 @@ class SuiteEnv(gym.Env):
             close_env(self._built.popitem()[1])
 
     def _of(self, task: str) -> Any:
-        env = self._built.pop(task, None)
-        if env is None:
-            while len(self._built) >= self._suite.keep:
-                close_env(self._built.pop(next(iter(self._built))))
-            env = self._suite.tasks[task].build()
-            for name in ("observation_space", "action_space") if task != self._first else ():
-                got, expected = getattr(env, name), getattr(self, name)
-                if got != expected:
-                    close_env(env)
-                    raise UsageError(
-                        f"tasks of one run have one {name}: {task} has {got}, {self._first} has {expected}"
-                    )
+        if task in self._built:
+            return self._built[task]
+        self.close()
+        env = self._suite.tasks[task].build()
+        for name in ("observation_space", "action_space") if task != self._first else ():
+            got, expected = getattr(env, name), getattr(self, name)
+            if got != expected:
+                close_env(env)
+                raise UsageError(f"tasks of one run have one {name}: {task} has {got}, {self._first} has {expected}")
         self._built[task] = env
         return env

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,36 +23,34 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import MissingExtra, UsageError, Where
-from treadle.pool.options import check_whole, path_of
+from treadle.pool.options import check_names, check_whole, path_of
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
 from treadle.record import packing
 from treadle.record.identity import identities
-from treadle.record.journal import EpisodeNote
+from treadle.record.journal import REMEDY, Damaged, EpisodeNote
 from treadle.record.merge import MergeReport, merge
-from treadle.record.parts import Format, PartWriter, Receiver, recover
-from treadle.record.reopening import KEPT
-from treadle.record.run_directory import LISTED, SUMMARY, RunDirectory
-from treadle.record.shards import shard_of
+from treadle.record.parts import KEPT, PartWriter, Receiver, recover
+from treadle.record.run_directory import FORMAT, LISTED, SUMMARY, RunDirectory
+from treadle.record.shards import checks, data_file, shard_of
 from treadle.record.summary import Summary, about_episodes, time_shares, versions, write_summary
 from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
-from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
+from treadle.record.verify import verify_again
+from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.caller import CALLER, collection
 from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
-from treadle.sample.named import env_name, env_of, reference_of
+from treadle.sample.named import env_name, env_of, file_and_name, reference_of
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
-from treadle.sample.skipping import DEATHS, Skipped, Skipping
-from treadle.sample.watch import Tally
+from treadle.sample.skipping import Skipped, Skipping, remedy
+from treadle.sample.watch import Failures, Tally
 
 log = logging.getLogger("treadle")
-
-GONE = "gone"  # what is wrong with a dataset that is not there
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,8 +59,8 @@ class Stored:
 
     Attributes:
         directory: DIR.
-        path: the dataset's folder or `.npz` file; None when there is none.
-        dataset_id: what `minari.load_dataset` takes; None for `.npz` or no dataset.
+        path: the dataset's folder; None when there is none.
+        dataset_id: what `minari.load_dataset` takes; None when there is no dataset.
         summary: of the dataset; None when there is none.
         complete: does it have everything that was asked for?
         finished: episodes that are stored, those in `.parts` included.
@@ -85,10 +83,10 @@ class Stored:
         note = "" if self.complete else f", incomplete, {self.finished:,} episodes are finished"
         return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         if self.summary is None:
             return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
-        rows = rows_of(self.summary, before=self.before, dataset=self.dataset_id is not None)
+        rows = rows_of(self.summary, before=self.before)
         return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
 
 
@@ -107,6 +105,7 @@ def collect_dataset(
     policy: Any = None,
     *,
     out: str | Path,
+    name: str | None = None,
     episodes: int | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -122,12 +121,10 @@ def collect_dataset(
     infos: bool = True,
     fresh_env: bool = False,
     reset_options: ResetOptions = None,
-    format: Format = "hdf5",
     force: bool = False,
     resume: bool = False,
     on_error: str = "stop",
     max_skipped: int | float | None = None,
-    max_deaths: int = DEATHS,
     retry_skipped: bool = False,
     verify: int = 1,
     shard: str | None = None,
@@ -143,20 +140,23 @@ def collect_dataset(
 
     Args:
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
+        name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
+            of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
+            is resumed keeps its name.
         episodes, steps: one of them is given.
-        format: "hdf5" (a Minari dataset) or "npz" (one file of arrays).
-        force: replace what an earlier run left in `out`; that is removed when the first new episode is finished.
+        force: replace what an earlier run left in `out`; that is removed when all environments could be built.
         resume: continue the run that was begun in `out` with the same arguments, or with more `episodes` or `steps`:
             its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
-            there it begins one, with a complete run there it does nothing, unless its dataset was removed or cut short,
+            there it begins one, with a complete run there it does nothing, unless its dataset was removed,
             which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
             alone.
-        on_error, max_skipped, max_deaths: as for `collect`. What is left out is in the summary's `skipped`; the others
-            are numbered without gaps, and each has its index in the run as `episode_index` (in an `.npz` file, as in
-            `episode_indices`). The bytes are those of any run that leaves out the same episodes.
+        on_error, max_skipped: as for `collect`. What is left out is in the summary's `skipped`; the others
+            are numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any
+            run that leaves out the same episodes.
         retry_skipped: with `resume`: try those again that were left out, which else stay so.
-        verify: how many episodes are made again to see whether the seed alone decides them. A difference is among
-            the summary's warnings.
+        verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
+            says which, and a difference is among its warnings. Of a complete run that is resumed so many are made again
+            if it were fewer.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
         nodes: as for `collect`. Episodes are encoded on the nodes, and their bytes written here.
@@ -171,29 +171,28 @@ def collect_dataset(
         StartupFailed: an environment could not be built. What was in `out` is untouched.
         CollectionFailed: the run was stopped; its `stored` (a `Stored`) says what is there.
         Interrupted: the same for Ctrl-C.
-        OSError: `out` cannot be made or written.
+        Damaged: episodes that are there are not what was written; they are named, and nothing is changed.
+        OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
+    check_names(collect_dataset, pool_options, MORE)
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
     if episodes is None and steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
     check_whole(0, none=False, verify=verify)
-    if format not in ("hdf5", "npz"):
-        raise UsageError(f"format (--format) is 'hdf5' or 'npz', got {format!r}")
     if retry_skipped and not resume:
         raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
-    skipping = Skipping.of(on_error, max_skipped, max_deaths)
+    skipping = Skipping.of(on_error, max_skipped)
     check_seed(seed)
     part = shard_of(shard, episodes)
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
-    check_options(pool_options)
     # NumPy's numbers are no JSON
     episodes, steps, max_episode_steps = (n if n is None else int(n) for n in (episodes, steps, max_episode_steps))
     seed, envs_per_worker = int(seed), int(envs_per_worker)
     env = env_of(env)
-    _require_packages(format)
+    _require_packages()
     arguments = {
         "env": reference_of(env),
         "policy": reference_of(policy) or "random",
@@ -207,7 +206,7 @@ def collect_dataset(
         "imports": list(imports),
         "infos": infos,
         "fresh_env": fresh_env,
-        "format": format,
+        "format": FORMAT,
     }
     if asking is not None:  # what decides the bytes; how many are played at a time does not
         arguments |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
@@ -219,61 +218,55 @@ def collect_dataset(
         arguments["reset_options"] = LISTED if listed else reference_of(reset_options)
         about["reset_options"] = tuple(reset_options) if listed else reset_options  # type: ignore[arg-type]
     objects = identities(**about)
-    name = minari_files.dataset_name(env_name(env), policy_name(policy))
+    name = None if name is None else minari_files.checked_name(name)
+    default = minari_files.dataset_name(file_and_name(env), policy_name(policy))
     folder = path_of("out", out).absolute()
-    output = folder / minari_files.NAMESPACE / name if format == "hdf5" else folder / f"{name}.npz"
+    recipe = RolloutRecipe(
+        EnvRecipe.of(env, env_kwargs, wrappers, imports),
+        policy,
+        envs_per_worker,
+        max_episode_steps,
+        infos,
+        fresh_env=fresh_env,
+        asking=asking,
+        reset_options=reset_options,
+    )
+    count = None if workers == "auto" else int(workers)
     with RunDirectory(out) as place:
+        name = place.name_of(name, default) if resume else name or default
+        output = folder / minari_files.NAMESPACE / name
         checked = place.check(arguments, output, force=force, resume=resume, objects=objects)
         had: list[EpisodeNote] = []
         left_out: list[Skipped] = []
-        damage, reopened = "", False
+        reopened = False
         if resume and place.complete:
             found = place.summary()
-            damage = _damage(_data_file(output, format), found)
-            if damage == GONE:
+            if not data_file(output).exists():
                 log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
-            elif not damage:
-                undescribed = _undescribed(output, format)
+            else:
+                _check_size(data_file(output), found)
+                undescribed = _undescribed(output)
                 if not undescribed and not checked.grown and not (retry_skipped and found.skipped):
-                    dataset_id = f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None
+                    dataset_id = f"{minari_files.NAMESPACE}/{name}"
+                    found = verify_again(folder, recipe, found, verify, output, workers=count, **pool_options)
                     return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
                 if undescribed:
                     log.warning("damaged: %s; the dataset is put together again from its data", undescribed)
                 left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
-                try:
-                    had, reopened = place.reopen(_data_file(output, format), format, left_out), True
-                except ValueError as error:
-                    log.warning("the episodes of the complete run are made again: %s", error)
+                had, reopened = place.reopen(data_file(output), left_out), True
         elif resume:
             had, left_out = place.recover(), [] if retry_skipped else place.skipped()
         for warning in checked.warnings:
             log.warning("%s", warning)
-        recipe = RolloutRecipe(
-            EnvRecipe.of(env, env_kwargs, wrappers, imports),
-            policy,
-            envs_per_worker,
-            max_episode_steps,
-            infos,
-            sink=partial(
-                PartWriter,
-                str(place.parts),
-                infos=infos,
-                format=format,
-                send="placement" in pool_options and not shared_out,
-            ),
-            fresh_env=fresh_env,
-            asking=asking,
-            reset_options=reset_options,
-        )
-        count = None if workers == "auto" else int(workers)
-        run = _Run(place, recipe, seed, (episodes, steps), part, format, env_name(env), policy_name(policy))
+        sends = "placement" in pool_options and not shared_out
+        sink = partial(PartWriter, str(place.parts), infos=infos, send=sends)
+        made_by = replace(recipe, sink=sink)
+        run = _Run(place, made_by, seed, (episodes, steps), part, env_name(env), policy_name(policy), name)
         shown = Progress(progress)
-        run.begin(had, left_out, count, skipping, _both(watch, shown.tell), pool_options)
+        tell = _both(_both(watch, shown.tell), lambda now: place.check_there())
+        run.begin(had, left_out, count, skipping, tell, pool_options)
 
         def prepare() -> None:
-            if damage not in ("", GONE):
-                kept = place.keep_damaged(_data_file(output, format))
-                log.warning("damaged: %s; made again, the damaged file is kept as %s", damage, kept)
             if reopened:
                 place.reopened()
             if not (resume and place.parts.exists()):
@@ -302,27 +295,20 @@ def _both(
     return tell
 
 
-def _data_file(output: Path, format: Format) -> Path:
-    """Of a dataset the file that holds its episodes."""
-    return output / "data" / minari_files.DATA_FILE if format == "hdf5" else output
-
-
-def _damage(path: Path, summary: Summary) -> str:
-    """What is wrong with a complete run's data file; "" for nothing. Its size tells of copies that were cut short."""
-    if not path.exists():
-        return GONE
+def _check_size(path: Path, summary: Summary) -> None:
+    """Raises Damaged where a complete run's data file is a copy that was cut short."""
     size = path.stat().st_size
-    if summary.data_bytes in (0, size):
-        return ""
-    return f"{path} has {size:,} bytes and was written with {summary.data_bytes:,}"
+    if summary.data_bytes not in (0, size):
+        text = f"it has {size:,} bytes and was written with {summary.data_bytes:,}"
+        raise Damaged(f"{path} is damaged: {text}; {REMEDY}")
 
 
-def _undescribed(output: Path, format: Format) -> str:
+def _undescribed(output: Path) -> str:
     """What is wrong with the description of a complete run's dataset, without which Minari cannot load it; "" for
     nothing. A person may have changed its words."""
     path = output / "data" / minari_files.METADATA_FILE
     try:
-        if format == "hdf5" and type(json.loads(path.read_text())) is not dict:
+        if type(json.loads(path.read_text())) is not dict:
             return f"{path} is no JSON object"
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
@@ -338,15 +324,13 @@ def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
     return None
 
 
-def _require_packages(format: Format) -> None:
-    """Before any worker starts: what a dataset of this format needs."""
+def _require_packages() -> None:
+    """Before any worker starts: what a dataset needs."""
     packing.deflater()
     packing.hasher()
-    for package in ("minari", "h5py") if format == "hdf5" else ():
+    for package in ("minari", "h5py"):
         if importlib.util.find_spec(package) is None:
-            raise MissingExtra(
-                f"a dataset in hdf5 needs the package {package}: pip install 'treadle[data]', or use the format npz"
-            )
+            raise MissingExtra(f"a dataset needs the package {package}: pip install 'treadle[data]'")
 
 
 @dataclass
@@ -358,9 +342,9 @@ class _Run:
     _seed: int
     _amounts: tuple[int | None, int | None]
     _shard: tuple[int, int]
-    _format: Format
     _env_id: str
     _policy: str
+    _name: str
 
     def begin(
         self,
@@ -374,23 +358,29 @@ class _Run:
         """Start the workers. Nothing is written yet."""
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
-        self._skipped = {each.index: each for each in left_out if each.index not in self._notes}
+        before = [each for each in left_out if each.index not in self._notes]
+        self._failures = Failures(before, lambda failures: self._place.note_skipped(failures.left_out.values()))
+        self._skipped = self._failures.left_out
         schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped, self._shard)
-        why = skipping.too_many(schedule.skipped, schedule.episodes, len(had)) if skipping.skip and left_out else ""
-        if why:
-            raise UsageError(f"{why}; allow more, or try them again with retry_skipped (--retry-skipped)")
-        self._start = perf_counter()
+        so_far = schedule.skipped, schedule.episodes, len(had)
+        if skipping.skip and left_out and (why := skipping.too_many(*so_far)):
+            goes_on = f"--resume {remedy(*so_far)} goes on, --resume --retry-skipped tries them again"
+            raise UsageError(f"{why}; {goes_on} (max_skipped=, retry_skipped=True)")
+        began = perf_counter()
         self._collection = collection(
             self._recipe,
             schedule,
             root=self._seed,
             workers=workers,
             skipping=skipping,
-            skip=self._skip,
+            failures=self._failures,
             keep=self._place.keep_failure,
             tell=tell,
             **pool_options,
         )
+        # how long a cluster takes to start says nothing of the rate
+        self._start = perf_counter() if pool_options.get("placement") else began
+        self._starting = self._start - began
         self._spaces = self._collection.spaces
         self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
 
@@ -406,16 +396,15 @@ class _Run:
                 shares = run.shares()
         except (KeyboardInterrupt, CollectionFailed) as error:
             stopped = error
+        self._place.check_there()
         collected = perf_counter() - self._start
         if stopped is not None or run.tally.restarts:
             # a worker may have stored an episode and died (or been stopped) before it could tell
             self._notes = {note.index: note for note in recover(self._place.parts)}
-        if self._notes:  # a worker may have stored one that its caller was never told of
-            self._place.settle()
         notes, skipped, complete = self._prefix()
         try:
-            report = self._merge(notes, complete) if notes else None
-        except OSError as error:
+            report = self._merge(notes) if notes else None
+        except (OSError, Damaged) as error:
             if stopped is None or isinstance(stopped, KeyboardInterrupt):
                 stopped = _unmerged(error, len(self._notes))
             report = None
@@ -425,17 +414,20 @@ class _Run:
             self._raise(stopped, self._stored(None, None, False))
         seconds = perf_counter() - self._start
         warnings = [*run.notes(), *report.warnings]
+        verified: dict[str, list[int]] = {}
         if not complete:
             warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
         elif verify and stopped is None:
             try:
-                warnings += verify_episodes(
-                    self._recipe, self._seed, notes, verify, report.path,
-                    workers=min(verify, run.workers), **{**pool_options, "worker_output": "keep", "placement": None},
-                )  # fmt: skip
+                few = min(verify, run.workers)
+                verified, said = verify_episodes(
+                    self._recipe, self._seed, notes, verify, report.path, workers=few, **pool_options
+                )
+                warnings += said
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
         summary = self._summary(notes, skipped, report, command, seconds, collected, run.tally, shares, warnings)
+        summary = replace(summary, verified=verified)
         write_summary(self._place.path / SUMMARY, summary)
         if complete:
             self._place.finish()
@@ -446,18 +438,12 @@ class _Run:
 
     def _collect(self, collection: Collection) -> None:
         notes = self._notes
-        with Receiver(self._place.parts, self._format) as receiver:
+        with Receiver(self._place.parts) as receiver:
             for index, _, result in collection:
                 note = receiver.note(result)
                 if not notes:
-                    self._place.settle()
-                    if self._format == "hdf5":
-                        minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
+                    minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
                 notes[index] = note
-
-    def _skip(self, skipped: Skipped) -> None:
-        self._skipped[skipped.index] = skipped
-        self._place.note_skipped(self._skipped.values())
 
     def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
         """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
@@ -468,12 +454,12 @@ class _Run:
         notes = [self._notes[index] for index in run if index in lengths]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
-    def _merge(self, notes: list[EpisodeNote], complete: bool) -> MergeReport:
+    def _merge(self, notes: list[EpisodeNote]) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
             self._place.parts, self._place.path, notes, env_id=self._env_id, policy=self._policy,
-            observation_space=observation_space, action_space=action_space, env_spec=self._spec, format=self._format,
-            kept=self._place.path / KEPT if complete else None,
+            observation_space=observation_space, action_space=action_space, env_spec=self._spec,
+            kept=self._place.path / KEPT, name=self._name,
         )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
@@ -510,9 +496,12 @@ class _Run:
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=report.data_bytes,
-            recoverable=self._format == "hdf5" and self._spec is not None,
+            checks=checks(self._place.begun(), report.path),
+            recoverable=self._spec is not None,
             inference=self._collection.asked(),
+            before=sum(note.index in self._had for note in notes),
             seconds=seconds,
+            start_seconds=self._starting,
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
             disk_bytes=report.nbytes,
             time_shares=time_shares(shares.values(), seconds - collected),
@@ -520,14 +509,16 @@ class _Run:
                 min(1.0, share.busy / collected) for worker, share in sorted(shares.items()) if worker != CALLER
             ],
             restarts=tally.restarts,
+            added=tally.added,
             speculative=tally.speculative,
             skipped=[vars(each) for each in skipped],
             warnings=warnings,
         )
 
 
-def _unmerged(error: OSError, finished: int) -> CollectionFailed:
-    reason = f"{error.strerror}: {error.filename}"  # what failed is in the text of the error
+def _unmerged(error: OSError | Damaged, finished: int) -> CollectionFailed:
+    # what failed is in the text of the error
+    reason = str(error) if isinstance(error, Damaged) else f"{error.strerror}: {error.filename}"
     failed = CollectionFailed(reason, where=Where(phase="write"), reason=reason)
     failed.__cause__ = error
     failed.finished = finished

@@ -1,291 +1,306 @@
-"""An episode as a piece of an HDF5 file, laid out as Minari lays it out, and a file made of such pieces.
+"""Episodes in an HDF5 file, laid out as Minari lays them out: the only file that imports h5py.
 
-A **blob** is one episode's group with everything below it: object headers first, raw data after. Its addresses count
-from its own start, and a list says where they are; putting it into a file means adding the file position to them and
-copying. So workers encode (and compress) everything, once, and whoever merges copies at near the speed of the disk.
-
-Columns below `COMPRESS_FROM` bytes lie in one uncompressed block; larger ones in gzip-1 chunks of at most 2 MB along
-time. Most small episodes of a run differ only in length and data, so the headers are prepared once per structure.
+Workers encode: arrays below `COMPRESS_FROM` bytes as they are, larger ones in gzip-1 chunks of at most 2 MB along time.
+Whoever merges hands those bytes to the HDF5 library, which neither compresses nor converts them. It is told everything
+in one order, and keeps no times; so a file's bytes are decided by its episodes and by the library's version. Links are
+kept in the order in which they were made: an episode that is read back has the bytes that it was encoded to.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+import os
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.record import hdf5_format as form
-from treadle.record.columns import Column, kind_of
+from treadle.pool.interrupts import Later
+from treadle.record.columns import Column
+from treadle.record.journal import EpisodeNote, Record
 from treadle.record.packing import LEVEL, deflater
 
 COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
-# The id is the first attribute of the first object, so that merging can set it without reading anything else.
-ID_OFFSET = 64
-SEED_OFFSET = ID_OFFSET + len(form.attribute("seed", form.datatype(np.dtype("<i8")), bytes(8)))
-INDEX = "episode_index"
-
-_U64 = struct.Struct("<Q")
-_PREPARED_MAX = 256
+INDEX = "episode_index"  # which episode of its run it is: Minari's own `id` counts what is in the file
 _RETURNS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
 
 class Blob(NamedTuple):
-    """One encoded episode: where addresses lie in `head` (u32 offsets as bytes), the head, and the raw data."""
+    """One encoded episode: the head says what its arrays are and where they lie in the data."""
 
-    moves: bytes
     head: bytes
     data: list[Any]
 
 
-@dataclass
-class _Slot:
-    """Where in the prepared bytes one column's numbers go: its rows, its address, and unless chunked its size."""
-
-    numbers: tuple[int, ...]
-    chunk_rows: int = 0  # 0 for a contiguous column
-    chunks: int = 0
-    tree: int = 0  # where the chunk index lies, of a chunked column
-
-
-@dataclass
-class _Prepared:
-    """The headers of one structure, complete but for lengths, addresses and attribute values: numbers of 8 bytes."""
-
-    head: bytearray = field(default_factory=bytearray)
-    moves: list[int] = field(default_factory=list)
-    slots: list[_Slot] = field(default_factory=list)
-    values: dict[str, int] = field(default_factory=dict)
-    packed_moves: bytes = b""
-    _pieces: list[Any] = field(init=False)
-    _struct: struct.Struct = field(init=False)
-    _sorted: Callable[[list[Any]], tuple[Any, ...]] = field(init=False)
-
-    def finish(self) -> None:
-        """All is laid out: cut the bytes at the numbers, so that one `pack` makes the head of an episode.
-
-        The order in which `fill` takes the numbers: seed, index, total_steps, the statistics, then column by column.
-        """
-        numbers = [(self.values[name], "Q") for name in ("seed", INDEX, "total_steps")]
-        numbers += [(self.values[name], "d") for name in _RETURNS]
-        numbers += [(at, "Q") for slot in self.slots for at in slot.numbers]
-        order = sorted(range(len(numbers)), key=lambda i: numbers[i][0])
-        layout, end = "<", 0
-        self._pieces = []
-        for at, code in (numbers[i] for i in order):
-            layout += f"{at - end}s{code}"
-            self._pieces += [bytes(self.head[end:at]), 0]
-            end = at + 8
-        self._pieces.append(bytes(self.head[end:]))
-        self._struct = struct.Struct(f"{layout}{len(self.head) - end}s")
-        self._sorted = itemgetter(*order)
-        self.packed_moves = np.array(self.moves, "<u4").tobytes()
-
-    def fill(self, numbers: list[Any]) -> bytes:
-        """The head with these numbers in it."""
-        pieces = self._pieces.copy()
-        pieces[1::2] = self._sorted(numbers)
-        return self._struct.pack(*pieces)
+@cache
+def library() -> Any:
+    """h5py. Raises ImportError, naming the extra to install."""
+    try:
+        with Later():  # modules of Cython make other errors of a Ctrl-C that comes while they begin
+            import h5py
+    except ImportError as error:
+        raise ImportError(f"datasets need h5py ({error}): pip install 'treadle[data]'") from error
+    return h5py
 
 
-class Hdf5Encoder:
-    """Turns episodes into blobs."""
-
-    def __init__(self) -> None:
-        self._prepared: dict[tuple, _Prepared] = {}
-
-    def encode(self, columns: Sequence[Column], seed: int, index: int) -> Blob:
-        """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",).
-
-        `index`: which episode of its run it is; stored as the attribute `INDEX`, because Minari's own `id` counts what
-        is in the file.
-        """
-        key: Any = kind_of(columns)
-        if sum([array.nbytes for _, array in columns]) >= COMPRESS_FROM:  # else none of them is compressed
-            key = (key, *[_chunking(array) for _, array in columns])
-        key = (seed >= 2**63, key)  # Minari's own writer makes such seeds unsigned, all others signed
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            if len(self._prepared) >= _PREPARED_MAX:
-                self._prepared.clear()
-            prepared = self._prepared[key] = self._prepare(columns, seed)
-        data, moves, end = list[Any](), prepared.packed_moves, len(prepared.head)
-        numbers = list[Any]()
-        trees = list[tuple[int, bytes]]()
-        for (path, array), slot in zip(columns, prepared.slots):
-            if slot.chunks:
-                pieces, root, tree, more_moves = _compress(array, slot, end)
-                data += pieces
-                end += sum(map(len, pieces))
-                moves += more_moves
-                trees.append((slot.tree, tree))
-                numbers += (len(array), root)
-            else:
-                raw = array.tobytes()
-                size = len(raw)
-                numbers += (len(array), end if size else form.UNDEFINED, size)
-                data.append(raw)
-                end += size
-                if size % 8:
-                    data.append(bytes(-size % 8))
-                    end += -size % 8
-            if path == ("rewards",):
-                statistics = _statistics(array)
-        head = prepared.fill([seed, index, *statistics, *numbers])
-        if trees:
-            patched = bytearray(head)
-            for at, tree in trees:
-                patched[at : at + len(tree)] = tree
-            head = bytes(patched)
-        return Blob(moves, head, data)
-
-    def _prepare(self, columns: Sequence[Column], seed: int) -> _Prepared:
-        prepared = _Prepared()
-        tree: dict[str, Any] = {"infos": {}}
-        for column in columns:
-            node = tree
-            for name in column.path[:-1]:
-                node = node.setdefault(name, {})
-            node[column.path[-1]] = column
-        slots: dict[tuple[str, ...], _Slot] = {}
-        kinds = {"id": "<i8", "seed": "<u8" if seed >= 2**63 else "<i8", INDEX: "<i8", "total_steps": "<i8"}
-        self._add_group(prepared, tree, slots, kinds | dict.fromkeys(_RETURNS, "<f8"))
-        prepared.slots = [slots[column.path] for column in columns]
-        for column, slot in zip(columns, prepared.slots):
-            if slot.chunks:
-                slot.tree = len(prepared.head)
-                prepared.head += bytes(
-                    sum(form.chunk_tree_levels(slot.chunks)) * form.chunk_node_size(column.array.ndim)
-                )
-        prepared.finish()
-        return prepared
-
-    def _add_group(
-        self, prepared: _Prepared, tree: dict[str, Any], slots: dict, attributes: Mapping[str, str] | None = None
-    ) -> int:
-        """Append a group, then its members; its address. `attributes`: name -> kind of number."""
-        head, start = prepared.head, len(prepared.head)
-        messages, links = list[bytes](), list[tuple[int, Any]]()
-        at = start + 16
-        for name, kind in (attributes or {}).items():
-            messages.append(form.attribute(name, form.datatype(np.dtype(kind)), bytes(8)))
-            at += len(messages[-1])
-            prepared.values[name] = at - 8
-        for part in form.group_messages():
-            messages.append(part)
-            at += len(part)
-        for name, child in tree.items():
-            part, offset = form.link(name)
-            links.append((at + offset, child))
-            messages.append(part)
-            at += len(part)
-        head += form.object_header(messages)
-        for where, child in links:
-            inner = (
-                self._add_group(prepared, child, slots)
-                if isinstance(child, dict)
-                else _add_data(prepared, child, slots)
-            )
-            _U64.pack_into(head, where, inner)
-            prepared.moves.append(where)
-        return start
+def encode(columns: Sequence[Column]) -> Blob:
+    """The blob of an episode. `columns` hold C-contiguous little-endian arrays; one of them is ("rewards",)."""
+    table, data = list[Any](), list[Any]()
+    returns: tuple[float, ...] = ()
+    for path, array in columns:
+        rows = _chunk_rows(array)
+        pieces = _compressed(array, rows) if rows else [array.tobytes()]
+        table.append((path, array.dtype.str, array.shape, rows, [len(piece) for piece in pieces]))
+        data += pieces
+        if path == ("rewards",):
+            returns = _statistics(array)
+    return _blob(returns, table, data)
 
 
-def _add_data(prepared: _Prepared, column: Column, slots: dict) -> int:
-    """Append the object header of one array; its address."""
-    start, array = len(prepared.head), column.array
-    chunk_rows, chunks = _chunking(array)
-    space = form.message(form.DATASPACE, form.dataspace(array.shape))
-    kind = form.message(form.DATATYPE, form.datatype(array.dtype), constant=True)
-    before = start + 16 + len(space) + len(kind) + len(form.fill_value())
-    if chunks:
-        layout = form.chunked_layout((chunk_rows, *array.shape[1:]), array.itemsize)
-        filters = [form.gzip_filter(LEVEL)]
-        slot = _Slot((start + 32, before + 11), chunk_rows, chunks)
-    else:
-        layout, filters = form.contiguous_layout(), []
-        slot = _Slot((start + 32, before + 10, before + 18))
-    prepared.head += form.object_header([space, kind, form.fill_value(), layout, *filters])
-    if array.nbytes:
-        prepared.moves.append(slot.numbers[1])
-    slots[column.path] = slot
-    return start
+def _blob(returns: Sequence[float], table: Sequence[Any], data: list[Any]) -> Blob:
+    return Blob(json.dumps([returns, table]).encode(), data)
 
 
-def _chunking(array: np.ndarray) -> tuple[int, int]:
-    """Rows per chunk and number of chunks; (0, 0) when the array is stored as one block."""
+def _chunk_rows(array: np.ndarray) -> int:
+    """Rows per chunk; 0 when the array is stored as one block."""
     if array.nbytes < COMPRESS_FROM:
-        return 0, 0
+        return 0
     rows = len(array)
     chunks = -(-rows // max(1, CHUNK_BYTES // (array.nbytes // rows)))
-    per_chunk = -(-rows // chunks)  # even chunks: the last one is stored at full size too
-    return per_chunk, -(-rows // per_chunk)
+    return -(-rows // chunks)  # even chunks: the last one is stored at full size too
 
 
-def _compress(array: np.ndarray, slot: _Slot, start: int) -> tuple[list[bytes], int, bytes, bytes]:
-    """Compress the chunks that will lie from `start` on; the pieces, the index's root, the index, and its moves."""
+def _compressed(array: np.ndarray, rows: int) -> list[bytes]:
     raw = array.reshape(-1).view(np.uint8).data
-    size = slot.chunk_rows * (array.nbytes // len(array))
-    pieces, addresses, sizes = list[bytes](), list[int](), list[int]()
-    compress = deflater()
-    for i in range(slot.chunks):
-        chunk = raw[i * size : (i + 1) * size]
-        packed = compress(chunk if len(chunk) == size else bytes(chunk).ljust(size, b"\0"))
-        addresses.append(start)
-        sizes.append(len(packed))
-        pieces.append(form.pad8(packed))
-        start += len(pieces[-1])
-    tree, root, moves = form.chunk_tree(slot.tree, array.ndim, slot.chunk_rows, addresses, sizes)
-    return pieces, root, tree, (np.array(moves, "<u4") + slot.tree).astype("<u4").tobytes()
+    size, compress = rows * (array.nbytes // len(array)), deflater()
+    chunks = (raw[at : at + size] for at in range(0, len(raw), size))
+    return [compress(chunk if len(chunk) == size else bytes(chunk).ljust(size, b"\0")) for chunk in chunks]
 
 
 def _statistics(rewards: np.ndarray) -> tuple[float, ...]:
-    """total_steps, and in the order of `_RETURNS` what Minari's collector writes."""
-    steps = len(rewards)
+    """In the order of `_RETURNS` what Minari's collector writes."""
     total = float(np.add.reduce(rewards))
-    mean = total / steps
+    mean = total / len(rewards)
     away = rewards - mean
-    spread = math.sqrt(float(np.add.reduce(away * away)) / steps)
-    return steps, total, mean, spread, float(np.maximum.reduce(rewards)), float(np.minimum.reduce(rewards))
+    spread = math.sqrt(float(np.add.reduce(away * away)) / len(rewards))
+    return total, mean, spread, float(np.maximum.reduce(rewards)), float(np.minimum.reduce(rewards))
 
 
-def moved(head: Any, moves: Any, by: int, number: int) -> bytearray:
-    """A blob's head with `by` added to its addresses, and `number` as its id."""
-    head, unpack_from, pack_into = bytearray(head), _U64.unpack_from, _U64.pack_into
-    for at in np.frombuffer(moves, "<u4").tolist():
-        pack_into(head, at, unpack_from(head, at)[0] + by)
-    pack_into(head, ID_OFFSET, number)
-    return head
+class _File:
+    """What HDF5 writes to. It is never told of a write that fails, of which it would take the process along; `check`
+    tells the caller."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._at, self._end = 0, 0
+        self._error: tuple[Any, ...] | None = None  # what it said; the error itself would keep its frames
+
+    def check(self) -> None:
+        """Raises OSError when a write has failed."""
+        if self._error is not None:
+            raise OSError(*self._error)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        size = len(left)
+        self._end = max(self._end, self._at + size)
+        try:
+            while len(left) and self._error is None:
+                done = os.pwrite(self._fd, left, self._at)
+                left, self._at = left[done:], self._at + done
+        except OSError as error:
+            self._error = error.args
+        self._at += len(left)
+        return size
+
+    def readinto(self, data: Any) -> int:
+        found = os.pread(self._fd, len(data), self._at)
+        data[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def truncate(self, size: int) -> int:
+        self._end = size
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            self._error = self._error or error.args
+        return size
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
-def assemble(path: Path, blobs: Iterable[tuple[Any, Any, Any]]) -> int:
-    """Write a file whose groups `episode_0`, `episode_1`, ... are the blobs in this order.
+class _Writer:
+    """Makes a file's groups; `file` is an open one of h5py's lower interface."""
 
-    Args:
-        path: the file to make.
-        blobs: of each episode the moves, the head and the data, as buffers.
+    def __init__(self, file: Any) -> None:
+        h5 = library()
+        self._h5, self._file = h5, file
+        self._group_list, self._data_list = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
+        for each in (self._group_list, self._data_list):
+            each.set_obj_track_times(False)
+        self._group_list.set_attr_phase_change(32, 0)  # attributes in the group's header
+        self._group_list.set_link_creation_order(h5.h5p.CRT_ORDER_TRACKED)
+        self._data_list.set_fill_time(h5.h5d.FILL_TIME_NEVER)
+        self._scalar = h5.h5s.create(h5.h5s.SCALAR)
+        self._types: dict[str, Any] = {}
 
-    Returns:
-        The size of the file in bytes.
+    def _type(self, code: str) -> Any:
+        if code not in self._types:
+            dtype = np.dtype(code)
+            dtype = self._h5.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype
+            self._types[code] = self._h5.h5t.py_create(dtype, logical=True)
+        return self._types[code]
+
+    def add(self, number: int, record: Record) -> None:
+        """Write an episode."""
+        head, data = record.sections
+        note, (returns, table) = record.note, json.loads(bytes(head))
+        group = self._group(self._file, f"episode_{number}")
+        seed = "<u8" if note.seed >= 2**63 else "<i8"  # Minari's own writer makes such seeds unsigned
+        numbers = (("id", number, "<i8"), ("seed", note.seed, seed), (INDEX, note.index, "<i8"))
+        floats = ((name, value, "<f8") for name, value in zip(_RETURNS, returns, strict=True))
+        for name, value, code in (*numbers, ("total_steps", note.length, "<i8"), *floats):
+            attribute = self._h5.h5a.create(group, name.encode(), self._type(code), self._scalar)
+            attribute.write(np.array(value, code), self._type(code))
+        groups: dict[tuple[str, ...], Any] = {(): group}
+        at = 0
+
+        def group_at(path: tuple[str, ...]) -> Any:
+            if path not in groups:
+                groups[path] = self._group(group_at(path[:-1]), path[-1])
+            return groups[path]
+
+        for path, code, shape, rows, sizes in table:
+            pieces = []
+            for size in sizes:
+                pieces.append(data[at : at + size])
+                at += size
+            self._array(group_at(tuple(path[:-1])), path[-1], code, tuple(shape), rows, pieces)
+        group_at(("infos",))  # which may be empty
+
+    def _group(self, parent: Any, name: str) -> Any:
+        return self._h5.h5g.create(parent, name.encode(), None, self._group_list)
+
+    def _array(self, group: Any, name: str, code: str, shape: tuple, rows: int, pieces: list[memoryview]) -> None:
+        h5d, h5s, how = self._h5.h5d, self._h5.h5s, self._data_list
+        if rows:
+            how = how.copy()
+            how.set_chunk((rows, *shape[1:]))
+            how.set_deflate(LEVEL)
+        data = h5d.create(group, name.encode(), self._type(code), h5s.create_simple(shape), how)
+        if rows:
+            for i, piece in enumerate(pieces):
+                data.write_direct_chunk((i * rows, *[0] * (len(shape) - 1)), bytes(piece), 0)
+        elif len(pieces[0]):
+            array = np.frombuffer(pieces[0], np.dtype(code)).reshape(shape)
+            data.write(h5s.ALL, h5s.ALL, array, self._type(code))
+
+
+def assemble(path: Path, records: Iterable[Record]) -> int:
+    """Write a file whose groups `episode_0`, `episode_1`, ... are the episodes in this order; its size in bytes."""
+    h5 = library()
+    made, access = h5.h5p.create(h5.h5p.FILE_CREATE), h5.h5p.create(h5.h5p.FILE_ACCESS)
+    made.set_obj_track_times(False)
+    access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V110)  # headers with checksums, readable since 1.8
+    access.set_fclose_degree(h5.h5f.CLOSE_STRONG)
+    below = _File(path)
+    try:
+        access.set_fileobj_driver(h5.h5fd.fileobj_driver, below)
+        file = h5.h5f.create(os.fsencode(path), h5.h5f.ACC_TRUNC, made, access)
+        try:
+            writer = _Writer(file)
+            for number, record in enumerate(records):
+                writer.add(number, record)
+                below.check()
+        finally:
+            file.close()
+        below.check()
+    finally:
+        below.close()
+    return path.stat().st_size
+
+
+class Reader:
+    """Reads a file that `assemble` has written, which may be damaged. A context manager.
+
+    Raises:
+        ValueError: when it is no HDF5 file, or has not so many `episodes`.
+        OSError: when it is not there or may not be read.
     """
-    names, addresses, end = list[bytes](), list[int](), form.SUPERBLOCK_SIZE
-    with open(path, "wb", buffering=1 << 20) as file:
-        file.write(bytes(form.SUPERBLOCK_SIZE))
-        for number, (moves, head, data) in enumerate(blobs):
-            file.write(moved(head, moves, end, number))
-            file.write(data)
-            names.append(b"episode_%d" % number)
-            addresses.append(end)
-            end += len(head) + len(data)
-        root, header, tree, heap = form.root_group(end, names, addresses)
-        file.write(root)
-        end += len(root)
-        file.seek(0)
-        file.write(form.superblock(end, header, tree, heap))
-    return end
+
+    def __init__(self, path: Path, episodes: int) -> None:
+        with open(path, "rb"):  # its errors say more than the library's
+            pass
+        self._path = path
+        try:
+            self._file = library().File(path, "r", locking=False)
+            found = len(self._file)
+        except (OSError, RuntimeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        if found != episodes:
+            self._file.close()
+            raise ValueError(f"{path} has {found:,} episodes where {episodes:,} are to be")
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def blob(self, number: int, note: EpisodeNote) -> Blob | None:
+        """The blob of an episode; None: it cannot be read. Raises ValueError when there is another one."""
+        try:
+            group = self._file[f"episode_{number}"]
+            about = {name: value.item() for name, value in group.attrs.items()}
+            table, data = list[Any](), list[Any]()
+            for path, array in _arrays(group, ()):
+                rows = array.chunks[0] if array.chunks else 0
+                pieces = list(map(bytes, _chunks(array, rows))) if rows else [array[()].tobytes()]
+                table.append((path, array.dtype.str, array.shape, rows, [len(piece) for piece in pieces]))
+                data += pieces
+            found = [about.get(name) for name in ("id", "seed", INDEX)]
+            blob = _blob([about[name] for name in _RETURNS], table, data)
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, MemoryError):
+            return None
+        if found != [number, note.seed, note.index]:
+            raise ValueError(f"{self._path} has another episode than {note.index} where that is to be")
+        return blob
+
+
+def _arrays(group: Any, above: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Any]]:
+    """The arrays below a group, in the order in which they were written."""
+    for name in group:
+        if isinstance(group[name], library().Group):
+            yield from _arrays(group[name], (*above, name))
+        else:
+            yield (*above, name), group[name]
+
+
+def _chunks(array: Any, rows: int) -> Iterable[bytes]:
+    for at in range(0, len(array), rows):
+        left_out, chunk = array.id.read_direct_chunk((at, *[0] * (array.ndim - 1)))
+        if left_out:
+            raise ValueError("a chunk is not compressed")
+        yield chunk
+
+
+def arrays_of(path: Path, number: int) -> dict[str, np.ndarray]:
+    """The arrays of one episode of a file as they are stored, by path."""
+    with library().File(path, "r") as file:
+        return {"/".join(name): array[()] for name, array in _arrays(file[f"episode_{number}"], ())}

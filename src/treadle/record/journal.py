@@ -1,11 +1,14 @@
 """The file that a worker writes its finished episodes to: records one after the other, each complete in itself.
 
 A record is handed to the kernel in one write (more, when it is too large for one), so a process that is killed loses
-nothing that `append` returned from; what a kill cuts short is told by its length or checksum and is never read. A
+nothing that `write` returned from; what a kill cuts short is told by its length or checksum and is never read. A
 journal is written by one process and only ever grows; anyone may read it at any time.
 
+A record that is damaged otherwise is never passed over in silence where others follow: its checksum tells, and readers
+raise `Damaged`.
+
 Layout (little-endian): 16 bytes that name the format of the bodies, then records of `magic, crc32 of the rest, sizes of
-its four sections (note, moves, head, data)`, then the sections. The note says what the episode is; the others are the
+its three sections (note, head, data)`, then the sections. The note says what the episode is; the others are the
 encoder's.
 """
 
@@ -21,14 +24,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from treadle.errors import TreadleError
+from treadle.whole_file import why
+
 SUFFIX = ".episodes"
 FORMAT_SIZE = 16
-FILE_HEAD = {name: f"treadle1 {name}\n".encode().ljust(FORMAT_SIZE, b"\0") for name in ("hdf5", "npz", "kept")}
-_FRAME = struct.Struct("<4sIIIIQ")
+FILE_HEAD = {name: f"treadle2 {name}\n".encode().ljust(FORMAT_SIZE, b"\0") for name in ("hdf5", "kept")}
+_FRAME = struct.Struct("<4sIIIQ")
 _NOTE = struct.Struct("<QQQdQBB16s")
 _MAGIC = b"TRep"
 _AFTER_CRC = 8
 _WRITE_MAX = 1 << 26
+REMEDY = "put a copy of the file in its place, or remove it: --resume makes again what is missing"
+MOST_NAMED = 20  # damaged episodes that an error names
+
+
+class Damaged(TreadleError):
+    """Stored episodes, which the message names, are not what was written. Nothing of them was taken over."""
+
+
+def damaged(path: Path, episodes: Sequence[int | None], remedy: str = REMEDY) -> Damaged:
+    """The error for episodes of a file (None: one whose index cannot be read), with what to do."""
+    named = [f"episode {'(of which the index cannot be read)' if each is None else each}" for each in episodes]
+    named[MOST_NAMED:] = [f"{len(named) - MOST_NAMED:,} more"] if len(named) > MOST_NAMED else []
+    return Damaged(f"{path} is damaged: {', '.join(named)}: not what was written; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,7 @@ class EpisodeNote:
         nbytes: bytes of its arrays before compression.
         digest: XXH3-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
         left_out: info keys that could not be stored.
+        success: whether it was a success; None: its environment does not say.
     """
 
     index: int
@@ -56,6 +76,7 @@ class EpisodeNote:
     nbytes: int
     digest: str
     left_out: tuple[str, ...] = ()
+    success: bool | None = None
 
 
 class Record(NamedTuple):
@@ -66,16 +87,16 @@ class Record(NamedTuple):
     extra: dict[str, Any]
     buffer: memoryview
     start: int
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, int]
     begin: int
     end: int
 
     @property
-    def sections(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Moves, head and data."""
+    def sections(self) -> tuple[memoryview, memoryview]:
+        """Head and data."""
         a = self.start
-        b, c = a + self.sizes[0], a + self.sizes[0] + self.sizes[1]
-        return self.buffer[a:b], self.buffer[b:c], self.buffer[c : c + self.sizes[2]]
+        b = a + self.sizes[0]
+        return self.buffer[a:b], self.buffer[b : b + self.sizes[1]]
 
 
 class Journal:
@@ -84,14 +105,13 @@ class Journal:
     Args:
         directory: exists already.
         worker: whose it is.
-        format: "hdf5" or "npz".
 
     Raises:
-        OSError: when the file cannot be made or (on `append`) written, with its path. What was appended before
+        OSError: when the file cannot be made or (on `write`) written, with its path. What was written before
             stays readable.
     """
 
-    def __init__(self, directory: Path, worker: int, format: str) -> None:
+    def __init__(self, directory: Path, worker: int) -> None:
         for number in range(1 << 20):
             self.path = Path(directory) / f"worker-{worker}-{number}{SUFFIX}"
             try:
@@ -101,19 +121,14 @@ class Journal:
             break
         self._end = 0
         try:
-            self.write([FILE_HEAD[format]])
+            self.write([FILE_HEAD["hdf5"]])
         except OSError:
             self.close()
             raise
 
-    def append(
-        self, note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
-    ) -> None:
-        """Write one record. When that fails the journal ends where it ended before, and can be appended to again."""
-        self.write(packed(note, moves, head, data, extra))
-
     def write(self, pieces: Sequence[Any]) -> None:
-        """As `append`, for a record as `packed` has made it."""
+        """Write one record, as `packed` has made it. When that fails the journal ends where it ended before, and can be
+        written to again."""
         end = self._end
         try:
             for piece in pieces:
@@ -127,7 +142,7 @@ class Journal:
                 os.lseek(self._fd, self._end, os.SEEK_SET)
             except OSError:
                 self.close()  # a torn record must stay the last one
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise OSError(error.errno, why(error), str(self.path)) from error
         self._end = end
 
     def close(self) -> None:
@@ -137,19 +152,18 @@ class Journal:
             self._fd = -1
 
 
-def packed(
-    note: EpisodeNote, moves: bytes, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None
-) -> list[Any]:
+def packed(note: EpisodeNote, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None) -> list[Any]:
     """A record as buffers, one or many."""
+    success = 0 if note.success is None else 2 + 4 * note.success  # bits beside `truncated`: is it known, was it one?
     noted = _NOTE.pack(
         note.index, note.seed, note.length, note.total_reward, note.nbytes,
-        note.terminated, note.truncated, bytes.fromhex(note.digest),
+        note.terminated, note.truncated + success, bytes.fromhex(note.digest),
     )  # fmt: skip
     if extra or note.left_out:
         noted += json.dumps({"left_out": note.left_out, **(extra or {})}).encode()
-    frame = _FRAME.pack(_MAGIC, 0, len(noted), len(moves), len(head), sum(map(len, data)))
+    frame = _FRAME.pack(_MAGIC, 0, len(noted), len(head), sum(map(len, data)))
     crc = 0
-    pieces = [frame[_AFTER_CRC:], noted, moves, head, *data]
+    pieces = [frame[_AFTER_CRC:], noted, head, *data]
     if sum(map(len, pieces)) < 1 << 20:
         pieces = [b"".join(pieces)]
     for piece in pieces:
@@ -163,40 +177,68 @@ def journals(directory: Path) -> list[Path]:
     return sorted(Path(directory).glob(f"worker-*{SUFFIX}"))
 
 
-def read(path: Path, format: str | None = None) -> Iterator[Record]:
-    """The intact records of a journal; a torn or damaged one ends it.
+def checksum(record: Any) -> bytes:
+    """Of a record that begins in this buffer: the crc32 of all but the checksum itself."""
+    return bytes(record[len(_MAGIC) : _AFTER_CRC])
+
+
+def read(path: Path, format: str | None = None, lost: list[int | None] | None = None) -> Iterator[Record]:
+    """The intact records of a journal. A torn one ends it, as does a damaged one that no intact one follows: that
+    episode is as good as not finished.
+
+    Args:
+        lost: gets the indices of the damaged episodes, the last one's too; intact records after them are read. None of
+            them is an episode that a kill has cut short.
 
     Raises:
+        Damaged: a record is damaged and an intact one follows; not with `lost`.
         ValueError: when the journal was written for another format, or is none.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < FORMAT_SIZE:
             return
-        buffer = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    buffer, at = memoryview(mapped), FORMAT_SIZE
     head = bytes(buffer[:FORMAT_SIZE])
     if head not in FILE_HEAD.values():
         raise ValueError(f"{path} is not a file of episodes")
     if format is not None and head != FILE_HEAD[format]:
         raise ValueError(f"{path} was written for another format than {format}")
-    at = FORMAT_SIZE
-    while at + _FRAME.size <= size:
+    bad: list[int | None] = []  # since the last intact record
+    torn = False  # is the last of them?
+    while 0 <= at <= size - _FRAME.size:
         magic, crc, *sizes = _FRAME.unpack_from(buffer, at)
-        end = at + _FRAME.size + sum(sizes)
-        if magic != _MAGIC or end > size or sizes[0] < _NOTE.size or zlib.crc32(buffer[at + _AFTER_CRC : end]) != crc:
-            return
-        start = at + _FRAME.size
+        start, end = at + _FRAME.size, at + _FRAME.size + sum(sizes)
+        torn = magic != _MAGIC or end > size or sizes[0] < _NOTE.size
+        if torn or zlib.crc32(buffer[at + _AFTER_CRC : end]) != crc:
+            bad.append(_NOTE.unpack_from(buffer, start)[0] if start + _NOTE.size <= size else None)
+            at = mapped.find(_MAGIC, at + 1)
+            continue
+        if bad and lost is None:
+            raise damaged(path, bad)
+        if lost is not None:
+            lost += bad
+        bad = []
         packed = buffer[start : start + sizes[0]]
         extra = json.loads(bytes(packed[_NOTE.size :])) if len(packed) > _NOTE.size else {}
         index, seed, steps, total, nbytes, terminated, truncated, digest = _NOTE.unpack_from(packed)
         left_out = tuple(extra.pop("left_out", ()))
-        note = EpisodeNote(index, seed, steps, total, bool(terminated), bool(truncated), nbytes, digest.hex(), left_out)
-        yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2], sizes[3]), at, end)
+        note = EpisodeNote(
+            index, seed, steps, total, bool(terminated), bool(truncated & 1), nbytes, digest.hex(), left_out,
+            bool(truncated & 4) if truncated & 2 else None,
+        )  # fmt: skip
+        yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2]), at, end)
         at = end
+    if lost is not None:
+        lost += bad[: len(bad) - torn]
 
 
 def trim(path: Path) -> list[EpisodeNote]:
-    """Cut off what a kill left half-written, which nobody may be writing to any more; the notes of what is there."""
+    """Cut off what a kill left half-written, which nobody may be writing to any more; the notes of what is there.
+
+    Raises Damaged, and then cuts off nothing.
+    """
     found = list(read(path))
     if not found:
         os.unlink(path)

@@ -1,6 +1,6 @@
 """Parts into a dataset, and a dataset back into memory.
 
-`merge` copies what the workers encoded, in the order of the episodes' indices, so the result has the same bytes however
+`merge` writes what the workers encoded, in the order of the episodes' indices, so the result has the same bytes however
 many workers there were. It writes beside the final place and renames at the end: a dataset is there whole or not at
 all, and the parts are never touched.
 """
@@ -22,12 +22,11 @@ import numpy as np
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
-from treadle.record.journal import EpisodeNote, Record, journals, read
-from treadle.record.npz import assemble_npz, load_npz
-from treadle.record.parts import Format
-from treadle.record.reopening import keep
+from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
+from treadle.record.parts import keep
 from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
+from treadle.whole_file import why
 
 if TYPE_CHECKING:
     from treadle.record.minari import MinariDataset
@@ -38,8 +37,8 @@ class MergeReport:
     """What became of a merge.
 
     Attributes:
-        path: the dataset's directory (`DIR/treadle/<name>`), or the `.npz` file.
-        dataset_id: what `minari.load_dataset` takes; None for `.npz`.
+        path: the dataset's directory (`DIR/treadle/<name>`).
+        dataset_id: what `minari.load_dataset` takes.
         nbytes: bytes on disk.
         data_bytes: of them in the file that holds the episodes.
         hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
@@ -47,7 +46,7 @@ class MergeReport:
     """
 
     path: Path
-    dataset_id: str | None
+    dataset_id: str
     nbytes: int
     data_bytes: int
     hash: str
@@ -72,16 +71,15 @@ def merge(
     observation_space: gym.Space,
     action_space: gym.Space,
     env_spec: str | None = None,
-    format: Format = "hdf5",
     kept: Path | None = None,
+    name: str | None = None,
 ) -> MergeReport:
     """Make the dataset of the parts in `directory`.
 
     Args:
         directory: where `PartWriter` wrote.
-        out: the directory that becomes `MINARI_DATASETS_PATH`. "hdf5" makes `out/treadle/<name>/data/`, "npz" makes
-            `out/<name>.npz`, with the name `<env_id>-<policy>-v0` in characters that Minari takes. What is there under
-            that name is replaced.
+        out: the directory that becomes `MINARI_DATASETS_PATH`. The dataset is made in `out/treadle/<name>/data/`;
+            what is there under that name is replaced.
         episodes: notes in the order in which the episodes shall be stored; None: all that are complete, by index.
             Minari numbers them 0, 1, ... in this order.
         env_id: of the environment.
@@ -89,80 +87,70 @@ def merge(
         observation_space: the environment's.
         action_space: the environment's.
         env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
-        format: what the parts were written for.
-        kept: where to write what the dataset can be taken apart with (`treadle.record.reopening`).
+        kept: where to write what the dataset can be taken apart with (`treadle.record.parts.keep`).
+        name: as `treadle.record.minari.checked_name` gives it; None: `<env_id>-<policy>-v0`, in characters that Minari
+            takes.
 
     Raises:
-        KeyError: when an episode asked for is not there.
-        ValueError: when the parts have another format, or a note's digest is not that of the stored episode.
-        ImportError: when Minari is missing ("hdf5" only).
+        Damaged: an episode asked for cannot be read, or is not the one of the note. Nothing is written.
+        ImportError: when Minari is missing.
         OSError: when the disk is full or cannot be written, with the path; the parts stay as they are.
     """
-    if format == "hdf5":
-        minari_files.require()
-    records = _select(Path(directory), format, episodes)
-    name, out = minari_files.dataset_name(env_id, policy), Path(out)
-    target = out / minari_files.NAMESPACE / name if format == "hdf5" else out / f"{name}.npz"
+    minari_files.require()
+    records = _select(Path(directory), episodes)
+    name, out = name or minari_files.dataset_name(env_id, policy), Path(out)
+    target = out / minari_files.NAMESPACE / name
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove(temporary)
-        if format == "npz":
-            nbytes = data_bytes = assemble_npz(temporary, records)
-        else:
-            texts = _texts(records)
-            data = temporary / "data"
-            data.mkdir(parents=True)
-            data_bytes = assemble(data / minari_files.DATA_FILE, (record.sections for record in records))
-            text = minari_files.describe(
-                name,
-                episodes=len(records),
-                steps=sum(record.note.length for record in records),
-                nbytes=data_bytes,
-                observation_space=base_space(observation_space, texts, ("observations",)),
-                action_space=base_space(action_space, texts, ("actions",)),
-                env_spec=env_spec,
-                policy=policy,
-            )
-            (data / minari_files.METADATA_FILE).write_text(text)
-            nbytes = data_bytes + len(text)
-            namespace = target.parent / "namespace_metadata.json"
-            if not namespace.exists():
-                namespace.write_text("{}")
-            remove(target)
+        texts = _texts(records)
+        data = temporary / "data"
+        data.mkdir(parents=True)
+        data_bytes = assemble(data / minari_files.DATA_FILE, records)
+        text = minari_files.describe(
+            name,
+            episodes=len(records),
+            steps=sum(record.note.length for record in records),
+            nbytes=data_bytes,
+            observation_space=base_space(observation_space, texts, ("observations",)),
+            action_space=base_space(action_space, texts, ("actions",)),
+            env_spec=env_spec,
+            policy=policy,
+        )
+        (data / minari_files.METADATA_FILE).write_text(text)
+        namespace = target.parent / "namespace_metadata.json"
+        if not namespace.exists():
+            namespace.write_text("{}")
+        remove(target)
         os.replace(temporary, target)
         if kept is not None:
-            keep(kept, format, records)
+            keep(kept, records)
     except OSError as error:
         with contextlib.suppress(OSError):  # the disk may be as broken for this
             remove(temporary)
-        raise OSError(error.errno, f"cannot write the dataset: {error.strerror}", str(target)) from error
+        raise OSError(error.errno, f"cannot write the dataset: {why(error)}", str(target)) from error
     return MergeReport(
         path=target,
-        dataset_id=f"{minari_files.NAMESPACE}/{name}" if format == "hdf5" else None,
-        nbytes=nbytes,
+        dataset_id=f"{minari_files.NAMESPACE}/{name}",
+        nbytes=data_bytes + len(text),
         data_bytes=data_bytes,
         hash=overall_hash(record.note.digest for record in records),
         warnings=tuple(_left_out(records)),
     )
 
 
-def _select(directory: Path, format: Format, episodes: Sequence[EpisodeNote] | None) -> list[Record]:
+def _select(directory: Path, episodes: Sequence[EpisodeNote] | None) -> list[Record]:
     found: dict[int, Record] = {}
     for path in journals(directory):
-        for record in read(path, format):
+        for record in read(path, "hdf5"):
             found.setdefault(record.note.index, record)
     if episodes is None:
         return [found[index] for index in sorted(found)]
-    records = []
-    for wanted in episodes:
-        index = wanted.index
-        if index not in found:
-            raise KeyError(f"episode {index} is not among the {len(found)} episodes in {directory}")
-        if wanted.digest != found[index].note.digest:
-            raise ValueError(f"episode {index} in {directory} is not the one asked for: its digest differs")
-        records.append(found[index])
-    return records
+    lost = [e.index for e in episodes if e.index not in found or found[e.index].note.digest != e.digest]
+    if lost:
+        raise damaged(directory, lost, "--resume makes again what cannot be read")
+    return [found[each.index] for each in episodes]
 
 
 def _texts(records: Sequence[Record]) -> dict[str, tuple[int, int, str]]:
@@ -186,7 +174,8 @@ def _left_out(records: Sequence[Record]) -> list[str]:
 
 
 def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
-    """The dataset that `merge` made in `directory`: a Minari dataset, or of an `.npz` file all its arrays.
+    """The dataset that `merge` made in `directory`: a Minari dataset; of an `.npz` file, which earlier states of
+    Treadle could write, all its arrays.
 
     Args:
         directory: what was `out`, or one dataset's own directory or `.npz` file when there are several.
@@ -207,7 +196,10 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
         raise FileNotFoundError(f"no dataset in {directory}{hint if parts else ''}")
     if len(found) > 1:
         raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
-    return load_npz(found[0]) if found[0].suffix == ".npz" else minari_files.load_minari(found[0] / "data")
+    if found[0].suffix == ".npz":
+        with np.load(found[0], allow_pickle=False) as archive:
+            return dict(archive)
+    return minari_files.load_minari(found[0] / "data")
 
 
 def load_minari_only(source: str | Path) -> MinariDataset:
@@ -217,5 +209,5 @@ def load_minari_only(source: str | Path) -> MinariDataset:
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
     if isinstance(data, dict):
-        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted (collect with --format hdf5)")
+        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted")
     return data

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-import numpy as np
 
+from treadle.errors import UsageError
 from treadle.pool.interrupts import Later
+from treadle.record.hdf5 import library
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 NAMESPACE = "treadle"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
+LONGEST = 200  # bytes of a name: it is a file's, too
 
 
 def require() -> None:
@@ -28,7 +30,7 @@ def require() -> None:
 def _minari() -> Any:
     try:
         with Later():  # modules of Cython make other errors of a Ctrl-C that comes while they begin
-            import h5py  # noqa: F401  (Minari reads with it, but does not depend on it)
+            library()  # Minari reads with it, but does not depend on it
             import minari
     except ImportError as error:
         raise ImportError(f"datasets need Minari and h5py ({error}): pip install 'treadle[data]'") from error
@@ -42,6 +44,14 @@ def dataset_name(env_id: str, policy: str) -> str:
         return re.sub(r"-{2,}", "-", re.sub(r"[^A-Za-z0-9_-]", "-", text)).strip("-") or "unnamed"
 
     return f"{plain(env_id)}-{plain(policy)}-v0"
+
+
+def checked_name(name: Any) -> str:
+    """A dataset's name as Minari takes it, of one that a person gives, with or without a version. Raises UsageError."""
+    if not isinstance(name, str) or not re.fullmatch(r"[-\w]+", name) or len(name.encode()) > LONGEST:
+        text = "is letters, digits, - and _, such as reach-weak or reach-weak-v1"
+        raise UsageError(f"name (--name) {text}, and at most {LONGEST} bytes of them; got {name!r}")
+    return name if re.search(r".-v[0-9]+$", name) else f"{name}-v0"
 
 
 def describe(
@@ -92,21 +102,6 @@ def described(data: Path) -> list[Any]:
     metadata = json.loads((data / METADATA_FILE).read_text())
     spaces = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
     return [*spaces, metadata.get("env_spec")]
-
-
-def arrays_of(data: Path, number: int) -> dict[str, np.ndarray]:
-    """The arrays of one episode of a dataset as they are stored, by path."""
-    import h5py
-
-    found: dict[str, np.ndarray] = {}
-
-    def see(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
-
-    with h5py.File(data / DATA_FILE) as file:
-        file[f"episode_{number}"].visititems(see)
-    return found
 
 
 def load_minari(data: Path) -> MinariDataset:

@@ -1,9 +1,15 @@
 """Writing finished episodes down where they were made, and finding them again.
 
 A `PartWriter` lives in the worker: it encodes an episode completely (arrays, compression, digest) and appends it to the
-worker's own journal, so the caller only copies bytes when it merges, and killing any process loses at most the episodes
-that were still running. What is stored of an episode is a function of the episode alone, not of the worker. One on
-another machine sends what it has encoded, and the caller appends it (`Receiver`).
+worker's own journal, so the caller compresses nothing when it merges, and killing any process loses at most the
+episodes that were still running. What is stored of an episode is a function of the episode alone, not of the worker.
+One on another machine sends what it has encoded, and the caller appends it (`Receiver`).
+
+When a run is complete its parts are removed, and the dataset holds what was in them. What it does not hold is small: of
+each episode the note, and the checksum of its record. That is kept beside it (`keep`), in `DIR/.episodes`, a journal
+whose records have no data. With it the parts are made again (`reopen`), so that a complete run can go on: nothing is
+compressed again, and where a bit has changed since, the checksums differ. (That does not protect against somebody who
+changes a checksum together with its data.)
 """
 
 from __future__ import annotations
@@ -11,19 +17,32 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from treadle.record.columns import columns_of, digester, leaves
-from treadle.record.hdf5 import Hdf5Encoder
-from treadle.record.journal import EpisodeNote, Journal, journals, packed, trim
-from treadle.record.npz import NpzEncoder
+from treadle.record.hdf5 import Reader, encode
+from treadle.record.journal import (
+    FILE_HEAD,
+    FORMAT_SIZE,
+    EpisodeNote,
+    Journal,
+    Record,
+    checksum,
+    damaged,
+    journals,
+    packed,
+    read,
+    trim,
+)  # fmt: skip
 from treadle.record.spaces import check_storable, foreign_texts
-from treadle.sample.episode import Episode
+from treadle.sample.episode import Episode, success_of
+from treadle.whole_file import written
 
-Format = Literal["hdf5", "npz"]
+KEPT = ".episodes"
 
 
 class Sent(NamedTuple):
@@ -48,12 +67,10 @@ class PartWriter:
         observation_space: the environment's.
         action_space: the environment's.
         infos: whether infos and policy infos are stored.
-        format: what the parts will be merged into.
         send: are episodes returned (`Sent`), for another process to write them, instead of being written here?
 
     Raises:
         TypeError: when a space has no place in a dataset; the message names it.
-        ValueError: when a format is unknown.
     """
 
     def __init__(
@@ -64,11 +81,8 @@ class PartWriter:
         action_space: gym.Space,
         *,
         infos: bool = True,
-        format: Format = "hdf5",
         send: bool = False,
     ) -> None:
-        if format not in ("hdf5", "npz"):
-            raise ValueError(f"unknown dataset format {format!r}: choose 'hdf5' or 'npz'")
         check_storable(observation_space, "observations")
         check_storable(action_space, "actions")
         self._foreign = [
@@ -76,9 +90,8 @@ class PartWriter:
             *(("actions", *path) for path in foreign_texts(action_space)),
         ]
         self._infos = infos
-        self._encoder: Hdf5Encoder | NpzEncoder = Hdf5Encoder() if format == "hdf5" else NpzEncoder()
         self._digest = digester()
-        self._directory, self._worker, self._format, self._send = Path(directory), worker, format, send
+        self._directory, self._worker, self._send = Path(directory), worker, send
         self._journal: Journal | None = None
         self._hold = -1
 
@@ -101,15 +114,15 @@ class PartWriter:
             nbytes=sum([array.nbytes for _, array in columns]),
             digest=self._digest(columns).hex(),
             left_out=left_out,
+            success=success_of(episode),
         )
-        blob = self._encoder.encode(columns, episode.seed, episode.index)
-        extra = {"texts": self._texts(episode)} if self._foreign else None
+        record = packed(note, *encode(columns), {"texts": self._texts(episode)} if self._foreign else None)
         if self._send:
-            return Sent(note, b"".join(packed(note, *blob, extra)))
+            return Sent(note, b"".join(record))
         if self._journal is None:
             self._hold = hold_parts(self._directory)
-            self._journal = Journal(self._directory, self._worker, self._format)
-        self._journal.append(note, *blob, extra)
+            self._journal = Journal(self._directory, self._worker)
+        self._journal.write(record)
         return note
 
     def _texts(self, episode: Episode) -> dict[str, list]:
@@ -136,8 +149,8 @@ class PartWriter:
 class Receiver:
     """Writes down what is sent. A context manager: leaving it closes its journal."""
 
-    def __init__(self, parts: Path, format: Format) -> None:
-        self._parts, self._format = parts, format
+    def __init__(self, parts: Path) -> None:
+        self._parts = parts
         self._journal: Journal | None = None
 
     def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
@@ -145,7 +158,7 @@ class Receiver:
         if not isinstance(result, Sent):
             return result
         if self._journal is None:
-            self._journal = Journal(self._parts, 0, self._format)
+            self._journal = Journal(self._parts, 0)
         self._journal.write([result.record])
         return result.note
 
@@ -184,3 +197,50 @@ def recover(directory: str | Path) -> list[EpisodeNote]:
         for note in trim(path):
             notes.setdefault(note.index, note)
     return [notes[index] for index in sorted(notes)]
+
+
+def keep(path: Path, records: Sequence[Record]) -> None:
+    """Write down what a dataset of these records, in this order, does not hold. Raises OSError with the path."""
+    with written(path) as file:
+        file.write(FILE_HEAD["kept"])
+        for record in records:
+            file.writelines(packed(record.note, checksum(record.buffer[record.begin :]), (), record.extra))
+
+
+def reopen(kept: Path, data: Path, parts: Path) -> None:
+    """Make the parts, in the empty directory `parts`, of the dataset whose data file is `data`.
+
+    Raises:
+        Damaged: episodes are not what was written; all of them are named.
+        ValueError: when `kept` is damaged, or is not about this file.
+        OSError: when something cannot be read or written.
+    """
+    lost: list[int | None] = []
+    journal = Journal(parts, 0)
+    try:
+        for note, record in again(kept, data):
+            if record is not None:
+                journal.write(record)
+            else:
+                lost.append(note.index)
+    finally:
+        journal.close()
+    if lost:
+        raise damaged(data, lost)
+
+
+def again(kept: Path, data: Path) -> Iterator[tuple[EpisodeNote, list[Any] | None]]:
+    """Of each episode its note, and its record in a journal as buffers; None: it is not what was written.
+
+    Raises ValueError and OSError as `reopen` does.
+    """
+    lost: list[int | None] = []
+    records = list(read(kept, "kept", lost))
+    if lost or os.path.getsize(kept) != sum(record.end - record.begin for record in records) + FORMAT_SIZE:
+        raise ValueError(f"{kept} is damaged or cut short")
+    with Reader(data, len(records)) as reader:
+        for number, record in enumerate(records):
+            blob = reader.blob(number, record.note)
+            pieces = blob and packed(record.note, *blob, record.extra)
+            same = pieces and checksum(pieces[0]) == bytes(record.sections[0])
+            yield record.note, pieces if same else None

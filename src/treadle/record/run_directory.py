@@ -1,15 +1,13 @@
 """The directory of one run: who may write to it, and what is in it already.
 
 ```
-DIR/run.json        the arguments that decide the run's bytes; written first
+DIR/run.json        the arguments that decide the run's bytes, signed (`treadle.signing`); written first
 DIR/.parts/         finished episodes that are not merged yet, and which are left out; gone when the run is complete
 DIR/summary.json    what came of it
-DIR/treadle/...     the dataset (or DIR/<name>.npz)
-DIR/.episodes       of a complete run: what the dataset can be taken apart with when the run is to go on
+DIR/treadle/...     the dataset
+DIR/.episodes       what the dataset can be taken apart with when the run is to go on, and checksums of its episodes
 DIR/failures/       what each episode that failed can be replayed from: episode-5.repro
-DIR/.reopened/      parts that are being made of the dataset of such a run
-DIR/NAME.damaged    a data file that was found damaged when a complete run was resumed, and was made again
-DIR/.replaced/      what a run that replaces another found, until its first episode is finished
+DIR/.reopened/      parts that are being made of the dataset of such a run, or of shards
 ```
 
 The directory may come from somebody else, so what its files say is not trusted: names in them are relative, hold no
@@ -25,33 +23,33 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from treadle import signing
 from treadle.errors import UsageError
 from treadle.record.identity import compared
-from treadle.record.journal import EpisodeNote, journals, read
-from treadle.record.parts import Format, recover
-from treadle.record.reopening import KEPT, reopen
-from treadle.record.summary import Summary, read_summary, skipped_of, write_text
-from treadle.repro import SUFFIX, Repro
+from treadle.record.journal import REMEDY, EpisodeNote, journals
+from treadle.record.parts import KEPT, recover, reopen
+from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, versions, write_text
+from treadle.repro import MOST_BYTES, SUFFIX, Repro
 from treadle.sample.skipping import Skipped
 
 log = logging.getLogger("treadle")
 
 PARTS = ".parts"
+FORMAT = "h5py"  # what `run.json` says of how episodes are stored
 ARGUMENTS = "run.json"
 LISTED = "a list"  # what it says of reset options that are no function: they are not kept
 SUMMARY = "summary.json"
-REPLACED = ".replaced"
 SKIPPED = "skipped.json"
 REOPENED = ".reopened"
 FAILURES = "failures"
@@ -93,6 +91,7 @@ class RunDirectory:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "Permission denied", str(self.path))
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._held = {self.path: self._fd}  # descriptors of what must stay in its place
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -101,10 +100,9 @@ class RunDirectory:
                 f"another run is writing to {self.path}; wait for it or choose another directory"
             ) from None
         try:
-            for name in (PARTS, REPLACED, KEPT):
+            for name in (PARTS, KEPT):
                 self._below(self.path / name)
             remove(self.path / REOPENED)
-            self._settle_replaced()
         except BaseException:
             os.close(self._fd)
             raise
@@ -113,10 +111,22 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        remove(self.path / REOPENED)
-        if self._made and not any(self.path.iterdir()):
-            self.path.rmdir()
-        os.close(self._fd)
+        if _is(self.path, self._fd):
+            remove(self.path / REOPENED)
+            if self._made and not any(self.path.iterdir()):
+                self.path.rmdir()
+        for fd in self._held.values():
+            os.close(fd)
+
+    def check_there(self) -> None:
+        """Raise OSError when DIR, or its parts, were removed, moved or replaced: what is written now is lost, and what
+        is in their place is somebody else's."""
+        if self.parts not in self._held and self.parts.exists():
+            self._held[self.parts] = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for path, fd in self._held.items():
+            if not _is(path, fd):
+                why = "it was removed, moved or replaced during the run: put it back and --resume, or begin again"
+                raise FileNotFoundError(errno.ENOENT, why, str(path))
 
     @property
     def complete(self) -> bool:
@@ -137,12 +147,23 @@ class RunDirectory:
     def begun(self) -> dict[str, Any]:
         """What `begin` wrote: the run's "arguments", "files", "objects" and "output". Raises UsageError when it is
         damaged."""
-        path = self.path / ARGUMENTS
-        with intact(path):
-            content = _read_json(path)
-            found = {name: dict(content[name]) for name in ("arguments", "files")}
-            below(self.path, content["output"])
-            return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
+        return begun_at(self.path)
+
+    def name_of(self, given: str | None, default: str) -> str:
+        """The name of the dataset that a run which is resumed here makes: the one that it was begun with, if it was.
+
+        Raises:
+            UsageError: another was `given`, or `run.json` is damaged.
+        """
+        if not self.begun_there:
+            return given or default
+        before = Path(self.begun()["output"]).stem
+        if given not in (None, before):
+            text = (
+                f"the run in {self.path} makes the dataset {before}, not {given}: resume=True (--resume) keeps the name"
+            )
+            raise UsageError(f"{text}, so leave name= (--name) out; force=True (--force) starts again")
+        return before
 
     def _below(self, path: Path) -> None:
         """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
@@ -214,20 +235,27 @@ class RunDirectory:
     def _files(self) -> tuple[Path, ...]:
         return self.parts, self.path / SUMMARY, self.path / ARGUMENTS, self.path / KEPT
 
-    def reopen(self, data: Path, format: Format, skipped: Iterable[Skipped]) -> list[EpisodeNote]:
+    def reopen(self, data: Path, skipped: Iterable[Skipped]) -> list[EpisodeNote]:
         """Make parts of a complete run's dataset again; `reopened` puts them in their place. Returns their notes.
 
         Raises:
-            ValueError: when that cannot be done; the dataset is as it was.
+            Damaged: episodes of the dataset are not what was written. It is as it was.
+            UsageError: the same of what says where they are.
         """
+        work = self.new_parts()
+        try:
+            reopen(self.path / KEPT, data, work)
+        except (ValueError, FileNotFoundError) as error:
+            text = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else str(error)
+            raise UsageError(f"{text}: the run in {self.path} cannot be taken apart. Of {data}: {REMEDY}") from error
+        _write_skipped(work, skipped)
+        return recover(work)
+
+    def new_parts(self) -> Path:
+        """An empty folder for parts, which `reopened` or `begin` put in their place; else it goes with this object."""
         work = self.path / REOPENED
         work.mkdir()
-        try:
-            reopen(self.path / KEPT, data, format, work)
-        except FileNotFoundError as error:
-            raise ValueError(f"{error.filename} is missing") from error
-        _write_json(work / SKIPPED, [vars(each) for each in skipped])
-        return recover(work)
+        return work
 
     def reopened(self) -> None:
         """The run is not complete any more: it has parts, and its dataset until the next one is made of them."""
@@ -239,107 +267,82 @@ class RunDirectory:
 
     def grow(self, arguments: Mapping[str, Any]) -> None:
         """Note that more is asked for than when the run was begun. Call it when there are parts."""
-        before = self.begun()
-        _write_json(self.path / ARGUMENTS, {**before, "arguments": dict(arguments)})
+        self._write_arguments({**self.begun(), "arguments": dict(arguments)})
+
+    def _write_arguments(self, content: dict[str, Any], sign: bool = True) -> None:
+        mark = signing.signature(*_to_sign(content)) if sign else ""
+        _write_json(self.path / ARGUMENTS, content | ({"signature": mark} if mark else {}))
 
     def recover(self) -> list[EpisodeNote]:
         """The episodes of the run to resume, once nobody writes any more.
 
         Raises:
             UsageError: when workers of an earlier run are still writing, or what they have written was replaced.
+            Damaged: when an episode is not what was written.
         """
         if not self.parts.exists():
             return []
         self._await_writers()
-        for path in journals(self.parts):
-            self._below(path)
+        self.journals()
         with intact(self.parts):
             return recover(self.parts)
 
+    def journals(self) -> list[Path]:
+        """Of the parts. Raises UsageError when one leads outside DIR."""
+        found = journals(self.parts)
+        for path in found:
+            self._below(path)
+        return found
+
     def skipped(self) -> list[Skipped]:
         """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
-        path = self.parts / SKIPPED
-        if not path.exists():
-            return []
-        with intact(path):
-            return skipped_of(_read_json(path))
+        return skipped_at(self.parts)
 
     def note_skipped(self, skipped: Iterable[Skipped]) -> None:
         """Write down which episodes the run has left out so far."""
-        _write_json(self.parts / SKIPPED, [vars(each) for each in skipped])
+        _write_skipped(self.parts, skipped)
 
     def begin(
-        self, arguments: Mapping[str, Any], output: Path, objects: Mapping[str, str | None] | None = None
+        self,
+        arguments: Mapping[str, Any],
+        output: Path,
+        objects: Mapping[str, str | None] | None = None,
+        *,
+        sign: bool = True,
     ) -> None:
-        """Put aside what an earlier run left, and write this one's arguments down. See `settle` and `abandon`.
+        """Remove what an earlier run left, and write this one's arguments down. See `abandon`.
 
         Args:
             arguments, objects: checked by `check`.
             output: what the run will make, below DIR.
+            sign: are the arguments this user's own? Then a replay follows what they name.
 
         Raises:
             OSError: when DIR cannot be written.
         """
-        self._put_aside(output)
+        self._clear(output)
         content = {
             "arguments": dict(arguments),
             "files": file_digests(arguments),
             "objects": dict(objects or {}),
             "output": str(output.relative_to(self.path)),
         }
-        _write_json(self.path / ARGUMENTS, content)
-        self.parts.mkdir()
+        self._write_arguments(content, sign)
+        if (self.path / REOPENED).exists():
+            self.reopened()
+        else:
+            self.parts.mkdir()
 
-    def _put_aside(self, output: Path) -> None:
-        # the parts first: they say whose run it is when this is cut short
-        paths = [*self._files(), self.path / FAILURES, output]
-        if (self.path / ARGUMENTS).exists():
+    def _clear(self, output: Path) -> None:
+        # the parts and run.json last: they say whose run it is when this is cut short
+        paths = [self.path / SUMMARY, self.path / FAILURES, output]
+        if self.begun_there:
             try:
-                paths.append(self.path / self.begun()["output"])
+                paths.append(self.path / _begun_at(self.path)["output"])
             except UsageError:
                 log.warning("%s is damaged: what else it names is left as it is", self.path / ARGUMENTS)
-        there = [str(path.relative_to(self.path)) for path in dict.fromkeys(paths) if path.exists()]
-        if not there:
-            return
-        aside = self.path / REPLACED
-        aside.mkdir()
-        _write_json(aside / "paths.json", there)
-        for name in there:
-            (aside / "was" / name).parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self.path / name, aside / "was" / name)
-
-    def settle(self) -> None:
-        """The run has something to show: what it replaces is removed."""
-        remove(self.path / REPLACED)
-
-    def _restore(self) -> None:
-        aside = self.path / REPLACED
-        listed = aside / "paths.json"
-        if listed.exists():
-            with intact(listed, f"nothing was moved; remove {aside} by hand, or choose another directory"):
-                names = _read_json(listed)
-                if not isinstance(names, list):
-                    raise TypeError(f"a list is expected, got {type(names).__name__}")
-                now = [below(self.path, name) for name in names]
-                was = [below(self.path, f"{REPLACED}/was/{name}") for name in names]
-            for source, target in zip(was, now, strict=True):
-                if source.exists():
-                    remove(target)
-                    os.rename(source, target)
-        remove(aside)
-
-    def _settle_replaced(self) -> None:
-        """After a run that was killed: what it would have replaced is there again unless it has finished something."""
-        if not (self.path / REPLACED).exists():
-            return
-        if self.parts.exists():
-            self._await_writers()
-        if any(True for path in journals(self.parts) for _ in read(path)):
-            self.settle()
-        else:
-            if self.parts.exists():
-                remove(self.parts)
-            self._restore()
+        for path in (*paths, self.path / KEPT, self.parts):
+            remove(path)
 
     def _await_writers(self) -> None:
         fd = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -358,23 +361,69 @@ class RunDirectory:
             os.close(fd)
 
     def abandon(self) -> None:
-        """The run has made nothing: DIR becomes what it was before `begin`, less `failures`, of which its own stays."""
+        """The run has made nothing: what `begin` wrote is removed."""
         for path in self._files():
             remove(path)
-        if (self.path / FAILURES).exists():
-            remove(self.path / REPLACED / "was" / FAILURES)
-        self._restore()
-
-    def keep_damaged(self, path: Path) -> Path:
-        """Put a damaged file where no run looks for anything: DIR/NAME.damaged, with a number from the second on."""
-        names = (f"{path.name}{'' if n == 1 else f'.{n}'}.damaged" for n in itertools.count(1))
-        kept = next(self.path / name for name in names if not os.path.lexists(self.path / name))
-        os.rename(path, kept)
-        return kept
 
     def finish(self) -> None:
         """The run is complete and merged: its parts are not needed any more."""
         remove(self.parts)
+
+
+def begun_at(directory: Path) -> dict[str, Any]:
+    """See `RunDirectory.begun`; for a directory that is not claimed. Raises UsageError also where no run was begun, and
+    where an earlier state of Treadle has stored the episodes in a format of its own."""
+    found = _begun_at(directory)
+    if (format := found["arguments"].get("format", FORMAT)) != FORMAT:
+        raise UsageError(
+            f"{directory} is of the format {format!r}, which treadle {versions().get('treadle')} does not write; load "
+            "and replay read it when it is finished, force=True (--force) starts again; or choose another directory"
+        )
+    return found
+
+
+def _begun_at(directory: Path) -> dict[str, Any]:
+    path = directory / ARGUMENTS
+    if not path.exists():
+        raise UsageError(f"{directory} is no directory of a run: it has no {ARGUMENTS}")
+    with intact(path):
+        content, _ = begun_in(directory)
+        found = {name: dict(content[name]) for name in ("arguments", "files")}
+        below(directory.absolute(), content["output"])
+        return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
+
+
+def begun_in(directory: Path) -> tuple[dict[str, Any], str]:
+    """What a run's `run.json` says, without its signature, and why somebody else may have written that; "": this user's
+    own run has. Raises OSError, and what `intact` expects of a file that is damaged."""
+    content = _read_json(directory / ARGUMENTS)
+    mark = content.pop("signature", "")
+    return content, signing.doubt(*_to_sign(content), mark)
+
+
+def _to_sign(content: dict[str, Any]) -> tuple[str, dict[str, Any], list[Any]]:
+    """Of a `run.json` what `signing` wants: the kind, what is signed, and the names of code."""
+    arguments = content["arguments"]
+    names = [*(arguments.get(each) for each in ("env", "policy", "reset_options")), *arguments.get("wrappers", ())]
+    return "run", content, [*names, *(f"{each}:" for each in arguments.get("imports") or ())]
+
+
+def skipped_at(parts: Path) -> list[Skipped]:
+    """See `RunDirectory.skipped`; [] where there are no parts."""
+    path = parts / SKIPPED
+    if not path.exists():
+        return []
+    with intact(path):
+        content = _read_json(path)
+        return skipped_of(content if isinstance(content, list) else unsealed(content)["skipped"])
+
+
+def _is(path: Path, fd: int) -> bool:
+    """Is `fd` what the path leads to?"""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def remove(path: Path) -> None:
@@ -405,19 +454,25 @@ def below(root: Path, name: Any) -> Path:
 
 
 @contextmanager
-def intact(
-    path: Path, advice: str = "force=True (--force) starts again, or choose another directory"
-) -> Iterator[None]:
+def intact(path: Path) -> Iterator[None]:
     """In the block a file is read: what that raises is told as damage of the file's, as UsageError."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        advice = "force=True (--force) starts again, or choose another directory"
         raise UsageError(f"{path} is damaged ({text}): {advice}") from error
 
 
 def _read_json(path: Path) -> Any:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+        raise ValueError(f"{path.name} is no file, or too large")
     return json.loads(path.read_text())
+
+
+def _write_skipped(parts: Path, skipped: Iterable[Skipped]) -> None:
+    _write_json(parts / SKIPPED, sealed({"skipped": [vars(each) for each in skipped]}))
 
 
 def _write_json(path: Path, content: Any) -> None:

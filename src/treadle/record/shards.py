@@ -4,9 +4,11 @@ they have made together. Episode i is made from (seed, i) alone, so the result h
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -17,11 +19,12 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.pool.options import path_of
 from treadle.record import minari as minari_files
-from treadle.record.merge import merge
-from treadle.record.parts import recover
-from treadle.record.reopening import KEPT, reopen
-from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory
-from treadle.record.summary import Summary, about_episodes, write_summary
+from treadle.record.journal import EpisodeNote, read
+from treadle.record.merge import MergeReport, merge
+from treadle.record.parts import KEPT, Receiver, Sent, recover, reopen
+from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunDirectory, begun_in, remove
+from treadle.record.summary import Summary, about_episodes, digest_of, write_summary
+from treadle.sample.skipping import Skipped
 
 MOST_NAMED = 20  # shards that are missing
 
@@ -35,8 +38,8 @@ def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
         raise UsageError(f"shard (--shard) is i/n with i from 0 to n - 1, such as 0/4, got {text!r}")
     if episodes is None:
         raise UsageError(
-            "a shard of a number of steps cannot be made: which episodes the shortest prefix of so many steps has, "
-            "lengths say that are not known here. Give --episodes (episodes=) instead"
+            "shard (--shard) goes with a number of episodes, not of steps: how many episodes have so many steps "
+            "depends on the lengths of all, and a shard knows its own. Give --episodes (episodes=) instead"
         )
     i, n = int(match[1]), int(match[2])
     if i >= episodes:
@@ -45,21 +48,31 @@ def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
 
 
 def merge_shards(
-    shards: Sequence[str | Path], out: str | Path, *, force: bool = False, command: str = "treadle.merge_shards(...)"
+    shards: Sequence[str | Path],
+    out: str | Path,
+    *,
+    force: bool = False,
+    allow_missing: bool = False,
+    command: str = "treadle.merge_shards(...)",
 ) -> Summary:
     """Put the shards of a run together.
 
     Args:
         shards: the directories of all of them, in any order; they stay as they are.
         out: the directory that becomes that of the whole run: its files are those of a run without shards, but for
-            times in the summary. It can be resumed, with more episodes, say.
+            times in the summary; run.json is signed where this user has signed all shards. It can be resumed, with more
+            episodes, say.
         force: replace what is in `out`.
+        allow_missing: go on without shards that are not among them, and of an unfinished one with its finished episodes
+            before the first that is not. Then `out` is an unfinished run, which its command makes whole with --resume;
+            the summary's `missing` says what it lacks, and its `hash` ends with "-incomplete".
         command: what the summary says made the dataset.
 
     Returns:
         What came of it; `out`/summary.json says the same.
 
     Raises:
+        Damaged: episodes of a shard are not what was written; they are named. Nothing is left in `out`.
         UsageError: a shard is missing, is there twice, belongs to another run, is not finished or is damaged: it is
             named. Or `out` is not empty. OSError.
     """
@@ -73,52 +86,143 @@ def merge_shards(
         raise UsageError(f"{out} is one of the shards: choose another directory (out=, --out)")
     with ExitStack() as stack:
         places = {path: stack.enter_context(_existing(path)) for path in paths}
-        first = _checked(places)
-        arguments, output, format = first["arguments"], first["output"], first["arguments"]["format"]
-        summaries = [place.summary() for place in places.values()]
+        first, count = _checked(places, allow_missing)
+        arguments, output = first["arguments"], first["output"]
+        summaries = {path: place.summary() for path, place in places.items() if (path / SUMMARY).exists()}
+        said = list(summaries.values())
+        if not said:
+            raise UsageError("no shard has a summary.json yet: continue one with --resume, and stop it with Ctrl-C")
         target = stack.enter_context(RunDirectory(out))
         target.check(arguments, target.path / output, force=force, resume=None)
-        target.begin(arguments, target.path / output, first["objects"])
-        spaces: list[Any] = [None, None, None]
-        for place in places.values():
-            data = place.path / output / "data" if format == "hdf5" else place.path / output
-            file = data / minari_files.DATA_FILE if format == "hdf5" else data
-            try:
-                reopen(place.path / KEPT, file, format, target.parts)
-                spaces = minari_files.described(data) if format == "hdf5" else spaces
-            except (ValueError, FileNotFoundError) as error:
-                target.abandon()
-                raise UsageError(f"the dataset in {place.path} is damaged: {error}") from error
-            failures = place.path / FAILURES
-            if failures.is_dir() and not failures.is_symlink():
-                shutil.copytree(failures, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)
-        notes = recover(target.parts)
-        report = merge(
-            target.parts, target.path, notes, env_id=summaries[0].env_id,
-            policy=summaries[0].policy, observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
-            format=format, kept=target.path / KEPT,
-        )  # fmt: skip
-        seconds = perf_counter() - start
-        summary = replace(
-            summaries[0],
-            **about_episodes(notes),
-            command=command,
-            hash=report.hash,
-            data_bytes=report.data_bytes,
-            seconds=seconds,
-            steps_per_second=sum(note.length for note in notes) / max(each.seconds for each in summaries),
-            disk_bytes=report.nbytes,
-            time_shares={},
-            worker_shares=[],
-            restarts=sum(each.restarts for each in summaries),
-            speculative=sum(each.speculative for each in summaries),
-            skipped=sorted((skip for each in summaries for skip in each.skipped), key=lambda skip: skip["index"]),
-            warnings=[*dict.fromkeys(text for each in summaries for text in each.warnings), *report.warnings],
-        )
-        write_summary(target.path / SUMMARY, summary)
-        target.settle()
-        target.finish()
+        own = not any(begun_in(path)[1] for path in places)  # a stranger's is not signed as this user's
+        gathered = target.new_parts()  # what is in `out` stays until all shards have been read
+        spaces, skipped = _gathered(places, summaries, output, gathered)
+        notes = recover(gathered)
+        settled = {note.index for note in notes} | {each.index for each in skipped}
+        ends, missing = _holes(settled, arguments["episodes"], count, places)
+        if missing and not allow_missing:
+            raise UsageError(f"shard {missing[0]['shard']} is damaged: it lacks episode {min(ends.values())}")
+        merged = [note for note in notes if note.index < ends.get(note.index % count, 0)]
+        if not merged:
+            raise UsageError("the shards have no episode that is finished")
+        target.begin(arguments, target.path / output, first["objects"], sign=own)
+        try:
+            target.note_skipped(skipped)
+            skipped = [each for each in skipped if each.index < ends.get(each.index % count, 0)]
+            report = merge(
+                target.parts, target.path, merged, env_id=said[0].env_id,
+                policy=said[0].policy, observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
+                kept=target.path / KEPT, name=Path(output).stem,
+            )  # fmt: skip
+            for path in places:
+                if (path / FAILURES).is_dir() and not (path / FAILURES).is_symlink():
+                    shutil.copytree(path / FAILURES, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)
+            summary = replace(
+                _together(said, merged, skipped, report),
+                command=command,
+                hash=f"{report.hash}-incomplete" if missing else report.hash,
+                missing=missing,
+                checks=checks(target.begun(), report.path),
+                dataset=output,
+                seconds=perf_counter() - start,
+            )
+            write_summary(target.path / SUMMARY, summary)
+        except BaseException:
+            remove(target.path / FAILURES)
+            target.abandon()
+            raise
+        if not missing:
+            target.finish()
         return summary
+
+
+def _gathered(
+    places: dict[Path, RunDirectory], summaries: dict[Path, Summary], output: str, parts: Path
+) -> tuple[list[Any], list[Skipped]]:
+    """Put what all shards have among `parts`. Their spaces, as `minari.described` gives them, and what they left out.
+
+    Raises Damaged, and UsageError for other damage.
+    """
+    spaces: list[Any] = [None, None, None]
+    skipped: list[Skipped] = []
+    for path, place in places.items():
+        dataset = place.path / output
+        try:
+            if place.complete:
+                summary = summaries[path]
+                skipped += [Skipped(**each) for each in summary.skipped]
+                for name, digest in checks(place.begun(), dataset).items():
+                    if summary.checks.get(name, digest) != digest:
+                        raise ValueError(f"{name} is not what was written")
+                reopen(place.path / KEPT, data_file(dataset), parts)
+            else:
+                skipped += place.skipped()
+                with Receiver(parts) as receiver:
+                    for journal in place.journals():
+                        for record in read(journal, "hdf5"):
+                            receiver.note(Sent(record.note, bytes(record.buffer[record.begin : record.end])))
+            if (dataset / "data").is_dir():
+                spaces = minari_files.described(dataset / "data")
+        except (ValueError, KeyError, ArithmeticError, FileNotFoundError) as error:
+            raise UsageError(f"the dataset in {place.path} is damaged: {error}") from error
+    if spaces[0] is None:
+        raise UsageError("no shard has a dataset yet: continue one with --resume, and stop it with Ctrl-C")
+    return spaces, skipped
+
+
+def _holes(
+    settled: Collection[int], episodes: int, count: int, places: dict[Path, RunDirectory]
+) -> tuple[dict[int, float], list[dict[str, Any]]]:
+    """Of each shard the first episode that it lacks (inf: none), and what `Summary.missing` says of those that do."""
+    names = {place.begun()["arguments"]["shard"]: path for path, place in places.items()}
+    ends, missing = dict[int, float](), list[dict[str, Any]]()
+    for i in range(min(count, episodes)):
+        shard, own = f"{i}/{count}", range(i, episodes, count)
+        first = next((index for index in own if index not in settled), None)
+        ends[i] = math.inf if first is None else first
+        if first is not None:
+            cause = f"{names[shard]} is not finished" if shard in names else "it is not among the directories"
+            missing.append({"shard": shard, "episodes": len(range(first, episodes, count)), "cause": cause})
+    return ends, missing
+
+
+def _together(
+    said: Sequence[Summary], notes: Sequence[EpisodeNote], skipped: Iterable[Skipped], report: MergeReport
+) -> Summary:
+    """The summary of a run whose shards have `said` these, as far as that follows from them."""
+    names = max((each.verified for each in said), key=len)
+    return replace(
+        said[0],
+        **about_episodes(notes),
+        data_bytes=report.data_bytes,
+        steps_per_second=sum(note.length for note in notes) / max(each.seconds for each in said),
+        disk_bytes=report.nbytes,
+        time_shares={},
+        worker_shares=[],
+        before=0,
+        verified={name: sorted(i for each in said for i in each.verified.get(name, ())) for name in names},
+        restarts=sum(each.restarts for each in said),
+        speculative=sum(each.speculative for each in said),
+        skipped=[vars(each) for each in sorted(skipped, key=lambda each: each.index)],
+        warnings=[*dict.fromkeys(text for each in said for text in each.warnings), *report.warnings],
+    )
+
+
+def checks(begun: dict[str, Any], dataset: Path) -> dict[str, str]:
+    """Digests of what `merge_shards` takes of a run's other files, by file.
+
+    Args:
+        begun: as `RunDirectory.begun` gives it.
+        dataset: its folder.
+    """
+    found = {ARGUMENTS: digest_of(json.dumps([begun[name] for name in ("arguments", "objects", "output")]).encode())}
+    metadata = dataset / "data" / minari_files.METADATA_FILE
+    return found | ({metadata.name: digest_of(metadata.read_bytes())} if metadata.exists() else {})
+
+
+def data_file(dataset: Path) -> Path:
+    """Of a dataset's folder the file that holds its episodes."""
+    return dataset / "data" / minari_files.DATA_FILE
 
 
 def _existing(path: Path) -> RunDirectory:
@@ -132,8 +236,8 @@ def _links(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if (Path(folder) / name).is_symlink()]
 
 
-def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
-    """What the whole run was begun with. Raises UsageError."""
+def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dict[str, Any], int]:
+    """What the whole run was begun with, and how many shards it has. Raises UsageError."""
     if not places:
         raise UsageError("name the directories of the shards")
     found: dict[int, Path] = {}
@@ -144,23 +248,31 @@ def _checked(places: dict[Path, RunDirectory]) -> dict[str, Any]:
         shard = begun.get("arguments", {}).pop("shard", None)
         if shard is None:
             raise UsageError(f"{path} is not of a run that was begun with --shard")
-        if not place.complete:
-            raise UsageError(f"shard {shard} in {path} is not finished: its command finishes it with --resume")
+        if not (place.complete or allow_missing):
+            raise UsageError(
+                f"shard {shard} in {path} is not finished: its command finishes it with --resume; allow_missing=True "
+                "(--allow-missing) takes what it has"
+            )
         try:
-            i, n = map(int, shard.split("/"))
-        except (AttributeError, ValueError):
+            i, n = shard_of(shard, begun["arguments"]["episodes"])
+        except (KeyError, TypeError, ValueError):
             raise UsageError(f"{path} is damaged: {shard!r} is no shard") from None
         if not whole:
             whole, count = begun, n
             first = path
-        named = [name for name in begun["arguments"] if begun["arguments"][name] != whole["arguments"].get(name)]
-        named += ["n of --shard"] if n != count else []
-        named += ["objects"] if begun["objects"] != whole["objects"] else []
-        if named:
-            raise UsageError(f"{path} is of another run than {first}: {', '.join(named)} differ")
+        this = {**begun["arguments"], "--name": begun["output"], "n of --shard": n}
+        that = {**whole["arguments"], "--name": whole["output"], "n of --shard": count}
+        unlike = [f"{key} is {value!r}, not {that.get(key)!r}" for key, value in this.items() if value != that.get(key)]
+        unlike += ["its objects (a policy, a function) are others"] if begun["objects"] != whole["objects"] else []
+        if unlike:
+            raise UsageError(f"{path} is of another run than {first}: {'; '.join(unlike)}")
         if i in found:
             raise UsageError(f"shard {shard} is there twice: {found[i]} and {path}")
         found[i] = path
-    if missing := list(islice((f"{i}/{count}" for i in range(count) if i not in found), MOST_NAMED)):
-        raise UsageError(f"not all shards of the run are here: {', '.join(missing)} missing")
-    return whole
+    missing = list(islice((f"{i}/{count}" for i in range(count) if i not in found), MOST_NAMED))
+    if missing and not allow_missing:
+        raise UsageError(
+            f"not all shards of the run are here: {', '.join(missing)} missing; allow_missing=True (--allow-missing) "
+            "goes on without them"
+        )
+    return whole, count

@@ -7,49 +7,54 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treadle.progress import duration
-from treadle.record.summary import Summary
+from treadle.record.summary import Summary, skipped_of
+from treadle.sample.skipping import grouped
 
 MUCH, SLOW = 0.5, 0.0005  # share of the workers' time, and seconds a step, from which on a policy is worth a word
 EACH = 8  # workers up to which each is named
-NAMED = 5  # episodes that are left out and named
 
 
-def rows_of(
-    summary: Summary, *, before: int = 0, wanted: int | None = None, dataset: bool = True
-) -> list[tuple[str, str]]:
+def rows_of(summary: Summary, *, before: int = 0, wanted: int | None = None) -> list[tuple[str, str]]:
     """(what, value) of a run.
 
     Args:
         summary: of it.
         before: how many of its episodes were there already when it was resumed.
         wanted: steps that were asked for; None: it was asked for episodes.
-        dataset: is it a dataset that is to make its environment again?
     """
     n, lengths, returns = summary.episodes, summary.lengths, summary.returns
     mean = sum(returns) / n
     std = (sum((value - mean) ** 2 for value in returns) / n) ** 0.5
     over = f" ({summary.steps - wanted:,} more than asked: whole episodes)" if wanted else ""
+    made = f" (the last part of the run: {n - summary.before:,} of {n:,} episodes)" if summary.before else ""
     rows = [
         ("episodes", f"{n:,}{_besides(before, len(summary.skipped))}"),
         ("steps", f"{summary.steps:,}{over}"),
         ("return", f"mean {mean:,.2f}  std {std:,.2f}  min {min(returns):,.2f}  max {max(returns):,.2f}"),
         ("length", f"mean {summary.steps / n:,.1f}  min {min(lengths):,}  max {max(lengths):,}"),
         ("ended", f"{summary.terminated:,} terminated, {summary.truncated:,} truncated"),
-        ("time", f"{duration(summary.seconds)}, {summary.steps_per_second:,.0f} steps/s"),
-        ("on disk", f"{size(summary.disk_bytes)} ({size(summary.raw_bytes)} before compression)"),
+        ("success", success(summary)),
+        ("start", f"{duration(summary.start_seconds)} for Ray and the first node" if summary.start_seconds else ""),
+        ("time", f"{duration(summary.seconds)}, {summary.steps_per_second:,.0f} steps/s{made}"),
+        ("on disk", on_disk(summary)),
+        ("workers", f"{summary.added} were added, as environments wait" if summary.added else ""),
         ("busy", busy(summary.worker_shares)),
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
     rows.append(("policy", asked(summary.inference)))
     rows += [("advice", text) for text in summary.inference.get("advice", ())]
     rows.append(("advice", slow_policy(summary)))
-    rows = [row for row in rows if row[1]]
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
         episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
         rows.append(("besides", f"{workers}, {episodes}"))
-    rows += [("" if i else "left out", line) for i, line in enumerate(left_out(summary))]
-    if dataset and not summary.recoverable:
+    partly = ("busy", "spent", "besides") if summary.before else ()
+    rows = [(name, f"{text} (of the last part of the run)" if name in partly else text) for name, text in rows if text]
+    rows += [("" if i else "left out", line) for i, line in enumerate(grouped(skipped_of(summary.skipped)))]
+    if again := verified(summary):
+        rows.append(("verified", again))
+    rows += [("" if i else "missing", line) for i, line in enumerate(missing(summary))]
+    if not summary.recoverable:
         rows.append(("note", "recover_environment() cannot make this environment: it or its wrapper has no spec"))
     rows.append(("hash", summary.hash))
     return rows
@@ -88,10 +93,41 @@ def _besides(before: int, missing: int) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def left_out(summary: Summary) -> list[str]:
-    """A line for each of the first episodes that are missing."""
-    lines = [f"episode {each['index']} (seed {each['seed']}): {each['cause']}" for each in summary.skipped[:NAMED]]
-    more = len(summary.skipped) - len(lines)
+def success(summary: Summary) -> str:
+    """The rate of success; "": environments do not tell of it."""
+    if not summary.successes:
+        return ""
+    from treadle.sample.evaluate import CONFIDENCE, success_rate  # the statistics that it needs take 10 ms
+
+    share, low, high = (f"{each:.1%}" for each in success_rate(summary.successes) or (0.0, 0.0, 0.0))
+    return f"{share}, {CONFIDENCE:.0%} interval [{low}, {high}]"
+
+
+def verified(summary: Summary) -> str:
+    """Which episodes were made again, and what came of that; "": none was."""
+    again, unequal = (summary.verified.get(name, []) for name in ("episodes", "unequal"))
+    if not again:
+        return ""
+    count = f"{summary.episodes:,} episode{'' if summary.episodes == 1 else 's'}"
+    result = f"not equal: {', '.join(map(str, unequal))}" if unequal else "equal"
+    return f"{len(again):,} of {count} made again: {result}"
+
+
+def on_disk(summary: Summary) -> str:
+    """The dataset's size, and what of it the arrays are."""
+    raw, more = size(summary.raw_bytes), summary.disk_bytes - summary.raw_bytes
+    about = f"{raw} before compression"
+    if more > 0:  # small arrays are not compressed, and each has a header
+        about = f"{raw} of arrays, and {size(more / summary.episodes)} an episode for the format"
+    return f"{size(summary.disk_bytes)} ({about})"
+
+
+def missing(summary: Summary) -> list[str]:
+    """A line for each of the first shards that a run was put together without, or without a part of them."""
+    lines = [
+        f"shard {each['shard']}, {each['episodes']:,} episodes: {each['cause']}" for each in summary.missing[:EACH]
+    ]
+    more = len(summary.missing) - len(lines)
     return [*lines, f"and {more:,} more; all are in summary.json"] if more else lines
 
 

@@ -6,6 +6,7 @@ more than its seed. That cannot be seen from one run, so a few episodes are play
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,20 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.record import minari, npz
 from treadle.record.columns import Column, columns_of, digester
-from treadle.record.journal import EpisodeNote
+from treadle.record.hdf5 import arrays_of
+from treadle.record.journal import EpisodeNote, read
+from treadle.record.minari import DATA_FILE
+from treadle.record.parts import KEPT
+from treadle.record.run_directory import SUMMARY
+from treadle.record.summary import Summary, write_summary
 from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
+
+log = logging.getLogger("treadle")
 
 _PATH = 3  # the first number of the seed path of this choice
 
@@ -42,26 +49,27 @@ def verify(
     *,
     workers: int | None = None,
     **pool_options: Any,
-) -> list[str]:
-    """Make `count` random episodes again and compare them with what is stored.
+) -> tuple[dict[str, list[int]], list[str]]:
+    """Make `count` random episodes again, here, and compare them with what is stored.
 
     Args:
         recipe: what made them.
         root: the run's seed.
         notes: of the stored episodes, in their order.
-        stored: the dataset: a folder, or an `.npz` file.
+        stored: the dataset's folder.
 
     Returns:
-        One line for each episode that came out differently, naming the first step that differs; none is good.
+        What `Summary.verified` says; and one line for each episode that came out differently, naming the first step
+        that differs, or could not be made.
     """
     chosen = choose(root, notes, count)
-    if not chosen:
-        return []
     digests = {note.index: note.digest for note in notes}
     unlike: dict[int, tuple[Episode, str, tuple[int, str] | None]] = {}
     said: list[str] = []
+    made: list[int] = []
     try:
         for episode, digest, columns in _made(recipe, root, chosen, workers, pool_options):
+            made.append(episode.index)
             if digest != digests[episode.index]:
                 difference = first_difference(_stored(stored, notes, episode.index), columns)
                 unlike[episode.index] = episode, digest, difference
@@ -72,7 +80,25 @@ def verify(
         said.append(f"an episode could not be made again in a fresh environment: {error}")
     for index, (episode, digest, difference) in sorted(unlike.items()):
         said.append(_told(episode, difference, recipe, once_more.get(index, digest) == digest))
-    return said
+    return {"episodes": sorted(made), "unequal": sorted(unlike)} if made else {}, said
+
+
+def verify_again(
+    place: Path, recipe: RolloutRecipe, summary: Summary, count: int, stored: Path, **options: Any
+) -> Summary:
+    """The summary of a complete run in the directory `place`, of which `count` episodes are made again unless so many
+    were before. The other arguments are those of `verify`."""
+    if min(count, summary.episodes) <= len(summary.verified.get("episodes", ())):
+        return summary
+    try:
+        notes = [record.note for record in read(place / KEPT, "kept")]
+    except (OSError, ValueError) as error:
+        log.warning("no episode is made again to verify the run: %s", error)
+        return summary
+    verified, said = verify(recipe, summary.seed, notes, count, stored, **options)
+    summary = replace(summary, verified=verified, warnings=list(dict.fromkeys([*summary.warnings, *said])))
+    write_summary(place / SUMMARY, summary)
+    return summary
 
 
 def _made(
@@ -84,7 +110,9 @@ def _made(
     last, digest = max(chosen), digester()
     schedule = Schedule(last + 1, have={i: 0 for i in range(last + 1) if i not in set(chosen)})
     again = replace(recipe, sink=None, fresh_env=True)
-    with collection(again, schedule, root=root, workers=workers, **pool_options) as run:
+    # what they print was shown when they were made, perhaps on nodes
+    here = {**pool_options, "worker_output": "keep", "placement": None}
+    with collection(again, schedule, root=root, workers=workers, **here) as run:
         for _, _, episode in run:
             columns, _ = columns_of(episode, infos=recipe.infos)
             yield episode, digest(columns).hex(), columns
@@ -126,9 +154,7 @@ def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutR
 def _stored(dataset: Path, notes: Sequence[EpisodeNote], index: int) -> dict[str, np.ndarray]:
     """The arrays of a stored episode, time first, by path."""
     number = [note.index for note in notes].index(index)
-    if dataset.suffix == ".npz":
-        return npz.arrays_of(dataset, [note.length for note in notes], number)
-    return minari.arrays_of(dataset / "data", number)
+    return arrays_of(dataset / "data" / DATA_FILE, number)
 
 
 def first_difference(stored: dict[str, np.ndarray], again: Sequence[Column]) -> tuple[int, str] | None:
@@ -138,8 +164,6 @@ def first_difference(stored: dict[str, np.ndarray], again: Sequence[Column]) -> 
     made = {"/".join(path): array for path, array in again}
     for name in dict.fromkeys((*stored, *made)):
         first = 0 if name.split("/")[0] in ("observations", "infos") else 1
-        if name in stored and stored[name].dtype.kind == "S" and (name not in made or made[name].dtype.kind != "S"):
-            continue  # in an .npz file what is of another kind in other episodes is text
         if name not in stored or name not in made:
             found.append((first, name))
             continue

@@ -81,7 +81,7 @@ def check_spaces(repro: Repro, env: Any) -> None:
             raise UsageError(f"env (--env) is not what was played: its {what} space is {own}, and was {was}")
 
 
-_END = {0: "goes on", 1: "terminated", 2: "truncated", 3: "terminated and truncated"}
+_END = {0: "going on", 1: "terminated", 2: "truncated", 3: "terminated and truncated"}
 
 
 def _unlike(was: Any, now: np.ndarray) -> tuple[Any, Any]:

@@ -36,8 +36,9 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
         told.write_bytes(bytes(8))
         order = json.dumps({"file": str(file), "told": str(told), "limit": limit, "options": options})
         done = subprocess.run(
-            [sys.executable, "-c", "from treadle.replays.child import main; main()", order],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            # -P: nothing comes from the current folder unless it does here
+            [sys.executable, "-P", "-c", "from treadle.replays.child import main; main()", order],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",

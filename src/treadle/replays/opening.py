@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.options import path_of
 from treadle.record.merge import load
-from treadle.record.run_directory import ARGUMENTS, FAILURES, LISTED, SUMMARY
-from treadle.record.summary import read_summary
+from treadle.record.run_directory import FAILURES, LISTED, SUMMARY, begun_in
+from treadle.record.summary import Summary, read_summary
 from treadle.repro import SUFFIX, Repro
 from treadle.spaces import Layout
 
@@ -55,9 +54,17 @@ def _from_disk(path: Path, episode: int | None) -> Repro:
 def _of_run(path: Path, index: int) -> Repro:
     """An episode of a run that did not fail, as far as its arguments say how it was made."""
     try:
-        run = json.loads((path / ARGUMENTS).read_text())["arguments"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content, doubt = begun_in(path)
+        repro = _of_arguments(path, index, content["arguments"])
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} is no run's directory ({error})") from error
+    repro.doubt, repro.made_here, repro.stored = doubt, False, path
+    return repro
+
+
+def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
     if run["episodes"] is not None and not 0 <= index < run["episodes"]:
         raise UsageError(f"{path} has the episodes 0 to {run['episodes'] - 1}, not {index}")
     repro = Repro(
@@ -71,7 +78,6 @@ def _of_run(path: Path, index: int) -> Repro:
             "max_steps": run["max_episode_steps"],
             "imports": run["imports"],
             "wrappers": len(run["wrappers"]),
-            "stored": str(path.absolute()),
         }
     )
     named = {"env": run["env"], "policy": run["policy"]}
@@ -83,8 +89,17 @@ def _of_run(path: Path, index: int) -> Repro:
     if starts == LISTED:
         raise UsageError(f"{path} was made with a list of reset options, which it does not keep")
     repro.put("reset_options", starts)
-    repro._ours = False  # somebody else may have made the directory
     return repro
+
+
+def stored_episode(repro: Repro) -> tuple[Path, Summary, int] | None:
+    """The run's directory, its summary, and where in its dataset the episode is; None where that does not have it."""
+    path = repro.stored
+    if path is None or not (path / SUMMARY).exists():
+        return None
+    summary = read_summary(path / SUMMARY)
+    seed = repro.about["seed"]
+    return (path, summary, summary.seeds.index(seed)) if seed in summary.seeds else None
 
 
 def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
@@ -92,16 +107,10 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
 
     Nothing is added where the dataset does not have it (the run is not complete, or left it out).
     """
-    about = repro.about
-    if "stored" not in about or "rewards" in repro.arrays:
+    found = stored_episode(repro)
+    if found is None or "rewards" in repro.arrays:
         return
-    path = Path(about["stored"])
-    if not (path / SUMMARY).exists():
-        return
-    summary = read_summary(path / SUMMARY)
-    if about["seed"] not in summary.seeds:
-        return
-    at = summary.seeds.index(about["seed"])
+    path, summary, at = found
     dataset: Any = load(path)
     first, steps = sum(summary.lengths[:at]), summary.lengths[at]
     flat = isinstance(dataset, dict)  # rows of all episodes, one after the other

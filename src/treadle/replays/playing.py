@@ -25,6 +25,7 @@ from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe, close_env, wants_numpy_integers
 from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
+from treadle.progress import printable
 from treadle.replays.checks import Checks
 from treadle.replays.result import Replay, own_frames, stack_of
 from treadle.repro import Repro
@@ -72,7 +73,7 @@ def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> En
     found = [repro.get(f"wrapper {i}", trust) for i in range(repro.about.get("wrappers", 0))]
     wrappers = tuple(Named(each) if isinstance(each, str) else each for each in found)
     built = env_of(repro.get("env", trust) if env is None else env)
-    return EnvRecipe(built, kwargs, wrappers, tuple(repro.about.get("imports", ())))
+    return EnvRecipe(built, kwargs, wrappers, repro.imports)
 
 
 def actions_of(repro: Repro, space: Any, numpy_integers: bool = False) -> list[Any] | None:
@@ -122,7 +123,7 @@ class Player:
     ) -> None:
         self.env, self.result, self._tick, self._frames = env, Replay(repro), tick, frames
         self._debug, self.at, self._begun, self._other = debug, 0, False, other
-        self._until = until
+        self._until, self._most = until, repro.about.get("max_steps")
         self.checks = Checks(repro, env.observation_space)
         self.result.compared = self.checks.compared
 
@@ -155,6 +156,7 @@ class Player:
         else:
             answer = self.env.step(action)
         observation, reward, terminated, truncated, _ = answer
+        truncated = truncated or (not terminated and self.result.steps == self._most)  # as the run's own limit cut it
         self.result.total_reward += float(np.sum(reward))
         self.checks.place = self.result.episode, self.result.steps
         self.checks.step(self.at, reward, terminated, truncated)
@@ -206,12 +208,12 @@ def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
         if isinstance(error, StillRunning):
             result.died = str(error)
         if pdb:
-            print(result.stack, end="")
-            _post_mortem(error)
+            print(printable(result.stack), end="")
+            _post_mortem(error, readrc=not result.repro.doubt)
 
 
-def _post_mortem(error: BaseException) -> None:
-    debugger = pdb.Pdb(nosigint=True)
+def _post_mortem(error: BaseException, readrc: bool) -> None:
+    debugger = pdb.Pdb(nosigint=True, readrc=readrc)  # a .pdbrc may have come with the file
     debugger.reset()
     debugger.interaction(None, own_frames(error.__traceback__, users=True))
 
@@ -287,7 +289,7 @@ def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], No
             "reset(seed=...) from time to time, or collect by index, where every episode has its own seed"
         )
     mode = OnEnd(about["autoreset"])
-    actions = actions_of(repro, env.action_space, wants_numpy_integers(env)) or []
+    actions = actions_of(repro, env.action_space, wants_numpy_integers(env)) or [None] * about["steps"]
     for place, leaves in (repro.get("mailed", trust) or {}).items():
         actions[int(place)] = _with_mailed(repro, env.action_space, int(place), leaves)
     given = repro.get("options", trust)

@@ -11,6 +11,7 @@ from treadle import seeding
 from treadle.errors import UsageError
 from treadle.pool.options import check_seconds, check_whole
 from treadle.program.gym_env import close_env
+from treadle.progress import printable
 from treadle.replays.checks import check_spaces
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
@@ -26,6 +27,7 @@ from treadle.replays.playing import (
     write_pictures,
 )
 from treadle.replays.result import Replay
+from treadle.replays.strangers import kept_out
 from treadle.repro import Repro
 
 
@@ -62,39 +64,42 @@ def replay(
             worker that died before the step in which it did. Where nothing fails but something is not as recorded, it
             is played once more, and the debugger stops before the step that first differed.
         render: write a video (.mp4, .png) of what the environment renders there.
-        trust: open what the file holds as pickles, which runs code of the file's.
+        trust: follow all that the file names, and open its pickles: that runs code of the file's. False: names are
+            followed in what is in memory, and in files that this user's own runs have written; of other files only
+            installed environments with plain arguments are built (docs/security.md).
         timeout: seconds that a step may take; None: what the recorded run allowed.
         here: play in this process also what ended its own: that ends this one.
         tick: called before each reset and step with the episode and the step, 0 for resets.
 
     Raises:
-        UsageError: what is to be played is not there, or cannot be built, or `env` is not what was played.
+        UsageError: what is to be played is not there, or cannot be built, or is not trusted, or `env` is not what was
+            played.
     """
     check_seconds("timeout", timeout, none=True)
     check_whole(0, step=step)
     repro = open_repro(source, episode)
-    recorded = repro.about.get("failed") or {}
-    ended = recorded.get("kind") in ("died", "late")
-    limit = timeout if timeout is not None else recorded.get("limit") if ended else None
-    if pdb and recorded.get("kind") == "died" and step is None:
-        step = recorded.get("step")
-    named = all(isinstance(each, str | bool | None) for each in (env, policy))  # so that a child can be told
-    if ended and named and not pdb and not here and render is None:
-        trusted = trust or repro.path is None  # what is in memory is this process's own
-        return in_child(repro, limit, env=env, policy=policy, step=step, trust=trusted)
-    if repro.about["face"] == "item" and policy is not None:
-        raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
-    # steps are counted over all that is played, and `step` in the last episode of it
-    before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
-    until = None if step is None else step + before
-    play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
-    player = play(until=until, pdb=pdb, render=render)
-    result, found = player.result, player.result.difference
-    if pdb and step is None and result.error is None and found is not None:
-        print(f"it first differs from what was recorded in {found}; once more, to there:")
-        result = play(until=player.checks.at, pdb=True).result
-        result.difference = result.difference or found  # who leaves the debugger does not see it made
-    return result
+    with kept_out(repro, env=env, policy=policy, trust=trust):
+        recorded = repro.about.get("failed") or {}
+        ended = recorded.get("kind") in ("died", "late")
+        limit = timeout if timeout is not None else recorded.get("limit") if ended else None
+        if pdb and recorded.get("kind") == "died" and step is None:
+            step = recorded.get("step")
+        named = all(isinstance(each, str | bool | None) for each in (env, policy))  # so that a child can be told
+        if ended and named and not pdb and not here and render is None:
+            return in_child(repro, limit, env=env, policy=policy, step=step, trust=trust or repro.made_here)
+        if repro.about["face"] == "item" and policy is not None:
+            raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
+        # steps are counted over all that is played, and `step` in the last episode of it
+        before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
+        until = None if step is None else step + before
+        play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
+        player = play(until=until, pdb=pdb, render=render)
+        result, found = player.result, player.result.difference
+        if pdb and step is None and result.error is None and found is not None:
+            print(printable(f"it first differs from what was recorded in {found}; once more, to there:"))
+            result = play(until=player.checks.at, pdb=True).result
+            result.difference = result.difference or found  # who leaves the debugger does not see it made
+        return result
 
 
 def _play(

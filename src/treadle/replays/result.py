@@ -87,14 +87,14 @@ class Replay:
             return self.difference is None
         if recorded is None or not self.failed:
             return recorded is None and not self.failed
-        same_step = recorded.get("step") in (None, self.steps) or recorded["phase"] not in ("step", "stream")
+        same_step = recorded.get("step") in (None, self.steps) or recorded.get("phase") not in ("step", "stream")
         return same_step and self._same_kind(recorded)
 
     def _same_kind(self, recorded: dict[str, Any]) -> bool:
-        if recorded["kind"] == "raised":
-            return self.error is not None and type(self.error).__name__ == recorded["error_type"]
+        if recorded.get("kind") == "raised":
+            return self.error is not None and type(self.error).__name__ == recorded.get("error_type")
         ended = recorded.get("signal") or f"code {recorded.get('exit_code')}"
-        return bool(self.died) and (recorded["kind"] == "late" or ended in self.died)
+        return bool(self.died) and (recorded.get("kind") == "late" or ended in self.died)
 
     def __str__(self) -> str:
         recorded = self.repro.about.get("failed")
@@ -114,7 +114,7 @@ class Replay:
             return f"{text}, as recorded" if recorded or self.compared else f"{text}; nothing was recorded to compare"
         assert recorded is not None
         at = f" in step {recorded['step']}" if recorded.get("step") else ""
-        return f"{text}; recorded: {recorded['reason']}{at}"
+        return f"{text}; recorded: {recorded.get('reason')}{at}"
 
     def __repr__(self) -> str:
         return f"<Replay of {self.repro.about['title']}: {self}>"

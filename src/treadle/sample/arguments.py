@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from treadle import seeding
 from treadle.errors import UsageError
 from treadle.nodes.placing import Placement
-from treadle.pool.options import PoolOptions, check_whole
+from treadle.pool.options import NAMES, check_whole, check_workers
+from treadle.sample.inference import OPTIONS
 
 NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
+MORE = NAMES.union(NODE_OPTIONS, OPTIONS)  # that collecting and evaluating take besides those of their signatures
 
 
 def check_seed(seed: int) -> None:
@@ -19,15 +20,6 @@ def check_seed(seed: int) -> None:
         seeding.derive(seed)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def check_options(options: dict[str, Any]) -> None:
-    """Raise UsageError for options that no pool has."""
-    known = {"workers", *(field.name for field in fields(PoolOptions))}
-    if unknown := sorted(set(options) - known):
-        raise UsageError(
-            f"unknown argument {unknown[0]!r}; besides its own, collecting takes {', '.join(sorted(known))}"
-        )
 
 
 def check_amounts(
@@ -39,7 +31,7 @@ def check_amounts(
     check_whole(episodes=episodes, steps=steps, max_episode_steps=max_episode_steps)
     check_whole(none=False, envs_per_worker=envs_per_worker)
     if not isinstance(workers, str):
-        check_whole(none=False, workers=workers)
+        check_workers(workers, none=False)
     elif workers != "auto":
         raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
 
@@ -47,8 +39,6 @@ def check_amounts(
 def spread(nodes: int | None, inference: str, options: dict[str, Any]) -> None:
     """Of a run that is spread over nodes make `placement`, an option, of what belongs to it. Raises UsageError for what
     cannot be meant."""
-    if options.get("placement") is not None:
-        raise UsageError("placement is made of nodes=, cpus_per_node= and ray_address=: give these instead")
     own = {name: given for name in NODE_OPTIONS if (given := options.pop(name, None)) is not None}
     if nodes is None:
         if own:

@@ -13,8 +13,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from treadle import seeding
-from treadle.errors import UsageError
-from treadle.pool.original import attributes_of
+from treadle.errors import UsageError, attributes_of
 from treadle.program.base import Description
 from treadle.program.gym_env import close_env
 from treadle.program.step import StepResult

@@ -5,7 +5,7 @@ It may be (any of it as coroutines, too)
   has no fixed shape), or an object with `get_actions` or Stable-Baselines3's `predict`;
 - one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
 - one with a state: `initial_state(k)` and `policy(observations, state)` -> (actions, state), a tree whose leaves are
-  arrays or tensors with an axis of k (`batch_dim`); what a row leaves behind is what it is given the next time;
+  arrays or tensors whose first axis is k; what a row leaves behind is what it is given the next time;
 - one that plans ahead: with `n_action_steps` its actions are [k, h, ...], of which so many are played.
 
 Beside actions it may return infos, as (actions, infos) or (actions, state, infos): a dict of [k] (or, planning ahead,
@@ -47,7 +47,6 @@ class Asking:
         patience: seconds that a slot waits for others; None: chosen.
         pad_to: rows of every batch; short ones are filled. None: they are not.
         n_action_steps: actions of one answer that are played; None: an answer is one action.
-        batch_dim: the axis of rows in the leaves of the policy's state.
     """
 
     policy: Any
@@ -56,15 +55,12 @@ class Asking:
     patience: float | None = None
     pad_to: int | None = None
     n_action_steps: int | None = None
-    batch_dim: int = 0
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that make no sense."""
         check_whole(num_envs=self.num_envs, batch_size=self.batch_size)
         check_whole(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
         check_seconds("patience", self.patience, none=True, zero=True)
-        if not isinstance(self.batch_dim, int) or self.batch_dim < 0:
-            raise UsageError(f"batch_dim counts axes from 0, the first, got {self.batch_dim!r}")
         if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
             raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
         self.check_batch(self.num_envs)
@@ -84,7 +80,6 @@ class CallerPolicy:
     name: of it, for messages.
     pad_to: rows of every batch that it is asked for; short ones are filled with copies. None: as many as are ready.
     n_action_steps: of each answer so many actions are played; None: an answer is one action.
-    batch_dim: the axis of rows in the leaves of its state.
 
     Attributes:
         told: sentences that a person should read: what was seen of it in the first batches.
@@ -97,12 +92,10 @@ class CallerPolicy:
         *,
         pad_to: int | None = None,
         n_action_steps: int | None = None,
-        batch_dim: int = 0,
     ) -> None:
         check_whole(pad_to=pad_to, n_action_steps=n_action_steps)
         self.pad_to, self.n_action_steps = pad_to, n_action_steps
         self.told: list[str] = []
-        self._dim = batch_dim
         self._rngs: dict[int, np.random.Generator] = {}
         self._seeds: dict[int, int] = {}
         self._states: dict[int, Any] = {}
@@ -212,22 +205,20 @@ class CallerPolicy:
 
     def _joined(self, states: list[Any], padding: int) -> Any:
         states = states + [copy.deepcopy(states[0]) for _ in range(padding)]
-        dim = self._dim
 
         def join(*leaves: Any) -> Any:
             if type(leaves[0]).__module__.startswith("torch"):
-                return sys.modules["torch"].cat(leaves, dim)
-            return np.concatenate(leaves, dim)
+                return sys.modules["torch"].cat(leaves)
+            return np.concatenate(leaves)
 
         return trees.map(join, states[0], *states[1:])
 
     def _split(self, state: Any, rows: int) -> list[Any]:
-        dim = self._dim
 
         def checked(leaf: Any) -> Any:
             shape = tuple(getattr(leaf, "shape", ()))
-            if len(shape) <= dim or shape[dim] != rows:
-                expected = f"a state whose leaves have {rows} rows on axis {dim} (batch_dim)"
+            if shape[:1] != (rows,):
+                expected = f"a state whose leaves have {rows} rows on their first axis"
                 raise self._bad(expected, f"one of shape {list(shape)}")
             return leaf
 
@@ -236,14 +227,12 @@ class CallerPolicy:
         if outline != self._outline:
             named = (f"{_told(each)}, each row" for each in (self._outline, outline))
             raise self._bad(f"a state like that of initial_state ({next(named)})", next(named))
-        before = (slice(None),) * dim
-        return [trees.map(lambda leaf, row=row: leaf[(*before, slice(row, row + 1))], state) for row in range(rows)]
+        return [trees.map(lambda leaf, row=row: leaf[row : row + 1], state) for row in range(rows)]
 
     def _outline_of(self, state: Any) -> list[tuple[trees.Path, tuple[int, ...]]]:
         """Paths and shapes of a state's leaves, without the axis of rows."""
-        dim = self._dim
         shapes = [tuple(getattr(leaf, "shape", ())) for leaf in trees.leaves(state)]
-        return [(path, (*of[:dim], *of[dim + 1 :])) for path, of in zip(trees.paths(state), shapes, strict=True)]
+        return [(path, of[1:]) for path, of in zip(trees.paths(state), shapes, strict=True)]
 
     # -- the first look ----------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class Pace:
 
     def like(self, other: Pace | None) -> bool:
         """Is it about the same?"""
-        if other is None:
+        if other is None or self.workers != other.workers:
             return False
         pairs = ((self.step, other.step), (self.policy(1), other.policy(1)), (self.policy(16), other.policy(16)))
         return all(max(one, two) <= CHANGED * min(one, two) for one, two in pairs)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,39 +25,43 @@ from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Op, Raised
+from treadle.pool.options import default_backend
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
+from treadle.program.gym_env import of_coroutines
 from treadle.program.policies import _mends, built_policy, policy_name
+from treadle.program.suite import Suite
 from treadle.progress import Progress
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
-from treadle.sample.collect import Collection
+from treadle.sample.collect import MOST_WAITING, Collection
 from treadle.sample.episode import Episode
+from treadle.sample.growing import Growing
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.slot import Globals
 from treadle.sample.watch import Watch
-from treadle.seeding import SeedStream
 from treadle.spaces import Mismatch
 
 CALLER = -1  # in the place of a worker's number
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
-class CallerCollection(Collection):
-    """As `Collection`, for a recipe with `asking`."""
+class CallerCollection(Growing):
+    """As `Growing`, for a recipe with `asking`."""
 
     _packs = False  # each comes with its last step
 
     def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
         assert recipe.asking is not None
         self._asking = asking = recipe.asking
-        if options.get("backend") == "thread" and options.get("workers") is None:
-            options["workers"] = asking.num_envs  # they share an interpreter, and are for environments that wait
+        if options.get("backend") == "thread" and options.get("workers") is None:  # one an environment
+            threads = asking.num_envs or ENVS_PER_WORKER * bell.cores()
+            self._asking, options["workers"] = dataclasses.replace(asking, num_envs=threads), threads
         super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
         self._asked_for = recipe
         pool, memory = self.pool, self.pool.memory.rows
@@ -67,14 +72,13 @@ class CallerCollection(Collection):
                 policy_name(asking.policy),
                 pad_to=asking.pad_to,
                 n_action_steps=asking.n_action_steps,
-                batch_dim=asking.batch_dim,
             )
         except BaseException:
             self.close()
             raise
-        self._least = pool.n
+        self._least = self._seats
         numbers = asking.batch_size, asking.patience, asking.pad_to
-        self._former = BatchFormer(pool.n, self.workers, *numbers, cores=bell.cores())
+        self._former = BatchFormer(self._seats, self.workers, *numbers, cores=bell.cores())
         assert memory is not None  # such a pool has rows
         self._rows = SlotRows(memory, pool.workers, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
@@ -82,8 +86,8 @@ class CallerCollection(Collection):
         self._since = np.zeros(pool.n)  # when its request was sent
         self._begun = np.zeros(pool.n, np.int64)  # episodes that its present environment has begun
         self._failed_envs: set[int] = set()  # slots whose environment has raised: the next episode has a new one
+        self._moves: set[int] = set()  # slots whose episodes workers that were added are to play
         self._coming = 0  # slots whose requests are under way
-        self._env_seeds, self._policy_seeds = SeedStream(self._root, 0), SeedStream(self._root, 1)
         self._policy_seconds = 0.0
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
         self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
@@ -95,10 +99,12 @@ class CallerCollection(Collection):
             left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
             count = max(1, min(count, left))
         self.workers = options["workers"] = min(self.workers, count)
+        self._seats = count  # episodes that are played at a time; each worker that is added has a slot for one
         recipe, n = self._recipe, self._asking.n_action_steps
+        later = 0 if isinstance(recipe.env.env, Suite) else self._later(count)  # whose environments are counted
         shared = count > self.workers
-        factories = [partial(AskedSlot, recipe, slot, globals, n, shared) for slot in range(count)]
-        return Pool(factories, **options)
+        factories = [partial(AskedSlot, recipe, slot, globals, n, shared) for slot in range(count + later)]
+        return Pool(factories, later=later, blocks=1, **options)
 
     @property
     def spaces(self) -> tuple[Any, Any]:
@@ -135,7 +141,6 @@ class CallerCollection(Collection):
         self._coming = 0
         self.schedule, self._root, self._failure = schedule, root, None
         self._watch = Watch(schedule.standing(), None)
-        self._env_seeds, self._policy_seeds = SeedStream(root, 0), SeedStream(root, 1)
         for mine in self._dealt.values():
             mine.clear()
         for kept in (self._playing, self._suspects, self._deaths, self._out):
@@ -146,16 +151,25 @@ class CallerCollection(Collection):
 
     def _deal(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
-        free = self._failure is None and len(self._playing) < self.pool.n
-        for worker in self._able() if free else ():
-            for slot in worker.slots:
-                if slot not in self._playing:
-                    indices = self._next(worker, held)
-                    if not indices:
-                        break
+        free: list[tuple[int, int, Worker]] = []  # in whose turn it is: first those of who plays least
+        for worker in self._able() if self._failure is None and len(self._playing) < self._seats else ():
+            mine = [slot for slot in worker.slots if slot not in self._playing]
+            free += [(at, slot, worker) for at, slot in enumerate(mine, len(worker.slots) - len(mine))]
+        enough: set[int] = set()
+        for _, slot, worker in sorted(free, key=itemgetter(0)) if self.tally.added else free:
+            if len(self._playing) < self._seats and worker.index not in enough:
+                if indices := self._next(worker, held):
                     self._begin(worker, slot, indices[0])
+                else:
+                    enough.add(worker.index)
         while slots := self._former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
+        if self._growth is not None and self._failure is None:
+            self._growth.turn(min(self._seats - self.workers, self._unmade()), self._left())
+
+    def _work(self, worker: Worker) -> tuple[float, int]:
+        assert worker.line is not None
+        return worker.line.words[BUSY_NS] * 1e-9, worker.line.taken
 
     def _wants(self, worker: Worker) -> int:
         return int(len(self._dealt[worker.index]) < len(worker.slots))
@@ -168,8 +182,8 @@ class CallerCollection(Collection):
         self._dealt[worker.index][index] = None
         self._given[worker.index] += 1
         self._steps[slot] = 0
-        self._policy.start(slot, self._policy_seeds(index))
-        order = {slot: (self._env_seeds(index), Begin(index, self._root, anew))}
+        self._policy.start(slot, seeding.episode_policy_seed(self._root, index))
+        order = {slot: (seeding.episode_env_seed(self._root, index), Begin(index, self._root, anew))}
         self._submit(worker, Op.RESET, order, [slot])
 
     def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
@@ -241,6 +255,14 @@ class CallerCollection(Collection):
 
     def _ready(self, worker: Worker) -> None:
         super()._ready(worker)
+        self._rows.add(worker)
+        self._former.workers = self.workers
+        if not self.calls.growing:
+            self._former.choose()
+            fair = -(-self._seats // self.workers)
+            for each in self.pool.workers:
+                mine = sorted(self._playing.keys() & each.slots, key=self._steps.__getitem__, reverse=True)
+                self._moves.update(mine[fair:])
         self._begun[list(worker.slots)] = 0
         self._failed_envs.difference_update(worker.slots)
 
@@ -273,6 +295,11 @@ class CallerCollection(Collection):
                 found += self._results(results, worker, slot)
             if any(length for _, length, _ in results):  # its episode has ended; what else there is are remarks
                 del self._playing[slot]
+            elif slot in self._moves:  # another begins it again, sooner done than this one of many
+                self._moves.remove(slot)
+                index = self._playing.pop(slot)
+                del self._dealt[worker.index][index]
+                self.schedule.lose(index)
             else:
                 self._former.ready(slot, now)
         self._time(worker, len(slots), now - float(self._since[slots[0]]))
@@ -302,15 +329,15 @@ class CallerCollection(Collection):
         seed = seeding.episode_env_seed(self._root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
-        error = failure.task_error(raised, slot, worker)
+        error = self._error(raised, slot, worker)
         if self._skipping.skip and raised.phase in SKIPPED and self._begun[slot] > 1:
             self._begin(worker, slot, index, anew=True)
             return
         self._failed_envs.add(slot)
         if self._skipping.skip and raised.phase in SKIPPED:
-            self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
+            self._skip(index, error)
             return
-        self._raised(failed.raised(error, self._root, len(self.schedule.lengths)), worker)
+        self._raised(error, worker)
 
     def _awaited(self) -> bool:
         assert self._failure is not None
@@ -328,8 +355,6 @@ class CallerCollection(Collection):
         playing = [index] if index is not None else list(mine)
         first = worker.index in self._fresh and len(playing) == 1 and len(mine) == 1
         guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
-        for each in guilty:
-            self._deaths[each] = self._deaths.get(each, 0) + 1
         self._died_in[worker.index] = playing, list(guilty)
         return bool(guilty)
 
@@ -362,26 +387,27 @@ def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = No
         from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
 
         return NodesCollection(recipe, schedule, placement=placement, **options)
-    return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
+    if options.get("backend") is None:
+        options["backend"] = default_backend(options, coroutines=of_coroutines(recipe.env.env))
+    return (Growing if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 
 def in_order(
     recipe: RolloutRecipe,
     schedule: Schedule,
     ordered: bool,
-    max_buffered: int,
     progress: bool | None,
     options: dict[str, Any],
 ) -> Iterator[Episode]:
     """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
-    `max_buffered` bytes."""
+    `MOST_WAITING` bytes: workers wait when there are more."""
     if schedule.complete:
         return
     waiting: dict[int, Episode] = {}
     held = largest = 0
 
     def room(outstanding: int) -> bool:
-        return held + largest * outstanding <= max_buffered
+        return held + largest * outstanding <= MOST_WAITING
 
     shown = Progress(progress)
     with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:

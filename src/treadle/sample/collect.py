@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,20 +18,19 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle import seeding
 from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op, Raised
-from treadle.pool.options import check_whole
+from treadle.pool.options import check_names
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
-from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
+from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import asking_of
@@ -50,15 +49,15 @@ from treadle.sample.rollout_slot import (
     Shares,
 )
 from treadle.sample.schedule import AHEAD, Schedule
-from treadle.sample.skipping import DEATHS, HINT, Skipped, Skipping
+from treadle.sample.skipping import HINT, Skipping, remedy
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Tally, Watch
+from treadle.sample.watch import Failures, Tally, Watch
 
 log = logging.getLogger("treadle")
 
 MOST_ORDERS = 12  # that one worker may have at a time
 SHARES = "shares"  # the tag of the request for `Shares`
-DEFAULT_BUFFER = 1 << 30
+MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
 
 
@@ -77,7 +76,7 @@ class Collection:
         room: asked before an index is handed out beyond one an environment: may the caller take more results?
         tell: None, or called with the `Standing` while it goes on.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
-        skip: called with each episode that the run goes on without.
+        failures: of the run; None: there were none before, and nobody looks at them.
         keep: called with the repro of each episode that has failed; see `failed.py`.
         pool_options: for the pool, with on_failure "restart" if nothing else is said. A worker is replaced as often as
             that gets the run on; with max_restarts, as often as that in ten minutes. Under "drop" it is not replaced,
@@ -98,7 +97,7 @@ class Collection:
         backend: str = "process",
         room: Callable[[int], bool] | None = None,
         skipping: Skipping | None = None,
-        skip: Callable[[Skipped], None] | None = None,
+        failures: Failures | None = None,
         keep: Callable[[Repro], Any] | None = None,
         tell: Callable[[Standing], None] | None = None,
         **pool_options: Any,
@@ -106,7 +105,7 @@ class Collection:
         packs = self._packs and recipe.sink is None and (recipe.packs or (backend == "process" and recipe.rows == 1))
         self._recipe, self.schedule, self._root = replace(recipe, packs=packs), schedule, root
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
-        self._note_skipped = skip or (lambda skipped: None)
+        self._failures = failures or Failures()
         self._keep, self._asked_for = keep or (lambda repro: None), recipe
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
@@ -118,7 +117,7 @@ class Collection:
             count = 1
         globals = {"process": Globals.SEED, "serial": Globals.SWAP, "thread": Globals.LEAVE}.get(backend, Globals.SEED)
         pool_options.setdefault("on_failure", "restart")
-        pool_options.setdefault("worker_output", "label")
+        pool_options.setdefault("prints", True)
         pool_options.setdefault("max_restarts", None)
         self.workers = count
         self._least = count * recipe.rows  # indices that are out however little room there is
@@ -126,12 +125,12 @@ class Collection:
         self.pool = self._pool(globals, backend=backend, workers=count, **pool_options)
         self.calls = self.pool.calls
         self.calls.blame = self._blame
-        self._dealt: dict[int, dict[int, None]] = {each.index: {} for each in self.pool.workers}  # and not told of, yet
-        self._given = dict.fromkeys(self._dealt, 0)  # episodes that a worker's process was to make
+        self._dealt: dict[int, dict[int, None]] = defaultdict(dict)  # and not told of, yet
+        self._given: dict[int, int] = defaultdict(int)  # episodes that a worker's process was to make
         self.calls.wear.played = lambda worker: self._given[worker.index] - len(self._dealt[worker.index])
-        self._fresh = set(self._dealt)  # workers whose process has told of no result yet
+        self._fresh = {each.index for each in self.pool.workers}  # workers whose process has told of no result yet
         self._suspects: dict[int, list[int]] = {}  # worker -> what it plays first, each by itself
-        self._deaths: dict[int, int] = {}  # episode -> fresh workers that it has cost
+        self._deaths: dict[int, list[tuple[bool, Any]]] = {}  # episode -> see `Skipping.hopeless`
         self._died_in: dict[int, tuple[list[int], list[int]]] = {}  # worker -> episodes it died in, and of
         self._failure: tuple[int, CollectionFailed] | None = None  # the lowest index that has failed
         self._deadline = 0.0  # when the failure is raised at the latest
@@ -154,8 +153,7 @@ class Collection:
 
     def asked(self) -> dict[str, Any]:
         """How the policy was asked in the caller, with the "advice" that follows; {}: it was not."""
-        stats: dict[str, Any] = self.stats()
-        return {**stats, "advice": self.advice()} if stats else {}
+        return {**stats, "advice": self.advice()} if (stats := self.stats()) else {}
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         """The workers, each of which plays by itself."""
@@ -301,10 +299,8 @@ class Collection:
         extras, worker = event.reply.extras, event.worker
         if extras is None:
             return []
-        finished = len(self.schedule.lengths)
         for slot, raised in extras.raised.items():
-            error = failure.task_error(raised, slot, worker)
-            self._raised(failed.raised(error, self._root, finished), worker)
+            self._raised(self._error(raised, slot, worker), worker)
         return [each for slot, ready in extras.infos.items() for each in self._results(ready, worker, slot)]
 
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
@@ -328,8 +324,7 @@ class Collection:
                 self._remark(index, result)
             else:
                 del self._dealt[at][index]
-                error = failure.task_error(result.raised, slot, worker)
-                self._skip(index, failed.raised(error, self._root, len(self.schedule.lengths)))
+                self._skip(index, self._error(result.raised, slot, worker))
         tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
         return found
 
@@ -352,8 +347,11 @@ class Collection:
                 if isinstance(episode, Episode):
                     yield index, length, episode
                 else:
-                    told = failure.task_error(Raised.of(episode, "unpickle", episode=index), slot, worker)
-                    self._raised(failed.raised(told, self._root, len(self.schedule.lengths)), worker)
+                    self._raised(self._error(Raised.of(episode, "unpickle", episode=index), slot, worker), worker)
+
+    def _error(self, raised: Raised, slot: int, worker: Worker) -> CollectionFailed:
+        """What a slot's program raised."""
+        return failed.raised(failure.task_error(raised, slot, worker), self._root, len(self.schedule.lengths))
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         """An environment, a policy or the disk raised, or an episode cannot be read. Raises it, or notes it while
@@ -389,8 +387,6 @@ class Collection:
             playing = [index for index in mine if index == error.where.episode]
         first = at in self._fresh and len(playing) == 1 and mine[0] == playing[0]
         guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
-        for index in guilty:
-            self._deaths[index] = self._deaths.get(index, 0) + 1
         self._died_in[at] = playing, list(guilty)
         return bool(guilty)
 
@@ -404,9 +400,12 @@ class Collection:
             self._out.add(at)
             return
         drop = self.pool.policy is RestartPolicy.DROP
-        for index in guilty:
-            if self._deaths[index] >= self._skipping.deaths:
-                error = failed.died(event.error, index, self._root, self._deaths[index], finished, fresh=not drop)
+        for index in playing:
+            deaths = self._deaths.setdefault(index, [])
+            deaths.append((index in guilty, failed.crash_of(event.error, index)))
+            if index in guilty and (many := self._skipping.hopeless(deaths)):
+                fresh = not drop and all(first for first, _ in deaths[-many:])
+                error = failed.died(event.error, index, self._root, many, finished, fresh=fresh)
                 if not self._skipping.skip or failed.in_policy(event.error):
                     raise error if failed.in_policy(event.error) else self._hinted(error)
                 playing, mine = ([i for i in some if i != index] for some in (playing, mine))
@@ -420,7 +419,7 @@ class Collection:
             mine += suspects
         else:
             self.tally.restarts += 1
-            log.warning("worker %d is replaced: %s%s", at, failed.happened(event.error), told)
+            self._failures.warn("died", event.error, f"worker {at} is replaced: {failed.happened(event.error)}{told}")
             # what was begun last was at work, most likely: it is the first to be tried
             self._suspects[at] = [*reversed(playing), *suspects]
             mine = [index for index in mine if index not in playing]
@@ -432,13 +431,11 @@ class Collection:
         schedule = self.schedule
         if not schedule.skip(index):
             return
-        skipped = Skipped(index, seeding.episode_env_seed(self._root, index), error.reason)
-        self._note_skipped(skipped)
         self._record(error)
-        log.warning("%s; it is left out", error)
-        why = self._skipping.too_many(schedule.skipped, schedule.episodes, len(schedule.lengths))
-        if why:
-            raise failed.too_many(error, why)
+        self._failures.leave_out(index, error)
+        so_far = schedule.skipped, schedule.episodes, len(schedule.lengths)
+        if why := self._skipping.too_many(*so_far):
+            raise failed.too_many(error, f"{why}: {self._failures}", remedy(*so_far))
 
     def _hinted(self, error: CollectionFailed) -> CollectionFailed:
         """The same failure, with the option that leaves such an episode out, where there is one."""
@@ -470,9 +467,10 @@ class Collection:
         return found
 
     def warn(self) -> None:
-        """Log the remarks that were not logged at once, and advice; for faces that do not tell of them otherwise."""
+        """Log what was not logged at once: remarks, failures, advice; for faces that do not tell of them otherwise."""
         for text in self.notes():
             log.warning("%s", text)
+        self._failures.close(self.tally.restarts)
         for text in self.advice():
             log.info("the policy was asked in the caller; %s", text)
 
@@ -499,7 +497,6 @@ def collect(
     seed: int = 0,
     workers: int | str = "auto",
     ordered: bool = True,
-    max_buffered: int = DEFAULT_BUFFER,
     envs_per_worker: int = 1,
     inference: str = "auto",
     num_envs: int | None = None,
@@ -513,8 +510,7 @@ def collect(
     reset_options: ResetOptions = None,
     on_error: str = "stop",
     max_skipped: int | float | None = None,
-    max_deaths: int = DEATHS,
-    backend: str = "process",
+    backend: str | None = None,
     progress: bool | None = False,
     **pool_options: Any,
 ) -> Iterator[Episode]:
@@ -530,10 +526,9 @@ def collect(
         episodes: how many. With neither this nor `steps` it goes on for ever.
         steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
         seed: the run's root seed.
-        workers: worker processes, or "auto": one a core; of threads, with the policy in the caller, one an environment.
-            No more are started than there are episodes to make.
+        workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`); of
+            threads one an environment, or 8 a core. No more are started than there are episodes to make.
         ordered: yield in order of index; False: as they come.
-        max_buffered: bytes of finished episodes that may wait for their turn; workers wait when there are more.
         envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
         inference: where the policy is asked. "worker": in each worker process, for its own environments. "caller":
             here, about all environments that are ready at a time (`docs/inference.md`). "auto": here if the policy
@@ -550,14 +545,14 @@ def collect(
         reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
             dict that the environment's reset gets as `options`, or None.
         on_error: "stop": an episode that fails ends the run. "skip": it is left out, with a warning, when it fails in
-            its reset or step (after it was tried once more in a new environment), or costs `max_deaths` fresh workers
-            their lives or their time. What a policy or a constructor raises always ends the run.
+            its reset or step (after it was tried once more in a new environment), or costs three fresh workers their
+            lives or their time (what a dead worker had begun goes first to a fresh one, which plays each by itself).
+            What a policy or a constructor raises always ends the run.
         max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
             and at least 3 as for every share. More of them, or all of the first ten, end the run.
-        max_deaths: how many fresh workers may die or be killed on one episode. Those that a dead worker had begun go
-            first to a fresh one, which plays each by itself; the episode is to blame for what it does to such a one.
-        backend: "process", "serial" (in this thread) or "thread".
-        progress: True: show on stderr how far it is: a bar on a terminal, a line that is written over in a notebook, a
+        backend: "process", "serial" (in this thread) or "thread". None: "process"; on other systems than Linux see
+            README.
+        progress: True: show on stderr how far it is: rich's bar on a terminal and, with ipywidgets, in a notebook; a
             line every ten seconds elsewhere. None: only on a terminal, where rich is installed.
         pool_options: further arguments of `treadle.pool.pool.Pool`, such as start_method or start_timeout. With
             step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
@@ -566,18 +561,17 @@ def collect(
             with on_failure="drop" the other workers go on without the dead one.
             For a policy in the caller besides: batch_size=ROWS to wait for and patience=SECONDS that one waits for
             others (None: chosen by what is measured), pad_to=ROWS of every batch, n_action_steps=STEPS that are played
-            of each answer, batch_dim=AXIS of rows in the policy's state.
+            of each answer.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
-            raises, too many episodes fail, workers die that may not be replaced, or `max_deaths` on one episode.
+            raises, too many episodes fail, workers die that may not be replaced, or three on one episode.
     """
+    check_names(collect, pool_options, MORE)
     check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
-    check_whole(0, none=False, max_buffered=max_buffered)
     check_seed(seed)
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
-    check_options(pool_options)
     recipe = RolloutRecipe(
         EnvRecipe.of(env_of(env), env_kwargs, wrappers, imports),
         policy,
@@ -592,9 +586,9 @@ def collect(
         "root": seed,
         "workers": None if workers == "auto" else int(workers),
         "backend": backend,
-        "skipping": Skipping.of(on_error, max_skipped, max_deaths),
+        "skipping": Skipping.of(on_error, max_skipped),
         **pool_options,
     }
     from treadle.sample.caller import in_order  # which is made of what stands here
 
-    return in_order(recipe, Schedule(episodes, steps), ordered, max_buffered, progress, options)
+    return in_order(recipe, Schedule(episodes, steps), ordered, progress, options)

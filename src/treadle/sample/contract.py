@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import TreadleError
-from treadle.pool.original import attributes_of
+from treadle.errors import TreadleError, attributes_of
 
 _PLAIN = (int, float, np.bool_, np.integer, np.floating)
 _MOST = int(np.finfo(np.float64).max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from treadle import trees
 from treadle.progress import html_table
+
+SUCCESS_KEYS = ("is_success", "success")  # of an episode's last info
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +54,7 @@ class Episode:
     def __repr__(self) -> str:
         return f"<Episode {self.index}: {len(self):,} steps, return {self.total_reward:,.2f}, {self._end}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         rows = [
             ("steps", f"{len(self):,}"),
             ("return", f"{self.total_reward:,.2f}"),
@@ -78,6 +81,17 @@ class Episode:
         leaves = [*trees.leaves(self.observations), *trees.leaves(self.actions)]
         arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
         return sum(a.nbytes for a in (*arrays, self.rewards, self.terminated, self.truncated))
+
+
+def success_of(episode: Episode, keys: Iterable[str] = SUCCESS_KEYS) -> bool | None:
+    """Was it a success, as its last info says under the first of these keys that it has? None: it does not say, or not
+    by a number or bool. To be asked where the episode was made."""
+    said = next((episode.final_info[key] for key in keys if key in episode.final_info), None)
+    try:
+        value = np.asarray(said)
+    except Exception:  # noqa: BLE001 - an object of somebody's, such as an array on another device
+        return None
+    return bool(value) if value.ndim == 0 and value.dtype.kind in "biuf" else None
 
 
 def _shapes(name: str, tree: Any) -> list[tuple[str, str]]:

@@ -23,14 +23,14 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
+from treadle.pool.options import check_names, check_whole
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
-from treadle.sample.arguments import check_amounts, check_options, check_seed, spread
+from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.caller import collection
-from treadle.sample.episode import Episode
+from treadle.sample.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, check_reset_options, options_of
@@ -39,7 +39,6 @@ from treadle.sample.schedule import Schedule
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 IN_HTML = 10  # episodes that a notebook is shown
-SUCCESS_KEYS = ("is_success", "success")
 SCORE_HEADER = ("episode", "return", "steps", "end", "seed")
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
@@ -127,7 +126,7 @@ class Evaluation:
     def __repr__(self) -> str:
         return f"<Evaluation {self}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         if self.tasks:
             return html_table(
                 [(task, str(each).partition(": ")[2]) for task, each in self.tasks.items()], title=str(self)
@@ -170,7 +169,7 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison of {self.first.policy} with {self.second.policy}: {self}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         rows = [(each.policy, str(each).partition(": ")[2]) for each in (self.first, self.second)]
         return html_table(rows, title=str(self))
 
@@ -189,9 +188,7 @@ class _Totals:
         self._keys = success_keys
 
     def add(self, episode: Episode) -> Score:
-        said = [episode.final_info[key] for key in self._keys if key in episode.final_info]
-        success = None if not said or np.ndim(said[0]) else bool(said[0])
-        return score_of(episode, success)
+        return score_of(episode, success_of(episode, self._keys))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -221,8 +218,7 @@ def evaluate(
     fresh_env: bool = False,
     reset_options: ResetOptions = None,
     success_key: str | None = None,
-    keep_built: int = 1,
-    backend: str = "process",
+    backend: str | None = None,
     watch: Callable[[Score], None] | None = None,
     progress: bool | None = False,
     **pool_options: Any,
@@ -240,8 +236,6 @@ def evaluate(
         reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end), such
             as the initial states of a benchmark; a dict that the environment's reset gets as `options`, or None.
             Of a suite: of each task's episode i.
-        keep_built: of a suite: environments of different tasks that each of the environments played at a time keeps;
-            they are built when they are needed, and no more than `num_envs * keep_built` live at a time.
         success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
             whichever is there.
         watch: called with each score, in order of arrival.
@@ -251,12 +245,12 @@ def evaluate(
     Raises:
         UsageError, StartupFailed, CollectionFailed: as `collect`.
     """
+    check_names(evaluate, pool_options, MORE)
     check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
     check_seed(seed)
     spread(nodes, inference, pool_options)
     asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
-    check_options(pool_options)
-    check_whole(none=False, keep_built=keep_built, episodes=episodes)
+    check_whole(none=False, episodes=episodes)
     tasks = dict(env) if isinstance(env, Mapping) else {}
     common = recipe_parts(env_kwargs, wrappers, imports)
     if watch is not None and not callable(watch):
@@ -264,7 +258,7 @@ def evaluate(
     if not isinstance(success_key, str | None):
         raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
     if tasks:
-        made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}, keep_built))
+        made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}))
         reset_options = _OfTasks(tuple(tasks), episodes, reset_options)
     else:
         made_of = EnvRecipe(env_of(env), *common)
@@ -369,11 +363,17 @@ def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
     """The result of a policy's scores, by index; `seed`: of the bootstrap."""
     returns = np.array([score.total_reward for score in scores], np.float64)
     low, high = bootstrap(returns, seed)
-    rates: tuple[Any, ...] = ()
-    if any(score.success is not None for score in scores):
-        successes = sum(score.success is True for score in scores)
-        rates = successes / len(scores), *wilson(successes, len(scores))
+    rates: Any = success_rate([score.success for score in scores]) or ()
     return Evaluation(policy, tuple(scores), float(returns.mean()), float(returns.std()), low, high, *rates)
+
+
+def success_rate(said: Sequence[bool | None]) -> tuple[float, float, float] | None:
+    """The share of episodes that were successes, and Wilson's interval of it; None when none says. One that says
+    nothing (None) where others do is no success."""
+    if all(each is None for each in said):
+        return None
+    successes = sum(each is True for each in said)
+    return successes / len(said), *wilson(successes, len(said))
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:

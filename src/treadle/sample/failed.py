@@ -15,15 +15,18 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
-from treadle.pool.failure import caster, how_it_ended
+from treadle.pool.failure import caster, how_it_ended, of_memory
 from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
-from treadle.sample.rollout_slot import RolloutRecipe, options_of
+from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, options_of
+from treadle.sample.skipping import Cause
 
 log = logging.getLogger("treadle")
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = f"{_HERE}{os.sep}", "<"
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/py(thon|py)[\d.]*t?)/")
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
 # what a function of one observation raises when it is given a batch of them
 _OF_SHAPE = ("IndexError", "ValueError", "TypeError", "AxisError")
@@ -37,12 +40,16 @@ class CollectionFailed(WorkerError):
         where: the place; `where.episode` and `where.seed` say which episode it was, where that is known.
         remote_traceback: of the worker, "" where there is none.
         reason: the cause in one line, such as "ValueError: boom".
+        cause: the same, as failures are grouped by it.
         finished: episodes that were finished before.
+        resumed: the option that --resume needs besides for the run to go on; "": none is known.
         stored: what became of them, for a run that writes a dataset (`treadle.record.dataset.Stored`); else None.
     """
 
     reason: str = ""
+    cause: Cause = Cause("")
     finished: int = 0
+    resumed: str = ""
     stored: Any = None
 
 
@@ -82,9 +89,35 @@ def died(
     return _made(error, f"episode {index} (seed {seed}) has cost {workers} {reason}", where, reason, finished)
 
 
-def too_many(last: CollectionFailed, why: str) -> CollectionFailed:
-    """The end of a run that may not go on without more episodes."""
-    return _made(last, f"{why}; the last: {last}", last.where, last.reason, last.finished)
+def too_many(last: CollectionFailed, why: str, resumed: str) -> CollectionFailed:
+    """The end of a run that may not go on without more episodes. `resumed`: see there."""
+    error = _made(last, f"{why}; the last: {last}", last.where, last.reason, last.finished)
+    error.resumed = resumed
+    return error
+
+
+def cause_of(error: WorkerError) -> Cause:
+    """What a failure is told together with others by."""
+    if isinstance(error, CollectionFailed):
+        return error.cause
+    message = getattr(error, "error_message", "")
+    kind = getattr(error, "error_type", "") or type(error).__name__
+    if isinstance(error, WorkerTimeout):
+        kind = "hang"
+    elif isinstance(error, WorkerDied):
+        kind = error.signal or ("died" if error.exit_code is None else f"exit code {error.exit_code}")
+        message = of_memory(error) if error.out_of_memory else ""
+    frames = _frames(getattr(error, "stack", "") or error.remote_traceback)
+    # the first of the user's own, else the first
+    file, line = min(frames, key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None))
+    return Cause(kind, file, line, " ".join(message.split()))
+
+
+def crash_of(error: WorkerError, index: int) -> Any:
+    """In which line and step of episode `index` a fault's signal ended a worker; None: it did not, or nobody knows."""
+    at, cause = error.where, cause_of(error)
+    crashed = isinstance(error, WorkerDied) and error.signal and cause.file
+    return (cause, at.phase, at.step) if crashed and at.episode == index and at.phase in SKIPPED else None
 
 
 def in_policy(error: WorkerError) -> bool:
@@ -101,8 +134,9 @@ def _seeded(where: Where, root: int) -> Where:
 
 def _made(error: WorkerError, message: str, where: Where, reason: str, finished: int) -> CollectionFailed:
     failed = CollectionFailed(
-        message, where=where, remote_traceback=error.remote_traceback, reason=reason, finished=finished
-    )
+        message, where=where, remote_traceback=error.remote_traceback, reason=reason, cause=cause_of(error),
+        finished=finished,
+    )  # fmt: skip
     failed.__cause__ = error
     return failed
 
@@ -133,12 +167,12 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
     """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
     the worker ended; `doing`: while it was at what."""
     if isinstance(error, WorkerTimeout):
-        place = user_frame(error.stack, innermost_first=True)
+        place = user_frame(error.stack)
         reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
         return f"{reason}, at {place}" if place else reason
     if isinstance(error, WorkerDied):
         reason = how_it_ended(error, doing)
-        if place := user_frame(error.stack, innermost_first=True):
+        if place := user_frame(error.stack):
             reason += f", at {place}"
         return f"{reason}; the last it said: {error.stderr[-1].strip()}" if error.stderr else reason
     kind, said = getattr(error, "error_type", ""), " ".join(getattr(error, "error_message", "").split())
@@ -157,14 +191,21 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
     return f"{text} ({place})" if place else text
 
 
-def user_frame(traceback: str, *, innermost_first: bool = False) -> str:
-    """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none."""
-    frames = list(_FRAME.finditer(traceback))
-    for match in frames if innermost_first else reversed(frames):
-        file = match["file"]
-        if not file.startswith((_HERE, "<")) and "site-packages" not in file and f"{os.sep}lib{os.sep}py" not in file:
-            return f"{os.path.basename(file)}:{match['line']}"
-    return ""
+def user_frame(traceback: str, *, innermost_first: bool | None = None) -> str:
+    """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none.
+    `innermost_first`: None: as the text says of itself."""
+    users = [frame for frame in _frames(traceback, innermost_first) if not _LIBRARY.search(frame[0])]
+    return f"{os.path.basename(users[0][0])}:{users[0][1]}" if users else ""
+
+
+def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, int]]:
+    """File and line of all frames that are not ours, the innermost first; of several threads' the current one's are
+    before the others."""
+    if innermost_first is None:
+        innermost_first = "(most recent call first)" in stack
+    at = max(0, stack.find("Current thread")) if innermost_first else 0
+    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack[at:] + stack[:at])]
+    return [frame for frame in (frames if innermost_first else frames[::-1]) if not frame[0].startswith(_OURS)]
 
 
 def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:

@@ -18,7 +18,7 @@ from treadle.sample.asking import Asking
 log = logging.getLogger("treadle")
 
 INFERENCE = ("auto", "worker", "caller", "node")
-OPTIONS = ("batch_size", "patience", "pad_to", "n_action_steps", "batch_dim")  # of a policy in the caller
+OPTIONS = ("batch_size", "patience", "pad_to", "n_action_steps")  # of a policy in the caller
 LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
 ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
 

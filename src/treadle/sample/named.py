@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,13 @@ def env_name(env: str | EnvSpec | Callable[..., gym.Env]) -> str:
     if isinstance(text, str):
         return text.rpartition(":")[2]
     return getattr(text, "__name__", type(text).__name__)
+
+
+def file_and_name(env: str | EnvSpec | Callable[..., gym.Env]) -> str:
+    """As `env_name`, but of what a file or module defines the file's name is before it: "reach-make"."""
+    module, _, _ = env.reference.rpartition(":") if isinstance(env, Named) else ("", "", "")
+    file = os.path.basename(module).removesuffix(".py").rpartition(".")[2]
+    return f"{file}-{env_name(env)}" if file else env_name(env)
 
 
 def reference_of(thing: Any) -> Any:

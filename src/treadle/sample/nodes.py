@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import Where, WorkerError
+from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import Placement
-from treadle.nodes.worker import BACKEND, NodeWorker
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.sample.collect import Collection
@@ -56,7 +56,7 @@ class NodesCollection(Collection):
         backend: str = "process",
         **options: Any,
     ) -> None:
-        run = {name: options.pop(name, None) for name in ("room", "skip", "tell", "skipping")}
+        run = {name: options.pop(name, None) for name in ("room", "failures", "keep", "tell", "skipping")}
         options.setdefault("on_failure", "restart")
         self._mine = {"skipping": run["skipping"], "backend": backend, **options}
         placement = replace(placement, gpu=recipe.asking is not None)
@@ -65,7 +65,7 @@ class NodesCollection(Collection):
         kept = {name: options[name] for name in ("on_failure", "max_restarts") if name in options}
         more = {"start_timeout": self._start + LONGER, "close_timeout": options.get("close_timeout", 5.0) + 2.0}
         super().__init__(
-            replace(recipe, packs=True), schedule, root=root, workers=placement.nodes, backend=BACKEND,
+            replace(recipe, packs=True), schedule, root=root, workers=placement.nodes, backend=nodes_backend(),
             placement=placement, **kept, **more, **run,
         )  # fmt: skip
         self._least = 1
@@ -73,13 +73,12 @@ class NodesCollection(Collection):
         self._heard_from: dict[int, float] = {}  # when a node's first results came
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
-        options.pop("worker_output", None)  # it is their own pools' matter
+        options.pop("prints", None)  # it is their own pools' matter
         program = partial(NodeRollouts, self._recipe, self._root, self._node_workers, self._mine)
         return Pool([program] * self.workers, rows=False, **options)
 
     def _rows(self, worker: Worker) -> int:
         """Episodes that a node plays at once; 0 while it is not there."""
-        assert isinstance(worker, NodeWorker)
         return worker.about.metadata[ROWS] if worker.placed else 0
 
     def _rows_in_all(self) -> int:
@@ -119,7 +118,7 @@ class NodesCollection(Collection):
     def _patience(self) -> float | None:
         """While a node is awaited somebody looks for it now and then."""
         patience = super()._patience()
-        there = [isinstance(each, NodeWorker) and each.placed for each in self.pool.workers]
+        there = [each.placed for each in self.pool.workers]
         if any(there):
             self._alone_since = None
         elif self._alone_since is None:

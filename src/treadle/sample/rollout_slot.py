@@ -20,12 +20,10 @@ from typing import Any, cast
 import numpy as np
 
 from treadle import seeding
-from treadle.errors import BadAction, UsageError
+from treadle.errors import BadAction, UsageError, attributes_of
 from treadle.pool.arena import closed_by_others
-from treadle.pool.aside import Patience
 from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
-from treadle.pool.original import attributes_of
 from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
@@ -195,8 +193,6 @@ class RolloutSlot(EpisodeSlot):
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
         self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
         self._sink = recipe.sink(self._slot, env.observation_space, env.action_space) if recipe.sink else None
-        if self._sink is not None and (patience := Patience.mine()) is not None:
-            patience.files.append(self._sink.close)
         self._buffers = [
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
@@ -372,7 +368,7 @@ class RolloutSlot(EpisodeSlot):
     def _begin(self, row: int, index: int, root: int) -> tuple[Any, Any]:
         """Reset a row's environment for an episode; (first observation, the episode's coroutine)."""
         start = perf_counter()
-        seed, policy_seed = self._seeds(root, index)
+        seed, policy_seed = seeding.episode_env_seed(root, index), seeding.episode_policy_seed(root, index)
         buffer = self._buffers[row]
         buffer.index, buffer.seed, buffer.length = index, seed, 0
         self._latest = row

@@ -10,7 +10,6 @@ from typing import Any
 
 from treadle import seeding
 from treadle.program.base import Program, StreamControl
-from treadle.seeding import SeedStream
 
 
 class Globals(Enum):
@@ -26,7 +25,6 @@ class EpisodeSlot(Program):
 
     def __init__(self, globals: Globals) -> None:
         self._globals = globals
-        self._root: int | None = None
         self._own: seeding.OwnGlobals | None = None
         with seeding.keep_globals() if globals is Globals.SWAP else nullcontext():  # building may seed them, too
             self._build()
@@ -53,9 +51,3 @@ class EpisodeSlot(Program):
 
     def _clear(self) -> None:
         """What is being played is given up."""
-
-    def _seeds(self, root: int, index: int) -> tuple[int, int]:
-        """Of episode `index`: of its environment, and of its policy and the global generators."""
-        if root != self._root:
-            self._root, self._env_seeds, self._policy_seeds = root, SeedStream(root, 0), SeedStream(root, 1)
-        return self._env_seeds(index), self._policy_seeds(index)

@@ -9,7 +9,7 @@ numbers. Each layer is kept in the cheapest way that is known for it:
 | Gymnasium's classic control and stateful wrappers | the few attributes that change (`layers.KNOWN`) |
 | ALE, MuJoCo | the simulator's own state (`ale.py`, `mujoco.py`), and the attributes around it |
 | a class with `state_is_all = True` | its own get_state() and set_state(state), and nothing below it |
-| anything else (MiniGrid, yours) | all its attributes, pickled together (`parts.py`) |
+| anything else (MiniGrid, yours) | all its attributes, pickled together (`Fixed`) |
 
 What cannot be kept (a running generator, a handle of another library) is an error that names the layer and the
 attribute; `Replayed` (`replay.py`) keeps such an environment by its seed and actions. What is kept in vain, because
@@ -18,12 +18,16 @@ it is not all there is, no library can know: `treadle.plan.check_state` tries it
 
 from __future__ import annotations
 
+import io
+import pickle
 from marshal import dumps, loads
 from sys import intern
+from types import FunctionType, ModuleType
 from typing import Any
 
 import gymnasium as gym
 
+from treadle import pickling
 from treadle.errors import StateError
 from treadle.states import layers as layer_tools
 from treadle.states import rngs
@@ -31,12 +35,12 @@ from treadle.states.ale import AleState
 from treadle.states.encoding import MISSING, PLAIN, VALUES, decode, encode
 from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of
 from treadle.states.mujoco import MujocoState
-from treadle.states.parts import Fixed, dump, load, stays
 from treadle.states.state import EnvState
 
 SIMULATORS: tuple[Any, ...] = (AleState, MujocoState)
 FORMAT = 2  # of marshal: the last one that writes equal values as equal bytes
 NONE: list[Any] = []
+Name = tuple[Any, ...]  # of an object that stays
 CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
 
 
@@ -85,7 +89,8 @@ class Keeper:
                 value if type(value := found.get(name, MISSING)) in plain else encode(value)
                 for found, name in self._named
             ]
-            generators = [self._read_generator(place) for place in self._generators]
+            held = [found.get(name) for found, name in self._generators]
+            generators = [None if each is None else rngs.get_state(each) for each in held]
             if self._bare:
                 return dumps((named, generators, NONE, None, None), FORMAT)
             own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
@@ -121,8 +126,11 @@ class Keeper:
                 found.pop(name, None)
             else:
                 found[name] = decode(value)
-        for place, value in zip(self._generators, generators):
-            self._write_generator(place, value)
+        for (found, name), value in zip(self._generators, generators):
+            if value is not None:
+                found[name] = rngs.put_state(found.get(name), value)
+            elif found.get(name) is not None:
+                found[name] = None
         for checker in self._checkers:
             if not checker.checked_data_reuse:
                 layer_tools.pass_first_checks(checker)
@@ -134,34 +142,6 @@ class Keeper:
             self._put_rest(rest)
         if shared is not None:
             rngs.set_globals(decode(shared))
-
-    def _read_generator(self, place: list[Any]) -> Any:
-        """`place`: attributes, name, and how the generator that was met there last is read."""
-        found, name, access = place
-        generator = found.get(name)
-        if generator is None:
-            return None
-        if access is None or access.generator is not generator:
-            access = place[2] = rngs.access(generator)
-        state = access.get()
-        return state if type(state) is bytes else encode(state)
-
-    def _write_generator(self, place: list[Any], state: Any) -> None:
-        found, name, access = place
-        if state is None:
-            if found.get(name) is not None:
-                found[name] = None
-            return
-        state = decode(state) if type(state) is list else state
-        generator = found.get(name)
-        if access is None or access.generator is not generator:
-            kind = rngs.Pcg if isinstance(state, bytes) else rngs.Other
-            access = None if generator is None else rngs.access(generator)
-            if not isinstance(access, kind):
-                generator = found[name] = rngs.made_for(state)
-                access = rngs.access(generator)
-            place[2] = access
-        access.set(state)
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
@@ -182,7 +162,7 @@ class Keeper:
         self._named: list[tuple[dict[str, Any], str]] = []
         self._own: list[Any] = []
         self._whole: list[tuple[int, Any, frozenset[str]]] = []
-        self._generators: list[list[Any]] = []
+        self._generators: list[tuple[dict[str, Any], str]] = []
         self._checkers = [layer for layer in layers if class_name(layer) == CHECKER]
         for index, layer in enumerate(layers):
             if keeps_itself(layer):
@@ -195,7 +175,7 @@ class Keeper:
             generators = layer_tools.generators_of(layer) if names is None else ("_np_random",)
             if isinstance(layer, gym.Wrapper):
                 generators = tuple(name for name in generators if name != "_np_random" or name in layer.__dict__)
-            self._generators.extend([layer.__dict__, name, None] for name in generators)
+            self._generators.extend((layer.__dict__, name) for name in generators)
             if names is None:
                 apart = {*SKIPPED, *generators, *(() if simulator is None else simulator.fixed)}
                 self._whole.append((index, layer, frozenset(apart)))
@@ -205,7 +185,8 @@ class Keeper:
         while isinstance(inner, gym.Wrapper):
             around.append(type(inner).__name__)
             inner = inner.env
-        self._kind = "<".join([*around, inner.spec.id if inner.spec is not None else class_name(inner)])
+        kind = inner.spec.id if inner.spec is not None else class_name(inner)
+        self._kind = "<".join([*around, kind]) + ">" * len(around)
         self._bare = not (self._own or self._whole or self._global_rngs)
         self._layers = layers
 
@@ -268,3 +249,82 @@ class _Itself:
 
     def __init__(self, layer: Any) -> None:
         self.get, self.set = layer.get_state, layer.set_state
+
+
+# Objects are pickled by value, except for those that stay where they are. The attributes of an environment are part of
+# its state; the environment itself, its wrappers, its spaces, its emulator and its window are not: they exist once on
+# each side. So whoever pickles names the objects that stay (`Fixed`), and a reference to one of them travels as its
+# name and becomes the receiver's own object of that name. Copying environments instead would not do: Gymnasium's pickle
+# as the arguments they were built with, and forget what they were doing.
+
+
+class Fixed:
+    """The objects that stay, by name, on one side."""
+
+    def __init__(self) -> None:
+        self.named: dict[Name, Any] = {}
+        self._names: dict[int, Name] = {}
+
+    def add(self, name: Name, value: Any) -> None:
+        """`value` stays, and is called `name`."""
+        self.named[name] = value
+        self._names[id(value)] = name
+
+    def name_of(self, value: Any) -> Name | None:
+        """Its name; None for what travels. Raises TypeError for an environment that nobody named."""
+        name = self._names.get(id(value))
+        if name is None and isinstance(value, gym.Env):
+            raise TypeError(
+                f"a {type(value).__name__} inside another environment has a state of its own that cannot be captured"
+            )
+        return name
+
+
+def dump(value: Any, fixed: Fixed) -> bytes:
+    """Pickle `value`. Raises what pickling raises, and TypeError for a nested environment."""
+    stream = io.BytesIO()
+    try:
+        _Pickler(stream, fixed).dump(value)
+    except (pickle.PicklingError, AttributeError):  # lambdas and local classes
+        stream = io.BytesIO()
+        _CloudPickler(stream, fixed).dump(value)
+    return stream.getvalue()
+
+
+def load(data: bytes, fixed: Fixed) -> Any:
+    """The value again, with this side's own objects in the place of those that stayed."""
+    return _Unpickler(io.BytesIO(data), fixed).load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
+        super().__init__(stream, 5)
+        self.persistent_id = fixed.name_of  # type: ignore[method-assign]
+
+
+class _CloudPickler(pickling.Pickler):
+    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
+        super().__init__(stream, 5)
+        self.persistent_id = fixed.name_of
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
+        super().__init__(stream)
+        self._fixed = fixed
+
+    def persistent_load(self, name: Name) -> Any:
+        return self._fixed.named[name]
+
+
+# windows, surfaces, renderers: what is seen of an environment does not decide what it does
+_SHOWN = ("pygame", "pyglet", "OpenGL", "moviepy", "matplotlib", "cv2", "gymnasium.envs.mujoco.mujoco_rendering")
+
+
+def stays(value: Any) -> bool:
+    """Is an attribute's value machinery that every environment has of its own?"""
+    if isinstance(value, gym.Space | gym.envs.registration.EnvSpec | ModuleType):
+        return True
+    if isinstance(value, FunctionType):  # one that has no name to be found by
+        return "<" in value.__qualname__
+    return type(value).__module__.startswith(_SHOWN)

@@ -1,7 +1,7 @@
 """Tasks: goals in environments, streams of them, what an agent sees, and vectors of such streams.
 
 In order of reading: `core` and `sensors` (what a task is), `gym` (Gymnasium's environments as tasks), `slot` (what runs
-in a slot), `vector` with `commands` (what the caller holds), `vectors` (how it is made).
+in a slot), `vector` (what the caller holds), `vectors` (how it is made, and what it does besides stepping).
 
 The names below are loaded when they are first used.
 """

@@ -113,7 +113,8 @@ def starting(method: str | None, context: Any) -> Starting:
     if method is None:
         return Starting(context, context.get_start_method())
     if method not in START_METHODS:
-        raise UsageError(f"multiprocessing_start_method must be one of {set(START_METHODS)}. Got '{method}'")
+        text = f"multiprocessing_start_method must be one of {', '.join(START_METHODS)}"
+        raise UsageError(f"{text}: cannot find context for {method!r}")
     return Starting(multiprocessing.get_context(method), str(method))
 
 

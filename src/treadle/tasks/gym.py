@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
+from treadle.pool.options import check_seed, check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.tasks.core import METRICS_KEY, RLStepResult, Task, TaskSampler, ends_of
@@ -161,12 +161,14 @@ class GymTaskSampler(TaskSampler):
         check_whole(max_steps=max_steps)
         if not isinstance(seeds, Iterable | None):
             raise UsageError(f"seeds is a sequence of whole numbers, or None, got {seeds!r}")
+        self._seeds = None if seeds is None else list(seeds)
+        for each in (seed, *(self._seeds or ())):
+            check_seed(each)
         self.env = EnvRecipe.of(env, kwargs, wrappers, imports).build()
         made = sensors(self.env) if callable(sensors) else sensors
         made = sensors_of(self.env) if made is None else made
         self._suite = made if isinstance(made, SensorSuite) else SensorSuite(made)
         self._max_steps, self._options, self._info = max_steps, options, dict(task_info or {})
-        self._seeds = None if seeds is None else list(seeds)
         self._seed, self._unused_seed = seed, seed
         self._next = 0
         self._last: GymTask | None = None

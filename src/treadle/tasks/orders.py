@@ -148,8 +148,6 @@ class Ask(StrEnum):
     RENDER = "render"
     SEED = "seed"
     STATUS = "status"
-    GET_STATE = "get_state"
-    SET_STATE = "set_state"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import repeat
@@ -37,25 +36,6 @@ class Slot(Enum):
     RUNNING = "running"
     HELD = "held"  # its task is done and waits for those of the others
     EMPTY = "empty"  # its sampler is exhausted
-
-
-@dataclass(frozen=True)
-class SlotBooks:
-    """What is known of one slot, to be kept and put back.
-
-    Attributes:
-        state: what it can be asked for.
-        history: of its sampler.
-        terminal: its last observation, where its task is over and waits.
-        last: its last observation, where it is remembered.
-        restarted: is the next info to say that its program is a fresh one?
-    """
-
-    state: Slot
-    history: History
-    terminal: Any
-    last: Any
-    restarted: bool
 
 
 class Results:
@@ -257,23 +237,6 @@ class Results:
         self.states[slot] = state
         self.histories[slot].handed(status.handed - self.histories[slot].tasks)
         (self.special.discard if state is Slot.RUNNING else self.special.add)(slot)
-
-    def of_slot(self, slot: int) -> SlotBooks:
-        """What is known of a slot."""
-        history, terminal = self.histories[slot].copy(), self.terminal.get(slot)
-        return SlotBooks(self.states[slot], history, terminal, self._seen(slot), slot in self._restarted)
-
-    def put_slot(self, slot: int, books: SlotBooks) -> None:
-        """A slot was put into the state that this was known of."""
-        self.states[slot], self.histories[slot] = books.state, books.history.copy()
-        (self.special.discard if books.state is Slot.RUNNING else self.special.add)(slot)
-        (self._restarted.add if books.restarted else self._restarted.discard)(slot)
-        self.lost.discard(slot)
-        self.terminal.pop(slot, None)
-        if books.state is Slot.HELD:
-            self.terminal[slot] = books.terminal
-        if self._last is not None:
-            self._last[slot] = books.last
 
     def why_empty(self, slot: int) -> str:
         """For errors: what a slot without a task lacks, and what can be done."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.pool.aside import Owner
 from treadle.program.base import Description, Program
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import StepResult
@@ -29,7 +30,6 @@ from treadle.tasks.core import ends_of
 from treadle.tasks.orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
 from treadle.tasks.rows import Code, action_rows, blank, fitting, observation_rows
 from treadle.tasks.sensors import SensorSuite
-from treadle.tasks.state import TaskKeeper, TaskState
 
 NO_FIRST_TASK = (
     "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "
@@ -42,8 +42,6 @@ NO_TASK_AFTER_RESET = (
 NO_TASK = "there is no task here: the sampler is exhausted. Pause the slot, or reset the sampler"
 OVER = "this slot's task is done and waits for the others: give None for it, or move on with next_task"
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
-# what a state has: names there, and attributes here
-KEPT = {"sampler": "sampler", "task": "task", "over": "_over", "terminal": "_terminal", "handed": "_handed"}
 OWN_OBJECTS = frozenset({Ask.TASK_ATTR, Ask.TASK_CALL, Ask.SAMPLER_ATTR, Ask.SAMPLER_CALL})
 NUMBERS = (int, float, np.number, np.bool_)
 
@@ -111,7 +109,8 @@ class TaskSlot(Program):
         self._born, self._busy = perf_counter_ns(), 0
         self._handed = 0
         self._callbacks, self._resample = callbacks, resample
-        self.sampler = recipe.build()
+        with Owner.untimed():  # a limit of tasks is only measured in threads
+            self.sampler = recipe.build()
         try:
             self.task = self._next()
             if self.task is None:
@@ -119,7 +118,6 @@ class TaskSlot(Program):
             self._spaces = self.task.observation_space, self.task.action_space
             layout = Layout.of(observation_rows(self._spaces[0]))
             self._fits, self._blank = fitting(layout), blank(layout)
-            self._keeper = TaskKeeper(self.sampler, self.task)
         except BaseException:
             self.close()
             raise
@@ -301,10 +299,6 @@ class TaskSlot(Program):
         if name == Ask.STATUS:
             age = perf_counter_ns() - self._born
             return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
-        if name == Ask.GET_STATE:
-            return self._keeper.get({name: getattr(self, attribute) for name, attribute in KEPT.items()})
-        if name == Ask.SET_STATE:
-            return self._put(*args)
         if name == Ask.SEED:
             return self.sampler.set_seed(*args)
         if name == Ask.SAMPLER_ATTR:
@@ -324,12 +318,6 @@ class TaskSlot(Program):
     def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
         """A simulator's handle, say, and what is changed is changed. Observations are the caller's to keep."""
         return name in OWN_OBJECTS and args[:1] != ("get_observations",)
-
-    def _put(self, state: TaskState) -> bool:
-        objects = self._keeper.set(state, self.sampler, self.task)
-        for name, attribute in KEPT.items():
-            setattr(self, attribute, objects[name])
-        return True
 
     def close(self) -> None:
         close = getattr(self.sampler, "close", None)

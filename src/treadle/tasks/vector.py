@@ -27,6 +27,7 @@ from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleErro
 from treadle.pool.batch import Batch
 from treadle.pool.carried import CannotTravel
 from treadle.pool.lockstep import Lockstep, Operation
+from treadle.pool.options import check_seed
 from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed
@@ -40,7 +41,6 @@ from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.turns import Claim, one_at_a_time
 
 log = logging.getLogger("treadle")
-
 
 LATEST = 10_000  # metrics that wait for a reader who may never come
 
@@ -114,8 +114,7 @@ class TaskVector:
         if not callable(make_sampler_fn):
             raise UsageError(f"make_sampler_fn must be callable, got {type(make_sampler_fn).__name__}")
         self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
-        self.should_log = should_log
-        self.max_processes, self.read_timeout = max_processes, read_timeout
+        self.should_log, self.max_processes, self.read_timeout = should_log, max_processes, read_timeout
         self._start, self._resample, n = start, resample, len(args)
         workers = arguments.worker_count(max_processes, n)
         if should_log:
@@ -146,6 +145,7 @@ class TaskVector:
                     return _repro_of(slot, make_sampler_fn, args[slot], start, callbacks, resample)
 
                 self._lockstep.record(describe, full=False)
+            self._pool.calls.again = "next_task_at or reset_all"
             self._lockstep.waive_reset()  # the first tasks are there already
             remember = options.get("on_failure", "raise") != "raise"
             self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
@@ -175,7 +175,7 @@ class TaskVector:
 
         Raises:
             UsageError: the number is wrong, or a slot cannot be stepped: its sampler is exhausted, its task done, or
-                it moved on in a step that failed. Nothing was sent.
+                it moved on in a step that failed or was interrupted. Nothing was sent.
             TaskRaised (of the original's type as well), WorkerDied (an EOFError), WorkerTimeout (a TimeoutError): the
                 others' results are in `partial`, None for those without. A slot that raised, or was late, takes
                 `next_task_at` or `reset_all`; after a death there is nothing but close, unless on_failure says so.
@@ -253,8 +253,8 @@ class TaskVector:
         for slot, action in zip(slots, actions):
             if slot in books.lost:
                 raise UsageError(
-                    f"slot {slot} moved on in a step that failed, or came too late, and nobody saw its result: "
-                    "next_task_at or reset_all brings it back. Nothing was sent"
+                    f"slot {slot} moved on in a step that failed, was interrupted or came too late, and nobody saw its "
+                    "result: next_task_at or reset_all brings it back. Nothing was sent"
                 )
             state = books.states[slot]
             if state is Slot.EMPTY:
@@ -312,8 +312,7 @@ class TaskVector:
         self._begin("stats")
         told = self._run(self._lockstep.call, Ask.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])
-        restarts = np.array(self._pool.restarts, np.int64)
-        books = self._results
+        restarts, books = np.array(self._pool.restarts, np.int64), self._results
         return TaskVectorStats(books.steps.copy(), books.episodes.copy(), restarts, busy, monotonic() - self._began)
 
     # -- tasks -------------------------------------------------------------------------------------------------------
@@ -347,6 +346,8 @@ class TaskVector:
         self._seed(dict(zip(self._live, self._each("set_seeds", listed("set_seeds", seeds, "seeds"), "seeds"))))
 
     def _seed(self, seeds: dict[int, Any]) -> None:
+        for slot, seed in seeds.items():
+            check_seed(seed, f"the seed of slot {slot}")
         try:
             self._ask({slot: (Ask.SEED, (seed,), {}) for slot, seed in seeds.items()}, task=False)
         finally:

@@ -1,7 +1,9 @@
 """Checking an environment before a run: `check_env`, and `treadle check` on the command line.
 
-The environment is built and played in worker processes of a pool (see `env_probe.py`), so one that hangs or ends its
-process is a finding like any other, with the place.
+The environment is built and played in worker processes of a pool (see `env_probe.py`), so one that raises, hangs or
+ends its process is a finding like any other, with the place, and the check goes on: after an exception with another
+seed, after a lost worker with a new one and the next part. The fork server's workers come first: what ends the process
+that has started it ends their server, and is never started by the caller itself.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -19,27 +22,31 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from treadle.errors import TaskRaised, TreadleError, UsageError, WorkerDied, WorkerError, WorkerTimeout
-from treadle.pool import failure
+from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
+from treadle.pool import failure, forkserver
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
-from treadle.sample.failed import user_frame
+from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name, env_of
-from treadle.testing.env_probe import PARTS, EnvProbe, Left, Walk
-from treadle.testing.processes import runs
-from treadle.testing.verdict import FAULT, WARNING, Report
+from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
+from treadle.testing.processes import children_of, parent_of, runs
+from treadle.testing.verdict import FAULT, WARNING, Report, short
 
 TRACE = 300  # steps that are compared
 RESETS = 100
 LEAK = 64_000  # bytes an episode
 MANY_STEPS = {"gymnasium": 200, "state": 200}  # parts that cannot say that they get on: steps that they take at most
+MANY_STARTS = 5  # constructors and resets of theirs, beside those after an episode's end
 SLOW_CLOSE = 5.0
 GONE = 1.0  # seconds that processes have to be gone after they were killed
 MANY_LINES = 40  # of stdout and stderr
+EXCERPT = 80  # characters of one
+LIVES = 2  # workers that may be lost
+ENDLESS = 10_000  # steps
 # what Gymnasium's checker says that is a matter of taste, or of how it was called
 TASTE = (
     "infinity",
@@ -58,31 +65,41 @@ ELSEWHERE = (
 )
 CUT = "after an exception in a step", "reset must put back all that a step changes, also one that was cut short"
 GLOBAL = "draw from self.np_random, which reset(seed=...) seeds, and not from the global generators"
-ADVICE = {
+PARENT = "send signals to processes that it has started, by their pid; its parent may be whoever runs it"
+ADVICE = {  # in the order of findings: what makes others pointless comes first
     "pickle": "give a function that makes it, with what it needs inside",
-    "build": "the constructor must return in a process of its own",
-    "prints": "use the logging module: with many workers nobody can read it",
-    "hangs": "find out what it waits for; step_timeout= ends such a worker",
-    "dies": "run it under gdb, or with faulthandler; on_failure='restart' goes on without it",
-    "raises": "an environment may raise for a wrong action alone",
+    "build": "mend the constructor, or what it imports: it must return in any process",
     "interface": "see gymnasium.Env.reset and gymnasium.Env.step",
+    "raises": "mend that line; action_space.seed(S) and env.reset(seed=S), with the S above, come there again",
+    "dies": "run it under gdb, or with faulthandler; on_failure='restart' goes on without it",
+    "hangs": "find out what it waits for; step_timeout= ends such a worker",
     "space": "return what observation_space says, or say what is returned; wrappers.DtypeObservation can cast",
-    "bounds": "widen the bounds in observation_space, or clip; networks that scale by the bounds get wrong numbers",
     "nan": "find the division or the physics that blows up; one NaN makes a whole batch of gradients NaN",
-    "reused": "return a copy: who keeps observations finds the last one in all of them (Treadle copies by itself)",
-    "randomness": GLOBAL,
-    "memory": "find what keeps it (tracemalloc); memory_limit= replaces workers that have too much",
-    "state": "planning and snapshots need it: see treadle.plan.check_state",
+    "info": "keep what cannot be pickled (locks, handles, generators) in the environment",
+    "determinism": GLOBAL,
     "gymnasium": "what Gymnasium's own checker says: gymnasium.utils.env_checker",
     "close": "closing must work, quickly, and twice; close_timeout= (5 s) ends workers that take longer",
+    "bounds": "widen the bounds in observation_space, or clip; networks that scale by the bounds get wrong numbers",
+    "reused": "return a copy: who keeps observations finds the last one in all of them (Treadle copies by itself)",
+    "randomness": GLOBAL,
+    "process": "leave it as it was: all environments of a worker share it",
+    "memory": "find what keeps it (tracemalloc); memory_limit= replaces workers that have too much",
+    "files": "close them in reset and close; a process may have 1,024 open (ulimit -n)",
     "threads": "end and join them in close",
     "children": "end and wait for them in close, and leave them in the worker's process group, which Treadle ends",
+    "endless": "a poor policy may play for ever: return truncated, or cut by max_episode_steps= (--max-episode-steps)",
+    "prints": "use the logging module: with many workers nobody can read it",
+    "state": "planning needs it: see treadle.plan.check_state",
 }
-LEVELS = {"bounds": WARNING, "reused": WARNING}
+LEVELS = {"bounds": WARNING, "reused": WARNING, "process": WARNING}
 
 
 class Stopped(Exception):
-    """The worker is gone; what else was to be checked cannot be."""
+    """What else was to be checked cannot be."""
+
+
+class Gone(Exception):
+    """The worker is."""
 
 
 def check_env(
@@ -109,22 +126,27 @@ def check_env(
         steps: random steps; fewer where they take longer than `seconds`.
         seed: of everything.
         seconds: that the random steps may take; other parts take a share of it.
-        timeout: seconds after which a step or a reset that does not return is killed and told as a hang. (Gymnasium's
-            checker, and taking and putting back states, have so many seconds for all of theirs beside what they take.)
+        timeout: seconds after which a constructor, a step or a reset that does not return is killed and told as a hang.
+            (Gymnasium's checker, and taking and putting back states, have so many seconds for all of theirs beside what
+            they take.)
         env_kwargs, wrappers, imports: as of `treadle.collect`.
         told: called with a few words for each part before it begins.
 
     Returns:
-        The report: `ok` when there is no fault; `print` it.
+        The report: `ok` when there is no fault; `print` it. The worst finding is the first.
 
     Raises:
-        UsageError: it names no environment.
+        UsageError: it names no environment, or one that wants other arguments.
     """
     recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers, imports)
     report = Report(env_name(recipe.env), ADVICE)
     check = Check(report, recipe, steps, seed, seconds, timeout, told)
-    with contextlib.suppress(Stopped):
+    try:
         check.run()
+    except Stopped:
+        report.facts["stopped"] = "not all of it was checked: mend that first, then check again"
+    finally:
+        check.clear()
     check.conclude()
     return report
 
@@ -137,23 +159,39 @@ class Check:
         self._seconds, self._timeout, self._told = seconds, timeout, told
         self._unlike: dict[str, tuple[str, str, str, str]] = {}  # where -> level, what differs, since when, advice
         self._also: dict[str, None] = {}  # what follows from that, and is no finding of its own
+        self._raised: dict[Cause, tuple[str, int]] = {}  # the first in words, and how many there were
+        self._children: set[int] = set()  # what it has started
+        self._first, self._long = Walk(), Walk()
+        self._lines, self._said = 0, ""  # that its workers wrote, and the last
+        self._lives, self._safe = LIVES, True
 
     def run(self) -> None:
-        with self._worker("forkserver") as pool:
-            first = self._same(pool)
-            self._spaces(pool, first)
-            self._memory(pool)
-            self._state(pool)
-            self._gymnasium(pool)
-            self._raise_drill(pool, first)
-            self._close(pool)
-        with self._worker("spawn") as pool:
-            self._elsewhere(pool, first)
-            self._kill_drill(pool)
+        """Raises Stopped."""
+        first = self._begin, self._further, self._again, self._spaces, self._memory, self._state
+        self._run("forkserver", *first, self._gymnasium, self._raise_drill, self._close)
+        if not self._safe:
+            raise Stopped
+        self._run("spawn", self._elsewhere, self._kill_drill)
+
+    def _run(self, start_method: str, *parts: Callable[[Pool], None]) -> None:
+        """Do these, with a new worker where one is lost."""
+        left = deque(parts)
+        while left:
+            try:
+                with self._worker(start_method) as pool:
+                    while left:
+                        left.popleft()(pool)
+            except Gone as gone:
+                self._lives -= 1
+                if not self._first.resets or not self._lives:
+                    raise Stopped from gone
+            except TaskRaised as error:  # no directory or descriptor is left to it, say
+                self.report.fault("process", f"the check itself fails in it: {reason_of(error)}")
+                raise Stopped from error
 
     @contextlib.contextmanager
     def _worker(self, start_method: str) -> Iterator[Pool]:
-        """A pool of one worker that has built the environment. Raises Stopped."""
+        """A pool of one worker that has built the environment. Raises Stopped and Gone."""
         report = self.report
         try:
             pool = Pool(
@@ -161,6 +199,7 @@ class Check:
                 workers=1,
                 rows=False,
                 start_method=start_method,
+                preload=(),  # the worker itself imports what it builds, under the limit of a step
                 worker_output="keep",
                 step_timeout=self._timeout,
             )
@@ -170,29 +209,47 @@ class Check:
         except UsageError:
             raise
         except WorkerError as error:
-            report.fault("build", _first_line(error))
+            report.fault("build", reason_of((getattr(error, "failures", ()) or (error,))[0]))
             raise Stopped from error
         try:
+            self._server = parent_of(pool.workers[0].pid or 0) if start_method == "forkserver" else None
+            self._build(pool)
             yield pool
         finally:
             pool.close()
-            said = pool.workers[0].report.stderr
-            if said:
-                report.facts["prints"] = f"{len(said)} lines, the last: {said[-1].strip()!r}"
-            if len(said) >= MANY_LINES:
-                report.warning("prints", f"{MANY_LINES} lines and more, the last: {said[-1].strip()!r}")
+            said = pool.workers[0].report
+            self._lines, self._said = self._lines + said.lines, "".join(said.stderr[-1:]) or self._said
+
+    def _build(self, pool: Pool) -> None:
+        try:
+            self._built, refused, self._loose = self._ask(pool, "its constructor", "build")
+        except TaskRaised as error:
+            if isinstance(error, UsageError):  # a wrong id, or arguments
+                raise UsageError(error.error_message) from error
+            self.report.fault("build", reason_of(error))
+            raise Stopped from error
+        self.report.facts.setdefault("built in", f"{self._built:.2f} s")
+        if refused:
+            self.report.fault("interface", refused)
+            raise Stopped
 
     def _ask(self, pool: Pool, doing: str, name: str, *args: Any) -> Any:
-        """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Stopped."""
+        """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Gone."""
         self._told(doing)
         heard: list[Event] = []
         (worker,) = pool.workers
         found: Any = None
-        steps = MANY_STEPS.get(name, 0)
-        pool.calls.step_timeout = self._timeout + (steps and steps * float(np.median(self._long.seconds or [0.0])))
+        pool.calls.step_timeout = self._timeout
+        if name in MANY_STEPS:
+            played, resets = self._long.seconds or [0.0], self._long.resets or [0.0]
+            a_step, a_start = (sum(played) + sum(resets)) / len(played), self._built + max(resets)
+            pool.calls.step_timeout += round(MANY_STEPS[name] * a_step + MANY_STARTS * a_start, 1)
         pool.calls.submit(worker, Op.STREAM, {0: (name, args)}, (0,), name)
         while not heard or (isinstance(heard[-1], Done) and not heard[-1].reply.last):
             pool.calls.poll(None, heard.append)
+        if self._server is not None and self._safe and not _serves(self._server):
+            self._safe = False
+            self.report.add(FAULT, "dies", f"{doing}: it ends the process that has started it (os.getppid())", PARENT)
         for event in heard:
             if isinstance(event, Done) and event.reply.extras is not None:
                 for slot, raised in event.reply.extras.raised.items():
@@ -200,74 +257,100 @@ class Check:
                 found = event.reply.extras.infos[0]
         if not isinstance(event, Lost):
             return found
-        error = event.error
-        what = f"{doing}: {failure.reason(error)}"
-        if isinstance(error, WorkerTimeout):
-            stack = f"; its stack: {_innermost(error.stack)}" if error.stack else ""
-            self.report.fault("hangs", what + stack)
-        else:
-            assert isinstance(error, WorkerDied)
-            stack = f", at {_innermost(error.stack)}" if error.stack else ""
-            said = f"; it said: {error.stderr[-1].strip()}" if error.stderr else ""
-            self.report.fault("dies", what + stack + said)
-        raise Stopped
+        error: Any = event.error
+        about = "build" if name == "build" else "hangs" if isinstance(error, WorkerTimeout) else "dies"
+        if not self.report.found(about):  # the next part may have met the same line
+            where = f", at {place_of(error.stack)}" if error.stack else ""
+            said = f"; the last it said: {short(error.stderr[-1])}" if getattr(error, "stderr", ()) else ""
+            self.report.fault(about, f"{doing}: {failure.reason(error)}{where}{said}")
+        raise Gone
 
     def _walk(self, pool: Pool, doing: str, name: str, *args: Any) -> Walk:
-        """A walk; what the environment raises in it is a fault, and the end."""
+        """A walk: what resets and steps raise in it is noted, what else is raised is a fault, and the end."""
         try:
             walk: Walk = self._ask(pool, doing, name, *args)
         except TaskRaised as error:
-            if error.error_type.endswith(("BadStep", "UsageError")):  # our words, raised by our lines
-                self.report.fault("interface", f"{doing}: {error.error_message}")
-            else:
-                what = f"{doing}: {error.error_type}: {error.error_message}"
-                self.report.fault("raises", f"{what}, in {_innermost(error.remote_traceback, first=False)}")
+            if not error.error_type.endswith(("BadStep", "UsageError")):  # our words, raised by our lines
+                raise
+            about = "process" if self.report.found("process") else "interface"  # a relative name in another directory
+            self.report.fault(about, f"{doing}: {error.error_message}")
             raise Stopped from error
+        for cause, (words, times) in walk.raised.items():
+            first, before = self._raised.get(cause, (words, 0))
+            self._raised[cause] = first, before + times
         for kind, text in walk.oddities.items():
             self.report.add(LEVELS.get(kind, FAULT), kind, text)
         return walk
 
+    def _known(self, error: TaskRaised) -> bool:
+        """Have resets or steps raised it, perhaps as another type?"""
+        return place_of(error.remote_traceback, first=False) in [place for _, place in self._raised]
+
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _same(self, pool: Pool) -> Walk:
-        """The same seed, the same episode: after other episodes, and beside another environment."""
-        self._loose = pool.descriptions[0].metadata["nondeterministic"]
-        if refused := pool.descriptions[0].metadata["refused"]:
-            self.report.fault("interface", refused)
+    def _begin(self, pool: Pool) -> None:
+        self._trace = min(TRACE, self._steps), self._seconds / 5
+        self._first = self._walk(pool, "its first steps", "walk", self._seed, *self._trace, 1)
+        if not self._first.resets:
             raise Stopped
-        self.report.facts["built in"] = f"{pool.descriptions[0].metadata['build_seconds']:.2f} s"
-        trace, seconds, seed = min(TRACE, self._steps), self._seconds / 5, self._seed
-        first = self._walk(pool, "its first steps", "walk", seed, trace, seconds, 1)
-        self._globals = first.globals
-        self._long = self._walk(pool, "further steps", "walk", seed + 1, self._steps, self._seconds, 2)
-        self._compare(first, self._walk(pool, "the same steps again", "walk", seed, trace, seconds, 3), FRESH)
-        self._compare(first, self._walk(pool, "beside a second one", "twin", seed, trace, seconds), TWIN)
-        return first
 
-    def _elsewhere(self, pool: Pool, first: Walk) -> None:
+    def _further(self, pool: Pool) -> None:
+        self._long = self._walk(pool, "further steps", "walk", self._seed + 1, self._steps, self._seconds, 2)
+        if self._long.ended or self._raised:
+            return
+        more = self._walk(pool, "until an episode ends", "walk", self._seed + 2, ENDLESS, self._seconds, 2, True)
+        if not more.ended and len(more.seconds) == ENDLESS:
+            self.report.warning("endless", f"no episode ends within {ENDLESS:,} random steps")
+
+    def _again(self, pool: Pool) -> None:
+        """The same seed, the same episode: after other episodes, and beside another environment."""
+        self._compare(self._walk(pool, "the same steps again", "walk", self._seed, *self._trace, 3), FRESH)
+        self._compare(self._walk(pool, "beside a second one", "twin", self._seed, *self._trace), TWIN)
+
+    def _elsewhere(self, pool: Pool) -> None:
         """The same in a process that was spawned."""
-        trace, seconds = min(TRACE, self._steps), self._seconds / 5
-        there = self._walk(pool, "in a spawned process", "walk", self._seed, trace, seconds, 4)
-        self._compare(first, there, ELSEWHERE)
+        self._compare(self._walk(pool, "in a spawned process", "walk", self._seed, *self._trace, 4), ELSEWHERE)
         if not self._unlike:
-            if self._globals:
-                self.report.warning("randomness", f"it draws from global generators: {', '.join(self._globals)}")
-            self.report.passed.append(
-                "the same seed, the same episode (in another process, beside others, after others)"
-            )
+            if drawn := ", ".join(self._first.globals):
+                self.report.warning("randomness", f"it draws from, or seeds, global generators: {drawn}")
+            if not self._raised:
+                self.report.passed.append(
+                    "the same seed, the same episode (in another process, beside others, after others)"
+                )
 
-    def _compare(self, first: Walk, again: Walk, against: tuple[str, str]) -> None:
-        where, advice = against
+    def _compare(self, again: Walk, against: tuple[str, str]) -> None:
+        first, (where, advice) = self._first, against
         for at, (a, b) in enumerate(zip(first.records, again.records, strict=False)):
             if a == b:
                 continue
             part = next(part for part, x, y in zip(PARTS, a, b, strict=True) if x != y)
-            advice = GLOBAL if self._globals and part != "info" else advice
+            if part == PARTS[0]:  # an exception is a finding by itself
+                return
+            advice = GLOBAL if first.globals and part != "info" else advice
             level = WARNING if part == "info" or self._loose else FAULT
             self._unlike[where] = level, part, f"first at record {at} of {len(first.records)}", advice
             return
 
+    def clear(self) -> None:
+        """End what it has started and left in no group that ends with its worker."""
+        for pid in filter(runs, self._children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def conclude(self) -> None:
+        """What is known of all parts together, and the order of findings."""
+        report = self.report
+        for words, times in self._raised.values():
+            report.fault("raises", words + (f" ({times} times)" if times > 1 else ""))
+        said = f"{self._lines:,} lines, the last: {short(self._said, EXCERPT)!r}"
+        if self._lines >= MANY_LINES:
+            report.warning("prints", said)
+        elif self._lines:
+            report.facts["prints"] = said
+        self._conclude_unlike()
+        report.findings.sort(key=lambda each: (each.level != FAULT, list(ADVICE).index(each.about)))
+
+    def _conclude_unlike(self) -> None:
         """Another episode under the same seed is one finding, wherever it was seen; where it was says what to do."""
         if not self._unlike:
             return
@@ -281,11 +364,13 @@ class Check:
         level = FAULT if FAULT in levels else WARNING
         self.report.add(level, "determinism", f"the same seed and actions give {told}{noted}", advice)
 
-    def _spaces(self, pool: Pool, first: Walk) -> None:
+    def _spaces(self, pool: Pool) -> None:
         walk, report = self._long, self.report
-        steps, resets = np.array(walk.seconds or [0.0]), np.array(walk.resets)
+        if not walk.seconds:
+            return
+        steps, resets = np.array(walk.seconds), np.array(walk.resets)
         if not any(report.found(kind) for kind in ("space", "bounds", "nan")):
-            report.passed.append(f"spaces, exactly, in {len(walk.seconds) + len(first.seconds):,} steps")
+            report.passed.append(f"spaces, exactly, in {len(walk.seconds) + len(self._first.seconds):,} steps")
         quantiles = np.quantile(steps, [0.5, 0.9, 0.99, 1.0]) * 1e6
         report.facts["a step takes"] = "{:,.0f} us (median), {:,.0f} (90 %), {:,.0f} (99 %), {:,.0f} (most)".format(
             *quantiles
@@ -299,13 +384,18 @@ class Check:
         report.facts["that time is"] = f"{doing} ({share:.0%} of it on a processor)"
 
     def _memory(self, pool: Pool) -> None:
-        told = self._ask(pool, "many short episodes", "growth", RESETS, self._seconds / 2)
+        grown = self._walk(pool, "many short episodes", "growth", self._seed + 3, RESETS, self._seconds / 2)
+        files, told, episodes = grown.files, grown.memory, len(grown.resets)
+        if len(files) > episodes / 2:
+            self.report.warning(
+                "files", f"{len(files)} more are open after {episodes} episodes, one of them {files[0]}"
+            )
         if len(told) < 4 or told[-1][0] <= told[0][0]:
             return
-        grown = [(b[1] - a[1]) / max(1, b[0] - a[0]) for a, b in pairwise(told)]
+        grew = [(b[1] - a[1]) / max(1, b[0] - a[0]) for a, b in pairwise(told)]
         each = (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
         self.report.facts["memory"] = f"{shown(told[-1][1])}, {shown(max(0.0, each))} more with each short episode"
-        if min(grown) > LEAK and min(grown) > 0.3 * max(grown):
+        if min(grew) > LEAK and min(grew) > 0.3 * max(grew):
             self.report.warning("memory", f"it grows by {shown(each)} with each episode, as long as was looked")
         else:
             self.report.passed.append("memory")
@@ -314,7 +404,9 @@ class Check:
         try:
             why = self._ask(pool, "taking and putting back its state", "state", 20)
         except TaskRaised as error:
-            why = f"{error.error_type}: {error.error_message}"
+            if self._known(error) or ", in close\n" in error.remote_traceback:  # `_close` tells the second
+                return
+            why = reason_of(error)
         if "state is incomplete" in why and TWIN[0] in self._unlike:
             self._also["so its state cannot be put back either"] = None
         elif why:
@@ -326,28 +418,33 @@ class Check:
         try:
             said = self._ask(pool, "Gymnasium's own checker", "gymnasium")
         except TaskRaised as error:
-            said = [("error", f"{error.error_type}: {error.error_message}")]
+            if self._known(error):
+                return
+            said = [("error", reason_of(error))]
         kept = [(level, text) for level, text in said if not any(word in text for word in TASTE)]
         for level, text in kept:
             if self._unlike and any(word in text for word in SAME_SEED):
                 self._also["Gymnasium's own checker says so, too"] = None
                 continue
             shared = "share an object" in text
+            if shared and self.report.found("reused"):
+                continue
             self.report.add(WARNING if shared or level == "warning" or self._loose else FAULT, "gymnasium", text)
         if not kept:
             self.report.passed.append("Gymnasium's own checker")
 
-    def _raise_drill(self, pool: Pool, first: Walk) -> None:
+    def _raise_drill(self, pool: Pool) -> None:
         """An exception in a step, then a reset: the environment must go on."""
         with contextlib.suppress(TaskRaised):
             self._ask(pool, "an exception in a step", "raises", self._seed)
         again = self._walk(pool, "after an exception", "walk", self._seed, 50, self._seconds / 5, 5)
         if not self._unlike:
-            self._compare(first, again, CUT)
+            self._compare(again, CUT)
 
     def _close(self, pool: Pool) -> None:
         left: Left = self._ask(pool, "closing it", "shut")
         report = self.report
+        self._children |= set(left.children)
         if left.raised:
             report.fault("close", left.raised)
         if left.seconds > SLOW_CLOSE:
@@ -361,8 +458,8 @@ class Check:
 
     def _kill_drill(self, pool: Pool) -> None:
         """Its process is killed: the pool must name that, and nothing may be left."""
-        children: list[int] = self._ask(pool, "asking for its children", "living")
         (worker,) = pool.workers
+        children = children_of(worker.pid or 0)
         heard: list[Event] = []
         pool.calls.submit(worker, Op.STREAM, {0: ("walk", (self._seed, 10**9, 3600.0, 6))}, (0,), "walk")
         assert worker.pid is not None
@@ -372,6 +469,7 @@ class Check:
             pool.calls.poll(None, heard.append)
         took = time.monotonic() - start
         pool.close()
+        self._children |= set(children)
         end = time.monotonic() + GONE
         while (left := [pid for pid in children if runs(pid)]) and time.monotonic() < end:
             time.sleep(0.01)
@@ -381,13 +479,9 @@ class Check:
         self.report.passed.append("drills (an exception, a kill)")
 
 
-def _first_line(error: TreadleError) -> str:
-    return str(error).partition("\n")[0].removesuffix(". Traceback in .remote_traceback")
-
-
-def _innermost(stack: str, first: bool = True) -> str:
-    """The innermost line of the user's own code in a stack, else of any. `first`: it comes first (faulthandler)."""
-    if place := user_frame(stack, innermost_first=first):
-        return place
-    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
-    return (lines[0] if first else lines[-1]) if lines else "an unknown place"
+def _serves(pid: int) -> bool:
+    """Does that fork server live? Asked of itself: one that was killed just now may still be listed."""
+    try:
+        return any(each.pid == pid and each.ask("modules") for each in forkserver.servers())
+    except OSError:
+        return False

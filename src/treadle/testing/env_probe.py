@@ -1,41 +1,57 @@
 """What `check_env` has a worker do with an environment: play it, watch what it does to its process, and measure.
 
-An environment that is checked may hang or end its process, so all of this runs in a worker of a pool, which names that.
-Everything that is returned is plain data.
+An environment that is checked may hang or end its process, so all of this runs in a worker of a pool, which names that;
+its constructor, too, is called by a request, so that it has the time limit of a step. What a reset or a step raises is
+noted, and the next episode begins with another seed. Everything that is returned is plain data.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import gc
+import glob
 import os
 import random
 import re
+import signal
 import threading
 import time
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from treadle.errors import TreadleError, UsageError
 from treadle.plan.checking import check_state
+from treadle.pool.messages import Raised, unsendable
 from treadle.pool.wear import private_memory
-from treadle.program.base import Description, Program, StreamControl
+from treadle.program.base import Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
 from treadle.sample.buffer import TreeColumn
-from treadle.sample.contract import first_observation, flag, numbers, stepped
+from treadle.sample.contract import BadStep, first_observation, flag, numbers, shown, stepped
+from treadle.sample.failed import user_frame
 from treadle.spaces import Layout, Mismatch
 from treadle.testing.processes import children_of
+from treadle.testing.verdict import short
 
-PARTS = ("observation", "reward", "terminated", "truncated", "info")
+PARTS = ("exception", "observation", "reward", "terminated", "truncated", "info")
+SPACES = ("observation_space", "action_space")
+PLAIN = (int, float, str, bytes, bool, type(None), np.ndarray, np.generic)
 CLOCKS = {"t", "time", "elapsed", "elapsed_time", "fps"}  # keys of infos that may differ between two runs
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+SUBREAPER = 36  # of linux/prctl.h
 SHORT = 40  # steps of an episode where only resets matter
+MOST_RAISED = 100  # exceptions in a walk, after which it ends
+
+
+Cause = tuple[str, str]  # the type of an exception, and the line that raised it
 
 
 @dataclass
@@ -44,18 +60,44 @@ class Walk:
 
     Attributes:
         records: one a reset or step: a number for each of `PARTS`.
-        seconds, resets: of each step, and of each reset.
+        seconds, resets: of each step, and of each reset, that returned.
         busy: seconds of processor time in the steps, of all threads together.
+        ended: episodes that came to an end of their own.
         oddities: what the spaces and Gymnasium's interface do not allow, by its kind: the first of each, in words.
-        globals: which of the global generators were drawn from.
+        raised: what resets and steps raised, by its cause: the first one in words, and how many there were.
+        failures: how many that are together.
+        globals: which of the global generators were drawn from, or seeded.
+        memory: of many short episodes: (episodes so far, bytes of private memory) after each of the last four fifths;
+            [] where that cannot be told.
+        files: that are open after them, and were not before.
     """
 
     records: list[tuple[int, ...]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     resets: list[float] = field(default_factory=list)
     busy: float = 0.0
+    ended: int = 0
     oddities: dict[str, str] = field(default_factory=dict)
+    raised: dict[Cause, tuple[str, int]] = field(default_factory=dict)
+    failures: int = 0
     globals: list[str] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def odd(self, kind: str, what: str) -> None:
+        """Note what is not allowed."""
+        self.oddities.setdefault(kind, what)
+
+    def failed(self, error: BaseException, seed: int, episode: int, step: int) -> None:
+        """Note what a step raised (0: a reset), of the episode of that number since the reset with `seed`, from 1."""
+        raised = Raised.of(error, "step")
+        cause = raised.error_type, place_of(raised.traceback, first=False)
+        what = f"{raised.error_type}: {short(raised.message)}".removesuffix(": ")
+        where = f"{f'step {step}' if step else 'the reset'} of episode {episode} from seed {seed}"
+        words, times = self.raised.get(cause, (f"{what}, in {where}, at {cause[1]}", 0))
+        self.raised[cause] = words, times + 1
+        self.failures += 1
+        self.records.append((zlib.crc32(raised.error_type.encode()) or 1, 0, 0, 0, 0, 0))
 
 
 @dataclass
@@ -76,29 +118,28 @@ class EnvProbe(Program):
 
     def __init__(self, recipe: EnvRecipe) -> None:
         self._recipe = recipe
-        self._threads, self._children = set(threading.enumerate()), set(children_of(os.getpid()))
-        start = time.perf_counter()
-        self._env = recipe.build()
-        self.build_seconds = time.perf_counter() - start
-        self._refused = ""
-        try:
-            check_reset(self._env, "seed", "options")
-        except UsageError as error:
-            self._refused = str(error)
-        self._closed = False
+        self._env: Any = None
+        self._closed = True
 
-    def describe(self) -> Description:
-        env: Any = self._env
+    def build(self) -> tuple[float, str, bool]:
+        """Make the environment. Returns the seconds that its constructor took, why it cannot be played ("": it can),
+        and whether its registration says that it is not deterministic."""
+        self._threads, self._children = set(threading.enumerate()), set(children_of(os.getpid()))
+        self._process = _process()
+        if hasattr(libc := ctypes.CDLL(None), "prctl"):
+            libc.prctl(SUBREAPER, 1)  # what its children leave behind becomes a child of this process
+        start = time.perf_counter()
+        env = self._env = self._recipe.build()
+        seconds, refused, self._closed = time.perf_counter() - start, "", False
         spec = getattr(env, "spec", None)
-        return Description(
-            env.observation_space,
-            env.action_space,
-            metadata={
-                "nondeterministic": bool(spec is not None and spec.nondeterministic),
-                "build_seconds": self.build_seconds,
-                "refused": self._refused,
-            },
-        )
+        try:
+            check_reset(env, "seed", "options")
+        except UsageError as error:
+            refused = str(error)
+        for name in SPACES:
+            if not isinstance(space := getattr(env, name), gym.Space):
+                refused = f"{name} is {shown(space)}, and must be a gymnasium.Space"
+        return seconds, refused, bool(spec is not None and spec.nondeterministic)
 
     def stream(self, order: tuple[str, tuple[Any, ...]], control: StreamControl) -> Iterator[Any]:
         """Do one of the following, and return what it does. As a stream it has a limit of time for a step, not for all
@@ -108,17 +149,20 @@ class EnvProbe(Program):
         return getattr(self, name)(*args)
         yield
 
-    def walk(self, seed: int, steps: int, seconds: float, noise: int) -> Walk:
-        """Play so many steps from a reset with `seed`, or for so many seconds. `noise`: seeds the global generators."""
+    def walk(self, seed: int, steps: int, seconds: float, noise: int, to_end: bool = False) -> Walk:
+        """Play so many steps from a reset with `seed`, or for so many seconds, or (`to_end`) until an episode ends.
+        `noise`: seeds the global generators."""
         seen = Walk()
         random.seed(noise)
         np.random.seed(noise)
         before = _globals()
         end = time.perf_counter() + seconds
         for _ in self._play(self._env, seed, steps, seen):
-            if time.perf_counter() > end:
+            if time.perf_counter() > end or (to_end and seen.ended):
                 break
         seen.globals = [name for name, state in _globals().items() if state != before[name]]
+        if changed := [name for name, state in _process().items() if state != self._process[name]]:
+            seen.odd("process", f"it changes {', '.join(changed)}")
         return seen
 
     def twin(self, seed: int, steps: int, seconds: float) -> Walk:
@@ -132,41 +176,56 @@ class EnvProbe(Program):
                 if time.perf_counter() > end:
                     break
         finally:
-            with contextlib.suppress(Exception):  # `shut` tells what closing raises
+            with contextlib.suppress(BaseException):  # `shut` tells what closing raises
                 close_env(second)
         return seen
 
     def _play(self, env: Any, seed: int, steps: int, seen: Walk) -> Iterator[None]:
         checked, actions = Checked(env, seen), copy.deepcopy(env.action_space)  # many share one: it is of the class
-        actions.seed(seed)
         given: int | None = seed
-        left = steps
-        while left > 0:
+        left, episode = steps, 0
+        while left > 0 and seen.failures < MOST_RAISED:
+            if given is not None:
+                seed, episode = given, 0
+                actions.seed(seed)
+            episode, over, t = episode + 1, False, 0
             self._gets_on()
             start = time.perf_counter()
-            result = env.reset(seed=given)
+            try:
+                result = env.reset(seed=given)
+            except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
+                seen.failed(error, seed, episode, 0)
+                given = seed + 1
+                yield
+                continue
             seen.resets.append(time.perf_counter() - start)
             observation, info = first_observation(result)
-            seen.records.append((checked.observed(observation, "reset"), 0, 0, 0, print_of(info)))
+            checked.spaces(f"reset {len(seen.resets)}")
+            seen.records.append((0, checked.observed(observation, "reset"), 0, 0, 0, checked.told(info, "reset")))
             yield
-            given, over, t = None, False, 0
+            given = None
             while left > 0 and not over:
                 action = actions.sample()
                 left, t = left - 1, t + 1
                 self._gets_on()
                 cpu, start = time.process_time(), time.perf_counter()
-                result = env.step(action)
+                try:
+                    result = env.step(action)
+                except BaseException as error:  # noqa: BLE001 - as above
+                    seen.failed(error, seed, episode, t)
+                    given = seed + 1
+                    yield
+                    break
                 seen.seconds.append(time.perf_counter() - start)
                 seen.busy += time.process_time() - cpu
                 observation, reward, terminated, truncated, info = stepped(result)
                 numbers([reward])
                 over = flag("terminated", terminated, t) or flag("truncated", truncated, t)
+                seen.ended += over
                 if reward != reward:
-                    checked.odd("nan", f"the reward of step {t} of an episode is NaN")
-                if not isinstance(info, dict):
-                    checked.odd("info", f"the info of step {t} is a {type(info).__name__}")
+                    seen.odd("nan", f"the reward of step {t} of an episode is NaN")
                 record = checked.observed(observation, f"step {t}"), print_of(float(reward))
-                seen.records.append((*record, int(terminated), int(truncated), print_of(info)))
+                seen.records.append((0, *record, int(terminated), int(truncated), checked.told(info, f"step {t}")))
                 yield
 
     def raises(self, seed: int) -> None:
@@ -175,44 +234,56 @@ class EnvProbe(Program):
             if at == 4:
                 raise ArithmeticError("a drill")
 
-    def growth(self, resets: int, seconds: float) -> list[tuple[int, int]]:
-        """(resets so far, bytes of private memory) after each of the last four fifths of so many short episodes; []
-        where that cannot be told."""
-        told: list[tuple[int, int]] = []
-        space, done = self._env.action_space, 0
+    def growth(self, seed: int, resets: int, seconds: float) -> Walk:
+        """Play so many short episodes, each after a reset with a seed of its own."""
+        seen, files = Walk(), _files()
+        space, step = copy.deepcopy(self._env.action_space), 0
         for fifth in range(5):
             end = time.perf_counter() + seconds / 5
             for _ in range(resets // 5):
                 self._gets_on()
-                self._env.reset()
-                done += 1
-                for _ in range(SHORT):
-                    self._gets_on()
-                    _, _, terminated, truncated, _ = self._env.step(space.sample())
-                    if terminated or truncated or time.perf_counter() > end:
-                        break
+                given, step = seed + len(seen.resets), 0
+                seen.resets.append(0.0)
+                space.seed(given)
+                try:
+                    self._env.reset(seed=given)
+                    while step < SHORT:
+                        step += 1
+                        self._gets_on()
+                        _, _, terminated, truncated, _ = stepped(self._env.step(space.sample()))
+                        if terminated or truncated or time.perf_counter() > end:
+                            break
+                except BadStep:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
+                    seen.failed(error, given, 1, step)
                 if time.perf_counter() > end:
                     break
             gc.collect()
             used = private_memory(os.getpid())
             if used is not None and fifth:  # the first fifth fills caches
-                told.append((done, used))
-        return told
+                seen.memory.append((len(seen.resets), used))
+        seen.files = list((_files() - files).elements())
+        return seen
 
     def gymnasium(self) -> list[tuple[str, str]]:
         """What Gymnasium's own checker says of a new environment: (error or warning, text)."""
         from gymnasium.utils.env_checker import check_env
 
-        env = self._recipe.build()
+        env: Any = self._recipe.build()
         said: list[tuple[str, str]] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
-            except Exception as error:  # noqa: BLE001 - whatever it raises, it says
-                said.append(("error", f"{type(error).__name__}: {error}"))
-        with contextlib.suppress(Exception):
-            close_env(env)
+            except Exception as error:
+                raised = Raised.of(error, "call")
+                if user_frame(raised.traceback):  # the environment, and not the checker
+                    raise
+                said.append(("error", f"{raised.error_type}: {raised.message}"))
+            finally:
+                with contextlib.suppress(BaseException):  # `shut` tells what closing raises
+                    close_env(env)
         return [*said, *(("warning", COLOUR.sub("", str(each.message))) for each in caught)]
 
     def state(self, steps: int) -> str:
@@ -230,50 +301,63 @@ class EnvProbe(Program):
         for time_ in ("", ", when it is closed a second time"):
             try:
                 close_env(self._env)
-            except Exception as error:  # noqa: BLE001 - it is told
-                raised = raised or f"{type(error).__name__}: {error}{time_}"
+            except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
+                why = Raised.of(error, "close")
+                what = f"{why.error_type}: {short(why.message)}{time_}, at {place_of(why.traceback, first=False)}"
+                raised = raised or what
         seconds = time.perf_counter() - start
         threads = [each.name for each in threading.enumerate() if each not in self._threads and each.is_alive()]
         return Left(seconds, raised, threads, sorted(set(children_of(os.getpid())) - self._children))
 
-    def living(self) -> list[int]:
-        """Processes that it has started, as far as they are this one's children."""
-        return sorted(set(children_of(os.getpid())) - self._children)
-
     def close(self) -> None:
         if not self._closed:
-            close_env(self._env)
+            with contextlib.suppress(BaseException):  # `shut` tells what closing raises
+                close_env(self._env)
 
 
 class Checked:
-    """Looks at observations: do they fit their space exactly, and are earlier ones left as they were?"""
+    """Looks at observations, infos and spaces: do observations fit their space exactly, are earlier ones left as they
+    were, can infos be sent to another process, and do the spaces stay?"""
 
     def __init__(self, env: Any, seen: Walk) -> None:
-        self._space, self._seen = env.observation_space, seen
+        self._env, self._spaces = env, {name: getattr(env, name) for name in SPACES}
+        self._space, self._seen, self._odd = env.observation_space, seen, seen.odd
         self._column = TreeColumn(Layout.of(env.observation_space))
         self._column.more()
         self._before: tuple[Any, int] | None = None
 
-    def odd(self, kind: str, what: str) -> None:
-        self._seen.oddities.setdefault(kind, what)
+    def spaces(self, where: str) -> None:
+        """Are they what they were?"""
+        for name, space in self._spaces.items():
+            now = getattr(self._env, name)
+            if now is not space and now != space:
+                self._odd("space", f"{name} is {shown(now)} after {where}, and was {shown(space)}: it must stay")
+
+    def told(self, info: Any, where: str) -> int:
+        """The number of an info."""
+        if "info" not in self._seen.oddities and not all(isinstance(leaf, PLAIN) for leaf in flat(info)):
+            why = unsendable(info, "info")
+            if why is not None:
+                self._odd("info", f"{where}: {why}")
+        return print_of(info)
 
     def observed(self, observation: Any, where: str) -> int:
         """The number of an observation."""
         if self._before is not None and print_of(self._before[0]) != self._before[1]:
-            self.odd("reused", "an observation that it has returned is written over by the next one")
+            self._odd("reused", "an observation that it has returned is written over by the next one")
         try:
             self._column.writes[0](observation)
             self._column.clear()
         except Mismatch as error:
-            self.odd("space", f"the observation of {where} does not fit: {error}")
+            self._odd("space", f"the observation of {where} does not fit: {error}")
         else:
             if any(
                 isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and np.isnan(leaf).any()
                 for leaf in flat(observation)
             ):
-                self.odd("nan", f"there are NaNs in the observation of {where}")
+                self._odd("nan", f"there are NaNs in the observation of {where}")
             elif observation not in self._space:
-                self.odd("bounds", f"the observation of {where} is outside of its space's bounds")
+                self._odd("bounds", f"the observation of {where} is outside of its space's bounds")
         found = print_of(observation)
         self._before = observation, found
         return found
@@ -307,6 +391,28 @@ def print_of(value: Any, start: int = 0) -> int:
         return zlib.crc32(str(len(value)).encode(), start)
     text = repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__name__
     return zlib.crc32(text.encode(), start)
+
+
+def place_of(stack: str, first: bool = True) -> str:
+    """The innermost line of the user's own code in a stack, else of a library. `first`: it comes first
+    (faulthandler)."""
+    if place := user_frame(stack, innermost_first=first):
+        return place
+    ours = f"{os.sep}treadle{os.sep}"
+    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ") and ours not in line]
+    return (lines[0] if first else lines[-1]) if lines else "an unknown place"
+
+
+def _process() -> dict[str, Any]:
+    """What all environments of a process share, by its name."""
+    folder = os.stat(".")
+    handlers = {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
+    return {"the current directory": (folder.st_dev, folder.st_ino), **handlers}
+
+
+def _files() -> Counter[str]:
+    """Where open descriptors lead to; nowhere without /proc."""
+    return Counter(os.path.realpath(each) for each in glob.glob("/proc/self/fd/*") if os.path.islink(each))
 
 
 def _globals() -> dict[str, Any]:

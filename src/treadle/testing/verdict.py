@@ -11,6 +11,7 @@ from treadle.errors import TreadleError
 
 FAULT, WARNING = "fault", "warning"
 WIDTH = 110
+MOST = 600  # characters of a finding
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Report:
 
     def add(self, level: str, about: str, what: str, advice: str = "") -> None:
         """Note a finding; one that is known by the same words is noted once. `advice`: "": that on what it is about."""
-        finding = Finding(level, about, what, advice or self.advice.get(about, ""))
+        finding = Finding(level, about, short(what, MOST), advice or self.advice.get(about, ""))
         if finding not in self.findings:
             self.findings.append(finding)
 
@@ -104,6 +105,12 @@ class CheckFailed(TreadleError, AssertionError):
     """A check has found faults. Field: report."""
 
     report: Report
+
+
+def short(text: str, most: int = 200) -> str:
+    """In one line, and at most so many characters: of a longer text the beginning and the end."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[5 - most // 3 :]}"
 
 
 def _shown(text: str) -> str:

@@ -3,9 +3,8 @@
 One idea: `step` is one closure over the engine's own, and what a vector adds to a batch it adds only where there is
 something to tell. In order of reading: `gymnasium` (the vector) on `calls` (what it asks of its environments
 besides steps); `core` with `turns`, `infos` and `stats` (what its parts have in common); `env_slot` and `orders`
-(what runs in a slot, and what its resets are given); `rollout`, `groups` and `partial` (many steps, or some slots);
-`shares` and `probe` (who steps what), `owned` (workers with a vectorised environment); `make_vec`, `async_vector`
-and `entry_points`, the other doors.
+(what runs in a slot, and what its resets are given); `rollout` and `partial` (many steps, or some slots);
+`shares` and `probe` (who steps what); `make_vec`, `async_vector` and `entry_points`, the other doors.
 
 The names below are loaded when they are first used. A name that is a module's too (`treadle.vector.make_vec`) is
 the module here and the function in `treadle`.
@@ -22,7 +21,6 @@ HOME = homes(
         "refusals": "AlreadyPending ClosedVector NothingPending SpacesDiffer WaitTimeout",
         "stats": "VectorStats",
         "rollout": "Rollout",
-        "owned": "OwnedVectors",
         ".tasks.vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
         "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
         ".tasks.vector": "TaskVectorStats",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -11,15 +10,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from treadle.errors import UsageError
-from treadle.pool import checkpoint
-from treadle.states import snapshot_file
+from treadle.errors import StateError, UsageError
 from treadle.vector.core import Core
 from treadle.vector.env_slot import REFUSED, Ask, OwnValue, SlotState
-from treadle.vector.orders import chosen_slots, states_by_slot
+from treadle.vector.orders import chosen_slots
 from treadle.vector.turns import one_at_a_time
-
-FORMAT = "treadle vector snapshot 2"
 
 Function = Callable[..., Any]  # of an environment and more arguments
 
@@ -125,7 +120,13 @@ class SlotCalls(gym.vector.VectorEnv):
         Raises UsageError for a wrong number of states, and for ended episodes where there are none between two steps
         (SAME_STEP); StateError for a state of another environment.
         """
-        given = states_by_slot(states, slots, self.num_envs, SlotState)
+        chosen = list(range(self.num_envs)) if slots is None else chosen_slots(slots, self.num_envs)
+        if len(states) != len(chosen):
+            raise UsageError(f"{len(states)} states for {len(chosen)} slots")
+        given = dict(zip(chosen, states, strict=True))
+        for slot, state in given.items():
+            if not isinstance(state, SlotState):
+                raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
         over = [slot for slot, state in given.items() if state.over]
         if over and self._core.mode is AutoresetMode.SAME_STEP:
             raise UsageError(
@@ -135,38 +136,6 @@ class SlotCalls(gym.vector.VectorEnv):
         self._turns.check_free("call_async")
         self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
         self._lockstep.placed(given)
-
-    @one_at_a_time
-    def snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to a file: the slots' states, their counters of episodes and steps, the last observations,
-        and the generators of the action spaces. The file is there whole, or not at all."""
-        states = self.get_states()
-        snapshot_file.write(
-            path,
-            FORMAT,
-            states=states,
-            checkpoint=checkpoint.take(self._lockstep),
-            **self._core.counts.kept(),
-            spaces=(self.action_space, self.single_action_space),
-        )
-
-    @one_at_a_time
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Go on where a snapshot was taken, here or in another process. The vector must have been made the same way.
-
-        The file is a pickle: read only what you trust.
-
-        Raises UsageError for a file that is no snapshot, or of another number of slots; StateError for one of other
-        environments.
-        """
-        kept = snapshot_file.read(path, FORMAT, "a vector of environments")
-        if len(kept["states"]) != self.num_envs:
-            raise UsageError(f"{os.fspath(path)} has {len(kept['states'])} slots, this vector has {self.num_envs}")
-        self.set_states(kept["states"])
-        checkpoint.put(self._lockstep, kept["checkpoint"])
-        self._core.counts.put(kept)
-        for space, before in zip((self.action_space, self.single_action_space), kept["spaces"], strict=True):
-            space.__dict__.update(before.__dict__)
 
 
 def _callable(name: str | Function) -> str | Function:

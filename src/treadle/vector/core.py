@@ -86,18 +86,12 @@ class Core:
     single_action_space: gym.Space
     partly: bool = False
 
-    def mender(self, steps: Lockstep) -> Mender:
-        """Has second thoughts about actions for the slots of `steps`, the lockstep or a part of it."""
+    def mender(self) -> Mender:
+        """Has second thoughts about actions."""
         skips = self.mode is AutoresetMode.NEXT_STEP  # then a slot ignores its action in the step after an end
-        return Mender(self.single_action_space, len(steps.slots), lambda: steps.call(Ask.OVER) if skips else ())
+        return Mender(self.single_action_space, self.pool.n, lambda: self.lockstep.call(Ask.OVER) if skips else ())
 
-    def check_whole(self, what: str) -> None:
-        """Raises UsageError where there is no last batch of all slots, from which `what` (rollouts, groups) go on."""
+    def check_whole(self) -> None:
+        """Raises UsageError where there is no last batch of all slots, from which rollouts go on."""
         if self.partly:
-            raise UsageError(f"{what} go on from the last batch of all slots: use another vector for partial batches")
-
-    def check_groups(self) -> None:
-        """Raises UsageError where slots cannot be stepped in groups."""
-        self.check_whole("groups")
-        if any(about.metadata.get("together") for about in self.pool.descriptions):
-            raise UsageError("rows of a vectorised environment are stepped together: there are no groups of them")
+            raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")

@@ -8,7 +8,6 @@ is kept with the text, in the spec itself, and so goes wherever the spec goes, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import Any
 
 import gymnasium as gym
@@ -39,7 +38,7 @@ def register_all(ids: Iterable[str] | None = None) -> list[str]:
     """Let `gymnasium.make_vec` make our vectors of these ids, by their `vector_entry_point`.
 
     It is there until `unregister_all`, or until somebody registers the id anew; to do it twice changes nothing. An id
-    that has a vectorised form of its own gets ours instead; `make_vec(id, owned=True)` finds it all the same.
+    that has a vectorised form of its own gets ours instead.
 
     Args:
         ids: which ("ALE/Pong-v5": the package is imported by itself); None: all that are registered now.
@@ -65,14 +64,6 @@ def unregister_all() -> None:
     for spec in gym.registry.values():
         if isinstance(spec.vector_entry_point, EntryPoint):
             spec.vector_entry_point = spec.vector_entry_point.theirs
-
-
-def with_theirs(env_id: str) -> EnvSpec:
-    """The spec of an id, with the vector entry point that is not ours. Raises what `gymnasium.spec` raises."""
-    spec = copy(gym.spec(env_id))
-    if isinstance(spec.vector_entry_point, EntryPoint):
-        spec.vector_entry_point = spec.vector_entry_point.theirs
-    return spec
 
 
 def _spec(env_id: str) -> EnvSpec:

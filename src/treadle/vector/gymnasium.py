@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -21,17 +21,16 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.options import PoolOptions, StartKeywords, check_names, check_whole
+from treadle.pool.options import PoolOptions, StartKeywords, check_names, check_whole, default_backend
 from treadle.pool.pool import Pool
+from treadle.program.gym_env import of_coroutines
 from treadle.program.step import OnEnd
 from treadle.repro import Repro, recipe_of, spaces_of
 from treadle.vector.calls import SlotCalls
 from treadle.vector.core import Core
 from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
-from treadle.vector.groups import Group, GroupLoop, check_count
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
-from treadle.vector.owned import UNKEPT, OwnedVectors, mode_of_all
 from treadle.vector.partial import PartialBatches, Partly
 from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.refusals import SpacesDiffer
@@ -43,39 +42,37 @@ from treadle.vector.turns import A_STEP, IDLE, Turns, one_at_a_time
 
 log = logging.getLogger("treadle")
 
+AGAIN, AGAIN_IN_PARTS = "reset_at({slots})", "async_reset(env_id={slots})"  # see `Calls.again`
+
 
 class VectorEnv(SlotCalls):
     """Steps n environments at once. Use it from one thread at a time: calls that overlap are refused (AlreadyPending).
 
     Args:
         envs: a sequence of callables that return an environment (or of ids, or EnvSpecs), or one of them and
-            `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle. Or
-            `OwnedVectors` and `num_envs`: each worker has one vectorised environment for all its slots; the autoreset
-            mode is theirs, and `kwargs`, `wrappers` and `imports` are given there.
+            `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle.
         num_envs: how many, when `envs` is a single one.
         workers: how many, the caller not counted; "auto": one a core, the caller's own share counted, for environments
             that compute, one a slot for environments that wait (a socket, a simulator in its own process), and none
             where they would slow the caller down: all slots are the caller's then. Which it is, is measured, see
-            `treadle.vector.shares`, and said through the `treadle` logger (INFO).
+            `treadle.vector.shares`, and said through the `treadle` logger (INFO). Of threads always one a slot.
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
-            equal share, where the workers are processes and leave it a core, and none when `step_timeout`, `on_failure`
-            or `groups` is given or the environments wait. An environment that crashes or hangs there takes the caller
+            equal share, where the workers are processes and leave it a core, and none when `step_timeout` or
+            `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the caller
             with it.
-        groups: in how many groups `groups()` steps the slots, so that a policy works on one of them while the others
-            are stepped; sizes differ by one at most.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         copy: True: every batch is the caller's to keep. False: all batches lie in the same memory.
-        infos: "gymnasium", "legacy" or "list"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
+        infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
             modules to import first.
-        backend: "process", "thread" or "serial" (all in the caller).
+        backend: "process", "thread" or "serial" (all in the caller). None: "process"; on other systems than Linux see
+            README.
         on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
             episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
             use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
             "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
             slot. Other slots never notice.
-        blocks: batches that the caller may hold before they are copied.
         **options: start_method, preload, start_timeout, step_timeout, close_timeout, max_restarts, worker_output: see
             `treadle.pool.options.PoolOptions`.
 
@@ -85,12 +82,11 @@ class VectorEnv(SlotCalls):
 
     def __init__(
         self,
-        envs: EnvLike | Sequence[EnvLike] | OwnedVectors,
+        envs: EnvLike | Sequence[EnvLike],
         num_envs: int | None = None,
         *,
         workers: int | str | None = "auto",
         inline: int | str = "auto",
-        groups: int = 1,
         autoreset_mode: AutoresetMode | str | None = None,
         copy: bool = True,
         infos: str = "gymnasium",
@@ -98,56 +94,49 @@ class VectorEnv(SlotCalls):
         kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
         imports: Sequence[str] = (),
-        backend: str = "process",
+        backend: str | None = None,
         on_failure: str | None = None,
-        blocks: int = 6,
         **options: Unpack[StartKeywords],
     ) -> None:
-        check_names(options, VectorEnv.__init__.__kwdefaults__ or ())
+        check_names(type(self), options)
+        if backend is None:
+            each = envs if isinstance(envs, Sequence) and not isinstance(envs, str) else [envs]
+            backend = default_backend(options, coroutines=all(map(of_coroutines, each)))
         pool = PoolOptions(backend=backend, on_failure="raise" if on_failure is None else on_failure, **options)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
-        # with groups the caller has a policy to ask meanwhile
-        guarded = pool.step_timeout is not None or on_failure is not None or groups != 1 or pool.wears
+        guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
         cores = bell.cores()
 
         def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
             return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits, using=using)
 
-        if isinstance(envs, OwnedVectors):
-            envs.check(kwargs or wrappers or imports, on_failure)
-            slots: Any = envs.slots(num_envs, shares, backend)
-        else:
-            slots = slots_of(
-                envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
-            )
+        slots = slots_of(
+            envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
+        )
         n = len(slots)
-        self._groups = check_count(groups, n)
-        if not isinstance(envs, OwnedVectors) and matters(n, backend, workers, inline, cores, guarded):
+        if matters(n, backend, workers, inline, cores, guarded):
             found, threads = measure(slots[0], n, pool), policy_threads()
             using, why = worth_using(n, cores, found, threads)
             workers, inline = shares(n, why is Why.WAIT, using)
             tell(found, n, workers, inline, why, threads)
         else:
-            workers, inline = shares(n)
+            # whoever asks for threads has environments that wait
+            workers, inline = shares(n, backend == "thread")
             if inline:
                 text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
                 log.info(text, inline - 1, n, inline)
-        engine = _start(slots, workers=workers, inline=inline, copy=copy, blocks=blocks, options=pool)
+        engine = _start(slots, workers=workers, inline=inline, copy=copy, options=pool)
         try:
             spaces = vector_spaces(engine.descriptions, observation_mode)
             lockstep, about = engine.lockstep, engine.descriptions[0].metadata
-            if pool.recorder and not isinstance(envs, OwnedVectors):
+            if pool.recorder:
                 lockstep.record(partial(_repro_of, slots, spaces), full=pool.recorder == "full")
-            elif pool.recorder:
-                engine.calls.unkept = UNKEPT
-            if isinstance(envs, OwnedVectors):
-                self.autoreset_mode = mode_of_all(engine.descriptions, autoreset_mode)
-                _mode(self.autoreset_mode, style)
         except BaseException:
             engine.close(0.0)
             raise
+        engine.calls.again = AGAIN
         # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
         lockstep.waive_reset()
         self.single_observation_space = spaces.single_observation_space
@@ -159,7 +148,7 @@ class VectorEnv(SlotCalls):
         turns = Turns(engine, lockstep, type(self).__name__)
         form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
         super().__init__(Core(engine, lockstep, turns, form, Counts(n), self.autoreset_mode, self.single_action_space))
-        self._mender = self._core.mender(lockstep)
+        self._mender = self._core.mender()
         self._partial: PartialBatches | None = None
         self._rollouts: RolloutMaker | None = None
         self._step = self._bind()
@@ -298,7 +287,7 @@ class VectorEnv(SlotCalls):
     # -- several steps, or some slots ----------------------------------------------------------------------------------
 
     @one_at_a_time
-    def rollout(self, policy: Act | None = None, *, steps: int, groups: int = 1) -> Rollout:
+    def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
         """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
 
         Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
@@ -313,9 +302,6 @@ class VectorEnv(SlotCalls):
                 it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
                 whose seed decides).
             steps: how many, T.
-            groups: ask the policy about a group of slots at a time, while the other groups are stepped; see
-                `treadle.vector.groups`. It needs a policy, and actions of fixed shape. The rollout is the same as long
-                as what the policy does for a slot does not depend on the others (or on how often it was asked before).
 
         Raises:
             What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
@@ -326,50 +312,12 @@ class VectorEnv(SlotCalls):
         check_whole(none=False, steps=steps)
         if policy is not None and not callable(policy):
             raise UsageError(f"policy is called with observations, and a {type(policy).__name__} cannot be called")
-        self._core.check_whole("rollouts")
+        self._core.check_whole()
         if not self._core.counts.begun:
             self.reset()
-        count = check_count(groups, self.num_envs)
-        if count > 1:
-            self._core.check_groups()
-            if policy is None or self._lockstep.actions.loose:
-                raise UsageError("a rollout in groups needs a policy, and actions of a fixed shape")
         if self._rollouts is None:
             self._rollouts = RolloutMaker(self._core, self._step, self.reset, lambda _: self.action_space.sample())
-        return self._rollouts.make(policy, steps, count)
-
-    @one_at_a_time
-    def groups(self, *, steps: int | None = None) -> Iterator[Group]:
-        """A loop over the vector's groups (`groups=` of its constructor), in turn, from where the slots are. The first
-        loop resets them if nobody has.
-
-            for group in envs.groups(steps=128):
-                observations[group.t, group.slots] = group.observations
-                if group.t < 128:
-                    group.step(policy(group.observations))
-
-        A group comes with what its last step has brought. `Group.step` begins its next one and returns at once; then
-        the next group comes, as soon as it has arrived. A group that is not stepped rests: it does not come again, and
-        the loop is over when all of them rest. Group i of k is the slots i, i + k, i + 2k, ...: `Group.slots`.
-
-        Whatever else is asked of the vector (`step`, `reset`, `rollout`, `call`, ...) ends the loop: steps that are
-        under way are finished, and what they have brought is dropped, as far as it is not to be seen afterwards. To
-        leave it (`break`) is no call: another loop goes on with them, and nothing is lost.
-
-        Args:
-            steps: how many each group takes at most; it comes once more than that, with the results of the last. None:
-                no limit.
-
-        Raises:
-            From the loop, what `step` raises; `partial` has the group's rows. UsageError: this vector has been used for
-            partial batches, or its workers own vectorised environments.
-        """
-        self._turns.check_free("groups")
-        check_whole(steps=steps)
-        self._core.check_groups()
-        if not self._core.counts.begun:
-            self.reset()
-        return GroupLoop(self._core, self._groups, steps)
+        return self._rollouts.make(policy, steps)
 
     @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None, env_id: Any = None) -> None:
@@ -483,6 +431,8 @@ class VectorEnv(SlotCalls):
             self._turns.check_free(name)
         if self._partial is None:
             self._partial = PartialBatches(self._core, max(1, self.num_envs // 2))
+            if self._pool.calls.again == AGAIN:  # and not the call of a face that is made of this vector
+                self._pool.calls.again = AGAIN_IN_PARTS
             self._core.partly = True
         return self._partial
 

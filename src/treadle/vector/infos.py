@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle import gone
 from treadle.errors import UsageError
 from treadle.pool.batch import NO_NEWS, Batch, News
 from treadle.pool.info_rows import InfoRows, plan
@@ -51,11 +52,10 @@ class InfoStyle(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> InfoStyle:
-        """Raises UsageError for an unknown name."""
-        try:
-            return cls(name)
-        except ValueError:
-            raise UsageError(f"infos must be one of {', '.join(cls)}, got {name!r}") from None
+        """Raises UsageError for an unknown name. `LIST` itself is for interfaces of ours that want a dict a slot."""
+        if type(name) is not cls and name not in (cls.GYMNASIUM, cls.LEGACY):
+            raise UsageError(gone.instead(f"infos={name!r}") or f"infos must be 'gymnasium' or 'legacy', got {name!r}")
+        return cls(name)
 
 
 def batcher(style: InfoStyle, n: int, goes_on: bool = False) -> Callable[..., Any]:
@@ -93,11 +93,11 @@ class BatchForm:
         infos = self.infos(batch.infos, batch.finals, batch.news) if some else self.empty()
         return observations, batch.rewards, batch.terminated, batch.truncated, infos
 
-    def keep_partial(self, error: BaseException, five: Callable[[Batch], Five] | None = None) -> None:
-        """What an error has of the other slots' results, in this form, or that of `five`."""
+    def keep_partial(self, error: BaseException) -> None:
+        """What an error has of the other slots' results, in this form."""
         partial = getattr(error, "partial", None)
         if isinstance(partial, Batch):
-            error.partial = (five or self.five)(partial)  # type: ignore[attr-defined]  # it has one: a line above
+            error.partial = self.five(partial)  # type: ignore[attr-defined]  # it has one: a line above
 
 
 def _lists_as_tuples(tree: Any) -> Any:
@@ -318,3 +318,27 @@ def _objects(n: int, rows: Mapping[int, Any]) -> np.ndarray:
 
 def _is_number(kind: type) -> bool:
     return kind is int or kind is float or kind is bool or issubclass(kind, np.number)
+
+
+def rows_of_infos(infos: dict[str, Any], k: int) -> dict[int, dict[str, Any]]:
+    """One dict for each row that has anything, from columns and masks; the inverse of `columns`.
+
+    A column without a mask has a value for every row, and what is no column of k values is told of every row.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for key, column in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        mask = infos.get(f"_{key}")
+        told = range(k) if mask is None else np.flatnonzero(mask).tolist()
+        values: Any
+        if isinstance(column, dict):
+            nested = rows_of_infos(column, k)
+            values = {row: nested.get(row, {}) for row in told}
+        elif isinstance(column, np.ndarray | list | tuple) and len(column) == k:
+            values = column
+        else:
+            values = dict.fromkeys(told, column)
+        for row in told:
+            rows.setdefault(row, {})[key] = values[row]
+    return rows

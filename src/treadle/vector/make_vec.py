@@ -3,75 +3,66 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
+from treadle import gone
 from treadle.errors import StartupFailed, StartupRefused, UsageError
 from treadle.pool.options import NAMES
 from treadle.program.gym_env import recipe_parts
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.owned import OwnedVectors
 
+OPTIONS = NAMES.union(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
 NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio
 
 
-@cache
-def _options() -> frozenset[str]:
-    """The names of VectorEnv's keyword-only arguments."""
-    parameters = inspect.signature(VectorEnv.__init__).parameters.values()
-    return NAMES | {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def make_vec(env: EnvLike, num_envs: int = 1, *, owned: bool = False, **kwargs: Any) -> VectorEnv:
+def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
     """A vector of `num_envs` environments.
 
     Args:
         env: a registered id ("CartPole-v1", "ALE/Pong-v5": the package is imported by itself; "module:Id"), an
             EnvSpec, or a callable that returns an environment.
         num_envs: how many.
-        owned: each worker owns one *vectorised* environment for all its slots: `env` is the id of an environment that
-            has such a form ("CartPole-v1"), or a callable `env(num_envs=k, **kwargs)` that returns a
-            `gymnasium.vector.VectorEnv`. See `OwnedVectors`.
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None, copy=True,
-            infos="gymnasium", wrappers=(), backend="process", step_timeout=None, ...); everything else goes to the
+            infos="gymnasium", wrappers=(), backend=None, step_timeout=None, ...); everything else goes to the
             environment's constructor. For an argument of the constructor that has an option's name, use
             kwargs={...}.
 
     Raises: what `VectorEnv` raises. Where the constructor refuses an argument whose name is nearly an option's,
         StartupRefused says so.
     """
+    return vector_of("make_vec", env, num_envs, **kwargs)
+
+
+def vector_of(face: str, env: EnvLike, num_envs: int, /, **kwargs: Any) -> VectorEnv:
+    """`make_vec` for `face`, the function or class that the user has called: it is what errors name."""
     try:
-        return _made(env, num_envs, owned, kwargs)
+        return _made(env, num_envs, kwargs)
     except StartupFailed as error:
-        for name in kwargs.keys() - _options():
-            near = difflib.get_close_matches(name, _options() | {"owned", "num_envs"}, 1, NEAR)
+        for name in kwargs.keys() - OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS | {"num_envs"}, 1, NEAR)
             if near and f"unexpected keyword argument {name!r}" in str(error):
-                text = f"neither make_vec nor the environment takes {name}=; did you mean {near[0]}=?"
+                text = f"neither {face} nor the environment takes {name}=; did you mean {near[0]}=?"
                 raise StartupRefused(f"{text} ({error.where})", **error.__dict__) from error
         raise
 
 
-def _made(env: EnvLike, num_envs: int, owned: bool, kwargs: dict[str, Any]) -> VectorEnv:
-    names = _options()
-    for name in ("vectorization_mode", "vector_kwargs"):
-        if name in kwargs:
-            raise UsageError(
+def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+    for name in kwargs:
+        text = gone.instead(f"{name}=")
+        if name in ("vectorization_mode", "vector_kwargs"):
+            text = (
                 f"{name}= is of gymnasium.make_vec. Here workers=, inline= and backend= say who steps environments, "
-                "owned=True takes their own vectorised form, and options are given by name. (For an argument of the "
-                f"environment's constructor: kwargs={{{name!r}: ...}})"
+                "and options are given by name"
             )
-    options = {name: value for name, value in kwargs.items() if name in names}
-    own = {name: value for name, value in kwargs.items() if name not in names}
+        if text:
+            raise UsageError(f"{text}. (For an argument of the environment's constructor: kwargs={{{name!r}: ...}})")
+    options = {name: value for name, value in kwargs.items() if name in OPTIONS}
+    own = {name: value for name, value in kwargs.items() if name not in OPTIONS}
     options["kwargs"] = {**own, **recipe_parts(options.get("kwargs"), (), ())[0]}
-    if not owned:
-        return VectorEnv(env, num_envs, **options)
-    if not (isinstance(env, str) or callable(env)):
-        raise UsageError(f"owned=True wants an id or a callable, got {type(env).__name__}")
-    build = {name: options.pop(name) for name in ("kwargs", "wrappers", "imports") if name in options}
-    return VectorEnv(OwnedVectors(env, **build), num_envs, **options)
+    return VectorEnv(env, num_envs, **options)
 
 
 def vector_entry_point(env: EnvLike) -> Callable[..., VectorEnv]:

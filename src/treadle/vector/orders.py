@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.errors import StateError, UsageError
+from treadle.errors import UsageError
+from treadle.pool.options import check_seed
 from treadle.vector.env_slot import Kept, Once
 from treadle.vector.refusals import WrongType
 
-State = TypeVar("State")
 Seeds = int | Sequence[int | None] | None
 Options = dict[str, Any] | Sequence[dict[str, Any] | None]
 
@@ -52,24 +52,10 @@ def chosen_slots(slots: int | Sequence[int], n: int) -> list[int]:
     return [operator.index(slot) for slot in chosen]
 
 
-def states_by_slot(states: Sequence[State], slots: int | Sequence[int] | None, n: int, kind: type) -> dict[int, State]:
-    """Slot -> the state that it is to be given; `slots` None: all n.
-
-    Raises UsageError for a wrong number of states, StateError for one that is no `kind`.
-    """
-    chosen = list(range(n)) if slots is None else chosen_slots(slots, n)
-    if len(states) != len(chosen):
-        raise UsageError(f"{len(states)} states for {len(chosen)} slots")
-    given = dict(zip(chosen, states, strict=True))
-    for slot, state in given.items():
-        if not isinstance(state, kind):
-            raise StateError(f"slot {slot}: give what get_states() returned, not {type(state).__name__}")
-    return given
-
-
 def _seeds(seed: Any, count: int) -> list[int | None]:
     if seed is None:
         return [None] * count
+    check_seed(seed)
     if isinstance(seed, int | np.integer):
         return [int(seed) + i for i in range(count)]
     try:
@@ -80,6 +66,8 @@ def _seeds(seed: Any, count: int) -> list[int | None]:
         raise UsageError(
             f"If seeds are passed as a list the length must match num_envs={count} but got length={len(seeds)}."
         )
+    for place, each in enumerate(seeds):
+        check_seed(each, f"seed[{place}]")
     return seeds
 
 

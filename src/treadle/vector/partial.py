@@ -76,13 +76,12 @@ class PartialBatches:
         self._news: dict[int, News] = {}
         self._errors: deque[WorkerError] = deque()
         self._steps: dict[int, int] = {}
-        self._together = any(each.metadata.get("together") for each in pool.descriptions)  # see `owned.py`
         # with a recovery: what is under way, a joint request each, and one that hears of deaths of those who owe none
         self._own = OWN if self.recovery is None else OWN.union(NEWS.values())
         self._joints: set[JointRequest] = set()
         self._heard: deque[Event] = deque()
         self._hear: Callable[[Event], None] = partial(tell, self) if self.recovery is None else self._noted
-        self._nobody = JointRequest(Op.CALL, -1, (), True, others=lambda: list(self._joints), recovery=self.recovery)
+        self._nobody = JointRequest(Op.CALL, -1, (), others=lambda: list(self._joints), recovery=self.recovery)
 
     @property
     def open(self) -> bool:
@@ -186,12 +185,14 @@ class PartialBatches:
             bad += [(slot, why[STALE]) for slot in self.recovery.to_be_reset(slots)]
         if bad:
             told = ", ".join(f"slot {slot} is {reason}" for slot, reason in bad[:5])
-            raise UsageError(f"cannot {what}: {told}. Nothing was sent")
+            stale = [slot for slot, reason in bad if reason == why[STALE]]
+            hint = f" ({self._calls.reset_of(stale)})" if stale else ""
+            raise UsageError(f"cannot {what}: {told}{hint}. Nothing was sent")
 
     def _post(self, op: Op, orders: dict[int, Any], mailed: ByMessage | None = None) -> None:
         with Later():  # else Ctrl-C would leave requests of which nobody knows
             for worker, slots in self._rows.by_worker(orders):
-                alone = not self._together and (worker.inline or self._takes_long(worker))
+                alone = worker.inline or self._takes_long(worker)
                 for group in ([slot] for slot in slots) if alone else (slots,):
                     if self.recovery is not None:
                         self._post_joint(worker, op, {slot: orders[slot] for slot in group}, mailed or {})
@@ -208,7 +209,7 @@ class PartialBatches:
         """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
         recovery, slots = self.recovery, list(asked)
         assert recovery is not None
-        joint = JointRequest(op, self._rows.block, tuple(slots), True, batches=self._rows.batches, recovery=recovery)
+        joint = JointRequest(op, self._rows.block, tuple(slots), batches=self._rows.batches, recovery=recovery)
         if op is Op.RESET:
             payload: Any = recovery.orders(joint, asked)
             if worker.state not in ALIVE:
@@ -299,7 +300,7 @@ class PartialBatches:
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                error = failure.task_error(raised[slot], slot, worker)
+                error = failure.task_error(raised[slot], slot, worker, self._calls.reset_of([slot]))
                 self._errors.append(self._calls.keep(error, noted=True))
             else:
                 self._state[slot] = READY

@@ -31,6 +31,7 @@ from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.messages import Op
 from treadle.pool.options import PoolOptions
 from treadle.pool.pool import Pool
+from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Description, Program
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
 
@@ -66,6 +67,7 @@ def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None 
         step_timeout=LIMIT,
         close_timeout=2.0,
         max_restarts=3,
+        brief=True,
     )
     pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, options=options)
     patience = None
@@ -140,10 +142,10 @@ def _time_in_line(pool: Pool) -> float:
 def compute_beside() -> float:
     """Compute for BESIDE seconds; the part of them that this thread stood in line for a core."""
     own = "/proc/thread-self"
-    began, stood = perf_counter(), _schedstat(own)[1]
+    began, stood = perf_counter(), times_of_thread(own)[1]
     while (elapsed := perf_counter() - began) < BESIDE:
         pass
-    return (_schedstat(own)[1] - stood) / elapsed
+    return (times_of_thread(own)[1] - stood) / elapsed
 
 
 class _Probe(Program):
@@ -199,27 +201,6 @@ class _Probe(Program):
 
 def _measured(elapsed: float, ran: float, steps: int) -> Measured:
     return Measured(elapsed / steps, min(1.0, max(0.0, 1.0 - ran / elapsed)))
-
-
-def _schedstat(task: str) -> tuple[float, float]:
-    """Seconds that a thread has run so far, and that it has stood in line for a core; `task`: its folder in /proc.
-
-    (0, 0) for a thread that has just ended, on a kernel without these figures, and where there is no Linux.
-    """
-    try:
-        with open(f"{task}/schedstat") as file:
-            ran, stood, *_ = file.read().split()
-    except OSError:
-        return 0.0, 0.0
-    return int(ran) * 1e-9, int(stood) * 1e-9
-
-
-def times_of(pid: int | None) -> tuple[float, float]:
-    """Seconds that a process's threads have run so far, and that they have stood in line for a core."""
-    tasks = f"/proc/{pid}/task"
-    threads = os.listdir(tasks) if os.path.isdir(tasks) else []
-    times = [_schedstat(f"{tasks}/{thread}") for thread in threads]
-    return sum(ran for ran, _ in times), sum(stood for _, stood in times)
 
 
 def policy_threads() -> int:

@@ -16,16 +16,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from treadle import trees
-from treadle.pool.batch import Batch
-from treadle.pool.failure import RestartPolicy
-from treadle.pool.info_rows import joined
-from treadle.pool.parts import Part, parts_of
 from treadle.pool.rollouts import RolloutBuffer, Rollouts
 from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core
 from treadle.vector.env_slot import Ask
-from treadle.vector.groups import GroupSteps
 from treadle.vector.infos import Five
 from treadle.vector.next_obs import finals_of
 
@@ -116,10 +111,9 @@ class RolloutMaker:
         self.core, self.step, self.reset, self._sample = core, step, reset, sample
         self.memory = Rollouts(core.lockstep)
 
-    def make(self, policy: Act | None, steps: int, groups: int) -> Rollout:
+    def make(self, policy: Act | None, steps: int) -> Rollout:
         """See `VectorEnv.rollout`."""
-        kind = Filling if groups == 1 else GroupFilling
-        filling = kind(self, self.memory.take(steps), groups)
+        filling = Filling(self, self.memory.take(steps))
         try:
             filling.fill(policy or self._sample, steps)
         finally:
@@ -130,8 +124,8 @@ class RolloutMaker:
 class Filling:
     """One rollout in the making."""
 
-    def __init__(self, maker: RolloutMaker, buffer: RolloutBuffer, groups: int) -> None:
-        self._maker, self._core, self._buffer, self._groups = maker, maker.core, buffer, groups
+    def __init__(self, maker: RolloutMaker, buffer: RolloutBuffer) -> None:
+        self._maker, self._core, self._buffer = maker, maker.core, buffer
         self._rollouts, self._lockstep = maker.memory, maker.core.lockstep
         self._infos: list[Any] = []
         self._actions: list[np.ndarray | None] = list(buffer.actions)
@@ -158,7 +152,7 @@ class Filling:
             aim(first + t)
             lockstep.mailed = None
             seen, _, terminated, truncated, infos = step(actions)
-            self._keep_actions(t, slice(None), last, lockstep.mailed or {})
+            self._keep_actions(t, last, lockstep.mailed or {})
             if loose_actions:
                 self._loose_actions.append(actions)
             self._infos.append(infos)
@@ -195,8 +189,8 @@ class Filling:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _keep_actions(self, t: int, rows: slice, last: list[np.ndarray | None], mailed: Mailed) -> None:
-        """What step t was given, of some rows of `last`, or by message. Arrays of floats that cannot hold what was
+    def _keep_actions(self, t: int, last: list[np.ndarray | None], mailed: Mailed) -> None:
+        """What step t was given, in the rows of `last` or by message. Arrays of floats that cannot hold what was
         given instead of their dtype are widened."""
         for i, given in mailed.items():
             kept = self._actions[i]
@@ -204,7 +198,7 @@ class Filling:
                 self._actions[i] = kept.astype(np.result_type(kept.dtype, np.asarray(given).dtype), copy=False)
         for i, kept in enumerate(self._actions):
             if kept is not None:
-                kept[t, rows] = mailed[i] if i in mailed else last[i][rows]  # type: ignore[index]  # fixed, too
+                kept[t] = mailed[i] if i in mailed else last[i]
 
     def _noted(self, seen: Any) -> Any:
         """Keep the leaves without a fixed shape, which have no place in the buffer; they are tuples of n values."""
@@ -247,73 +241,6 @@ class Filling:
             begun = np.zeros_like(ends)
             begun[1:] = ends[:-1]
         return self._first_ids + np.cumsum(begun, axis=0, dtype=np.int64)
-
-
-class GroupFilling(Filling):
-    """The same, a group of slots at a time: the policy is asked about one while the others are stepped."""
-
-    def fill(self, act: Act, steps: int) -> None:
-        parts = parts_of(self._lockstep, self._groups).parts
-        groups = [GroupSteps(self._core, part) for part in parts]
-        last, aim = self._rollouts.last_actions(), self._buffer.first
-        first = self._lockstep.observations.flatten(self._noted(self._seen))
-        seen = [self._lockstep.observations.unflatten([leaf[part.rows] for leaf in first]) for part in parts]
-        said: list[Batch] = []
-        try:
-            for t in range(steps + 1):
-                for k, (group, part) in enumerate(zip(groups, parts, strict=True)):
-                    if t:
-                        said.append(group.current())
-                        seen[k] = self._arrived(group, said[-1], t - 1, steps)
-                    if t < steps:
-                        actions = act(seen[k])
-                        part.buffers.aimed, part.mailed = aim + t, None
-                        group.post(actions)
-                        self._keep_actions(t, part.rows, last, part.mailed or {})
-                if t:
-                    self._note_all(parts, said, seen)
-                    said.clear()
-        finally:
-            for part in parts:
-                part.buffers.aimed = None
-        self._terminal = dict(sorted(self._terminal.items()))
-
-    def _arrived(self, group: GroupSteps, batch: Batch, t: int, steps: int) -> Any:
-        """Keep what step t has brought a group; returns what it sees now."""
-        part, core = group.part, self._core
-        seen, _, terminated, truncated, _ = group.five(batch._replace(infos={}, finals={}, news={}))
-        for slot, (observation, _) in batch.finals.items():
-            self._terminal[t, slot] = observation
-        if core.pool.policy is not RestartPolicy.RAISE:
-            self._buffer.valid[t, part.rows] = part.valid
-        if self._held and t + 1 < steps and (over := terminated | truncated).any():
-            rows = np.flatnonzero(over).tolist()
-            slots = [part.slots[row] for row in rows]
-            for row, slot in zip(rows, slots, strict=True):
-                self._terminal[t, slot] = self._row_of(seen, row)
-            part.buffers.aimed = None
-            core.counts.resets[slots] += 1
-            fresh = group.five(part.reset(slots=slots))[0]
-            for array, leaf in zip(self._buffer.observations, self._lockstep.observations.flatten(fresh)):
-                if array is not None:  # `seen` is over the same memory
-                    array[t + 1][slots] = leaf[rows]
-            seen = fresh if self._loose else seen
-        return seen
-
-    def _note_all(self, parts: list[Part], said: list[Batch], seen: list[Any]) -> None:
-        """Keep the infos of all groups' steps as those of one, and leaves without a fixed shape."""
-        form, layout = self._core.form, self._lockstep.observations
-        infos = joined([batch.infos for batch in said])
-        finals = dict(sorted((slot, final) for batch in said for slot, final in batch.finals.items()))
-        news = dict(sorted((slot, new) for batch in said for slot, new in batch.news.items()))
-        self._infos.append(form.infos(infos, finals, news) if infos or finals or news else form.empty())
-        if self._loose:
-            values: list[Any] = [[None] * self._core.pool.n for _ in layout.leaves]
-            for part, each in zip(parts, seen, strict=True):
-                leaves = layout.flatten(each)
-                for i in layout.loose:
-                    values[i][part.rows] = leaves[i]
-            self._loose_values.append([tuple(each) for each in values])
 
 
 def tensors_of(rollout: Rollout) -> Rollout:

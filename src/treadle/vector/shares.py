@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
-
-MOST_WORKERS = 128  # for environments that wait; each worker has a process's memory
+from treadle.pool.options import MOST_WORKERS, check_whole, check_workers
 
 # Below these, more workers cost more than they gain: to wake one takes up to 100 us of a core, whatever it does then.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 200e-6
@@ -115,7 +113,8 @@ def choose_shares(
     `workers` is "auto" as well and one core is all that is to be used: then there are no processes. None when `guarded`
     (a deadline or a policy for failures is given, which the caller's own slots cannot have), or when the environments
     wait.
-    "auto" workers: one a core, the caller's share counted; where the environments wait one a slot, up to MOST_WORKERS.
+    "auto" workers: one a core, the caller's share counted; where the environments wait one a slot, of processes up to
+    MOST_WORKERS.
 
     `using`: of the cores, how many are worth using for slots in the caller and beside it (`worth_using`); None: all.
 
@@ -125,7 +124,7 @@ def choose_shares(
         raise UsageError(f"workers must be a positive integer, None or 'auto', got {workers!r}")
     if isinstance(inline, str) and inline != "auto":
         raise UsageError(f"inline must be an integer of at least 0 or 'auto', got {inline!r}")
-    check_whole(workers=None if isinstance(workers, str) else workers)
+    check_workers(None if isinstance(workers, str) else workers)
     check_whole(0, none=False, inline=0 if isinstance(inline, str) else inline)
     using = cores if using is None else using
     if isinstance(inline, str):
@@ -138,6 +137,8 @@ def choose_shares(
             others = min(n, cores) if workers is None else int(workers)
             inline = n // (others + 1) if others < cores else 0
     if workers == "auto":
-        most = MOST_WORKERS if waits else cores - 1 if inline else cores
+        most = cores - 1 if inline else cores
+        if waits:
+            most = n if backend == "thread" else MOST_WORKERS
         workers = max(1, min(n - inline, most))
     return (int(workers) if workers is not None else None), inline

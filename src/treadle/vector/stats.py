@@ -37,14 +37,13 @@ class Counts:
 
     Attributes:
         calls: steps of all slots.
-        steps: int64[n]: steps of slots in groups.
         singles: of each slot in partial batches.
         resets: int64[n].
     """
 
     def __init__(self, n: int) -> None:
         self._since = monotonic()
-        self.calls, self.steps, self.resets = 0, np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.calls, self.resets = 0, np.zeros(n, np.int64)
         self.singles = [0] * n
 
     @property
@@ -61,20 +60,10 @@ class Counts:
     def stats(self, pool: Pool, lockstep: Lockstep, next_step: bool) -> VectorStats:
         """What has come of it. `next_step`: is a slot's step after an episode's end a reset?"""
         elapsed, episodes = monotonic() - self._since, lockstep.episodes
-        steps = self.calls + self.steps + self.singles - lockstep.missed
+        steps = self.calls + np.array(self.singles) - lockstep.missed
         if next_step:
             steps -= np.maximum(0, episodes - self.resets)
         return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy_shares(pool, elapsed), elapsed)
-
-    def kept(self) -> dict[str, Any]:
-        """For a snapshot."""
-        return {"calls": self.calls, "group_steps": self.steps + self.singles, "resets": self.resets.copy()}
-
-    def put(self, kept: dict[str, Any]) -> None:
-        """As `kept` had it."""
-        self.calls = kept["calls"]
-        self.steps[:], self.resets[:] = kept.get("group_steps", 0), kept["resets"]
-        self.singles = [0] * len(self.singles)
 
 
 def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:

@@ -65,7 +65,6 @@ class Turns(Claim):
     """Attributes:
     state: what is pending; IDLE when nothing is.
     overdue: did a wait for it run out of time?
-    loop: the latest loop over groups; None: there was none.
     """
 
     def __init__(self, pool: Pool, lockstep: Lockstep, name: str) -> None:
@@ -73,7 +72,6 @@ class Turns(Claim):
         self._pool, self._lockstep, self._name = pool, lockstep, name
         self.state: Enum = IDLE
         self.overdue = False
-        self.loop: Any = None
 
     def check_open(self) -> None:
         """Raises ClosedVector after the end."""

@@ -54,6 +54,9 @@ class Stamped(CallerCollection):
         super().again(schedule, root)
         self.versions.clear()
 
+    def _left(self) -> float:
+        return math.inf  # there are further samplings
+
     def watched(self, watch: Watch) -> None:
         """Tell this one of the next run."""
         self._watch = watch
@@ -80,14 +83,14 @@ class CallerSampling:
     agent: the caller's own object; None: none yet.
     env: as samplers take it, one for all.
     asking: how the agent is asked.
-    workers: processes.
+    workers: processes; None: as many as suit the environments.
     limit: steps of the longest episode.
     stale: are episodes handed out that agents of earlier samplings have begun?
     options: of the collection.
     """
 
     def __init__(
-        self, agent: Any, env: Any, asking: Asking, *, workers: int, limit: float, stale: bool, **options: Any
+        self, agent: Any, env: Any, asking: Asking, *, workers: int | None, limit: float, stale: bool, **options: Any
     ) -> None:
         self._agent, self._envs, self._asking, self._stale = agent, [env], asking, stale
         self._limit = None if math.isinf(limit) else int(limit)

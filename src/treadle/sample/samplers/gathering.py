@@ -6,10 +6,13 @@ Orders go out, trajectory batches come in, until a stop rule has enough; the sam
 from __future__ import annotations
 
 import logging
+import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,11 +25,13 @@ from treadle.pool.carried import CannotTravel
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
+from treadle.pool.worker import Worker
 from treadle.program.own_names import own_names
 from treadle.sample.failed import reason_of
+from treadle.sample.growth import Growth
 from treadle.sample.samplers.recorded import keep
 from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
-from treadle.sample.samplers.stop_rules import AtLeast, StopRule
+from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, StopRule
 from treadle.sample.samplers.trajectories import Trajectories
 from treadle.sample.samplers.workers_lost import lost_of, why
 from treadle.sample.watch import Watch
@@ -79,7 +84,7 @@ class SamplerPool:
     """A pool with one slot a worker.
 
     Args:
-        recipes: one a worker.
+        recipes: one a worker, those that may come `later` included.
         backend: "process", or "serial": all workers in the caller's own thread.
         on_failure: "raise", "restart" or "drop": what becomes of a worker that dies or raises.
         max_restarts: of one worker, in ten minutes (deaths) or without a rollout between them (exceptions).
@@ -98,7 +103,7 @@ class SamplerPool:
     def __init__(
         self, recipes: Sequence[SlotRecipe], *, backend: str, on_failure: str, max_restarts: int, **pool_options: Any
     ) -> None:
-        self.shared, self.count = backend == "serial", len(recipes)
+        self.shared, self.count = backend == "serial", len(recipes) - pool_options.get("later", 0)
         factories = [partial(SamplerSlot, recipe, number, self.shared) for number, recipe in enumerate(recipes)]
         try:
             self.pool = Pool(
@@ -119,10 +124,23 @@ class SamplerPool:
         self.lost: dict[int, WorkerError] = {}
         self.strangers: set[int] = set()
         self.updates = [Updates()] * self.count
-        self.played = [0] * self.count  # episodes of each worker's process, as far as it has told
+        self.played: dict[int, int] = defaultdict(int)  # episodes of each worker's process, as far as it has told
         self._recipes = recipes
-        self._told = [0] * self.count  # which of each worker's processes has had an order last
+        self._told: dict[int, int] = defaultdict(int)  # which of each worker's processes has had an order last
         self.calls.wear.played = lambda worker: self.played[worker.index]
+        self.growth = Growth(self.pool, self._work) if self.pool.later else None
+
+    def _work(self, worker: Worker) -> tuple[float, int]:
+        return monotonic(), worker.looks()  # in a sampling they always have something to do
+
+    def look_for_more(self, rule: StopRule) -> None:
+        """Add workers, where they are of use to a rule by index."""
+        if self.growth is not None and isinstance(rule, ByIndex):
+            self.growth.turn(rule.schedule.to_hand_out(rule.schedule.mean), math.inf)
+            new = range(self.count, len(self.workers))
+            self.strangers.update(new)  # they hear all that was ever told
+            self.updates += [self.updates[0]] * len(new)
+            self.count = rule.workers = len(self.workers)
 
     @property
     def closed(self) -> bool:
@@ -130,7 +148,8 @@ class SamplerPool:
 
     def ready(self) -> list[int]:
         """Workers that take orders."""
-        able = [each for each in self.workers if each.state in life.ALIVE and each.index not in self.lost]
+        known = self.workers[: self.count]  # of others an interrupt has lost the word
+        able = [each for each in known if each.state in life.ALIVE and each.index not in self.lost]
         for worker in [each for each in able if self.calls.wear.worn(each)] if self.calls.wear.able else ():
             able.remove(worker)  # and replaced once it has done what it was asked
             if worker.state is life.State.IDLE:
@@ -270,13 +289,17 @@ class Gathering:
         group.calls.stop()
         if lost and (rule.needs_all or len(lost) == group.count):
             raise self._cannot()
+        growth = group.growth
         try:
             watch.begin(group.pool)
+            if growth is not None:
+                growth.begin()
             self._hear(0.0)  # most have ended long ago
             self._send()
             while not rule.done:
-                heard = self._hear(watch.patience(None))
+                heard = self._hear(watch.patience(None if growth is None else growth.patience()))
                 watch.look()
+                group.look_for_more(rule)
                 if not heard and not self._open and not group.calls.expects:
                     raise self._cannot()
                 if not rule.done:
@@ -373,7 +396,11 @@ class Gathering:
             self._give_back(asked)
             if asked in self._open:
                 self._open.remove(asked)
-        if event.verdict is not None and not self._group.died(event):
+        if event.worker.extra and self._group.growth is not None:
+            self._group.growth.stop()
+            self._group.lost[event.worker.index] = event.error
+            log.warning("worker %d could not be added: %s", event.worker.index, why(event.error))
+        elif event.verdict is not None and not self._group.died(event):
             self._missed()
 
     def _give_back(self, asked: Asked) -> None:

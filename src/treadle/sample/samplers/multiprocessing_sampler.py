@@ -40,7 +40,7 @@ class MultiprocessingSampler(PoolSampler):
             where rich is installed.
         pool_options: start_method, preload, start_timeout, step_timeout (seconds in which a worker must take a step;
             one that does not counts as dead), close_timeout, worker_output; for an agent in the caller also batch_size,
-            patience, pad_to, n_action_steps, batch_dim; see `treadle.pool.pool.Pool`.
+            patience, pad_to, n_action_steps; see `treadle.pool.pool.Pool`.
 
     Raises:
         TypeError: neither a factory nor max_episode_length, no agents or envs, or what is neither.

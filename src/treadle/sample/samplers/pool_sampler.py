@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import secrets
@@ -16,13 +17,14 @@ import numpy as np
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.pool.broadcast import Broadcast
-from treadle.pool.options import NAMES
+from treadle.pool.options import MOST_WORKERS, NAMES, check_names
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
 from treadle.sample.arguments import check_seed
 from treadle.sample.asking import Asking
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
+from treadle.sample.growth import Growth
 from treadle.sample.inference import OPTIONS, asking_of
 from treadle.sample.samplers.agents import is_parameters
 from treadle.sample.samplers.caller_sampling import CallerSampling
@@ -39,7 +41,7 @@ from treadle.sample.schedule import Schedule
 from treadle.sample.watch import Watch
 
 SCHEDULES = ("arrival", "deterministic")
-POOL_OPTIONS = NAMES - {"backend", "on_failure", "max_restarts"}
+POOL_OPTIONS = NAMES - {"backend"} | set(OPTIONS)
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 
@@ -48,6 +50,7 @@ class PoolSampler(Sampler):
 
     backend = ""
     default_on_failure = ""
+    _placement: Any = None  # of workers on nodes
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class PoolSampler(Sampler):
         num_envs: int | None = None,
         **pool_options: Any,
     ) -> None:
+        check_names(type(self), pool_options, POOL_OPTIONS)
         agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
         if worker_factory is None:
             if max_episode_length is None:
@@ -84,8 +88,6 @@ class PoolSampler(Sampler):
                 worker_class=worker_class,
                 worker_args=worker_args,
             )
-        if unknown := sorted(pool_options.keys() - POOL_OPTIONS - set(OPTIONS)):
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
         if schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
         pool_options |= {"max_restarts": max_restarts}
@@ -112,7 +114,7 @@ class PoolSampler(Sampler):
                 "a sampler's agent is asked in its workers, or, on one machine, in the caller (inference='caller'); "
                 "treadle.collect(nodes=..., inference='node') asks a policy once a node"
             )
-        pool_options["backend"] = self.backend
+        pool_options |= {"backend": self.backend, "placement": self._placement}
         self._here = None if asking is None else self._asked_here(asking, allow_stale, pool_options)
         if self._here is not None:
             return
@@ -122,7 +124,19 @@ class PoolSampler(Sampler):
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
+        if self._grows(agents, envs):
+            pool_options["later"] = max(0, MOST_WORKERS - len(recipes))
+            more = copy.copy(worker_factory)
+            more.n_workers = MOST_WORKERS
+            recipes += [replace(recipes[0], factory=more)] * pool_options["later"]
         self._group = SamplerPool(recipes, **pool_options)
+
+    def _grows(self, agents: Any, envs: Any) -> bool:
+        """May workers be added? Where nobody counted them, and which of them plays an episode does not matter."""
+        factory, listed = self._factory, isinstance(agents, list) or isinstance(envs, list)
+        ours = isinstance(factory, WorkerFactory) and factory._worker_class is DefaultWorker and not factory.given
+        possible = Growth.possible(None, self.backend, self._options.get("start_method"))
+        return ours and not listed and self._schedule == "deterministic" and possible
 
     def _asked_here(self, asking: Asking, allow_stale: bool, options: dict[str, Any]) -> CallerSampling:
         """How the agent is asked in the caller. Raises UsageError where workers do something of their own."""
@@ -136,7 +150,7 @@ class PoolSampler(Sampler):
             self._agents[0],
             self._envs[0],
             asking,
-            workers=factory.n_workers,
+            workers=factory.n_workers if factory.given else None,
             limit=factory._max_episode_length,
             stale=allow_stale,
             **options,
@@ -314,8 +328,9 @@ class PoolSampler(Sampler):
             ]
         else:
             broadcasts = [(Broadcast(update, is_parameters(update)),)] * len(values)
+        broadcasts += broadcasts[:1] * (self._group.count - len(values))  # workers that were added are as the others
         if not self._group.shared:
-            for (broadcast,) in filter(None, broadcasts):
+            for (broadcast,) in filter(None, broadcasts[: len(values)]):
                 try:
                     broadcast.pack()
                 except Exception as error:  # pickling runs foreign code

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.nodes import backend
 from treadle.nodes.placing import ALL, Placement
-from treadle.nodes.worker import BACKEND
 from treadle.sample.samplers.pool_sampler import PoolSampler
 
 
@@ -29,9 +29,10 @@ class RaySampler(PoolSampler):
         has other versions of Python, Treadle or what the workers import.
     """
 
-    backend = BACKEND
     default_on_failure = "drop"
+    nodes = ALL  # at most so many are used
 
     def __init__(self, *args: Any, ray_address: str | None = None, **options: Any) -> None:
-        options.setdefault("placement", Placement(ALL, address=ray_address, shared=True))
+        self.backend = backend()
+        self._placement = Placement(self.nodes, address=ray_address, shared=True)
         super().__init__(*args, **options)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import BadObservation, UsageError, Where
-from treadle.pool.original import attributes_of
+from treadle.errors import BadObservation, UsageError, Where, attributes_of
 from treadle.sample.samplers.adapt import as_environment
 from treadle.sample.samplers.agents import action_of, as_agent, reset_agent
 from treadle.sample.samplers.in_progress import InProgressEpisode

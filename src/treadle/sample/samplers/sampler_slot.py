@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.errors import UsageError
+from treadle.errors import UsageError, attributes_of
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
-from treadle.pool.original import attributes_of
 from treadle.pool.serve import snapshot
 from treadle.program.base import StreamControl
 from treadle.program.registered import register_missing
@@ -500,7 +499,8 @@ class SamplerSlot(EpisodeSlot):
 
     def _begin(self, root: int, index: int) -> None:
         """Make the next rollout depend on nothing but the root and its index."""
-        worker, (env_seed, policy_seed) = self._worker, self._seeds(root, index)
+        worker, env_seed = self._worker, seeding.episode_env_seed(root, index)
+        policy_seed = seeding.episode_policy_seed(root, index)
         seeding.seed_globals(policy_seed)
         worker.seed_episode(env_seed)
         seed = getattr(worker.agent, "seed", None)

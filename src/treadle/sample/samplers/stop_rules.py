@@ -137,7 +137,7 @@ class ByIndex(StopRule):
 
     def __init__(self, schedule: Schedule, workers: int, base: int = 0) -> None:
         super().__init__()
-        self.schedule, self.base, self._workers = schedule, base, workers
+        self.schedule, self.base, self.workers = schedule, base, workers
         self._next = 0  # the index that is next in the result
         self._taken: dict[int, Trajectories] = {}  # index of its first rollout -> batch of consecutive ones
 
@@ -165,7 +165,7 @@ class ByIndex(StopRule):
         return batch
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
-        count, ahead = self.schedule.share(self._workers)
+        count, ahead = self.schedule.share(self.workers)
         found: list[int] = []
         while (ahead or not mine) and len(found) < count and (index := self.schedule.take()) is not None:
             found.append(index + self.base)

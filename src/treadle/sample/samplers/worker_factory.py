@@ -9,7 +9,7 @@ from typing import Any
 
 from treadle.errors import UsageError
 from treadle.pool import bell
-from treadle.pool.options import check_whole
+from treadle.pool.options import check_seed, check_whole
 from treadle.sample.samplers.agents import as_agent, is_parameters, set_parameters
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.updates import as_update
@@ -29,6 +29,7 @@ def check_arguments(n_workers: Any, max_episode_length: Any, seed: Any, worker_c
         raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
     if seed is not None and not (isinstance(seed, Real) and math.isfinite(seed)):
         raise UsageError(f"seed is a whole number or None, got {seed!r}")
+    check_seed(seed)
     if not callable(worker_class):
         raise UsageError(f"worker_class makes workers when it is called, and a {worker_class!r} cannot be")
     if worker_args and not isinstance(worker_args, Mapping):
@@ -42,9 +43,13 @@ class WorkerFactory:
         max_episode_length: steps after which an episode is cut; may be infinite.
         is_tf_worker: refused: put the session into a worker class of your own.
         seed: see `Worker`.
-        n_workers: how many; None: as many as this process may use cores, asked when the factory is made.
+        n_workers: how many; None: as many as this process may use cores, asked when the factory is made. Where the
+            number decides nothing of what is sampled a sampler may add some to these (`docs/sampling.md`).
         worker_class: called with seed, max_episode_length, worker_number and `worker_args`, all by keyword.
         worker_args: more arguments for the class.
+
+    Attributes:
+        given: was the number?
 
     Raises:
         UsageError: a number of workers that makes no sense, or `is_tf_worker`.
@@ -64,6 +69,7 @@ class WorkerFactory:
             raise UsageError("is_tf_worker is not supported: open the TensorFlow session in a worker_class of your own")
         check_arguments(n_workers, max_episode_length, seed, worker_class, worker_args)
         self.n_workers = bell.cores() if n_workers is None else int(n_workers)
+        self.given = n_workers is not None
         self._seed = seed
         self._max_episode_length = max_episode_length
         self._worker_class = worker_class

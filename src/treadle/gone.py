@@ -1,0 +1,53 @@
+"""What earlier states of Treadle had and this version has not, and what does the same: one table for all faces."""
+
+from __future__ import annotations
+
+_PLANNERS = "copy it from examples/planning"
+_SNAPSHOTS = "get_states and set_states of a VectorEnv, and planning's states, pickle"
+_STATES = "batches take states and return them, docs/planning.md"
+# as users write it: "keyword=", "--option", "treadle command", "name" -> what there is instead
+GONE: dict[str, str] = {
+    "--format": "treadle collect makes Minari datasets; treadle.load still reads an .npz file",
+    "--keep-built": "a slot keeps one environment built",
+    "--max-deaths": "three fresh workers that die of an episode say that it has failed",
+    "FreedHandle": _STATES,
+    "MCTS": _PLANNERS,
+    "OwnedVectors": "a vectorised environment is stepped as it is, with no vector around it",
+    "RandomShooting": _PLANNERS,
+    "StateHandle": _STATES,
+    "StoreFull": _STATES,
+    "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
+    "blocks=": "copy=True gives batches that are the caller's to keep",
+    "check_vector_env": "benchmarks/vector_check.py of the repository has it, docs/faults.md",
+    "export_agents": "the columns of a dataset of several agents hold alive and acted, docs/coming-from-pettingzoo.md",
+    "faults": "tests/zoo/faults.py of the repository has the environments that go wrong",
+    "format=": "collect_dataset makes Minari datasets; treadle.load still reads an .npz file",
+    "free_handles": _STATES,
+    "groups=": "use send and recv, docs/gymnasium.md",
+    "infos='list'": "infos='legacy' and 'gymnasium' are there; treadle.sb3 gives a dict a slot",
+    "keep_built=": "a slot keeps one environment built",
+    "max_buffered=": "workers wait where more than 1 GiB of episodes wait for their turn",
+    "max_deaths=": "three fresh workers that die of an episode say that it has failed",
+    "owned=": "a vectorised environment is stepped as it is, with no vector around it",
+    "placement=": "nodes=, cpus_per_node= and ray_address= say where workers are, docs/scaling.md",
+    "play": _PLANNERS,
+    "put_state": _STATES,
+    "restore": _SNAPSHOTS,
+    "snapshot": _SNAPSHOTS,
+    "state_bytes=": _STATES,
+    "store_bytes=": _STATES,
+    "treadle check-vector": "python -m benchmarks.faults in the repository, docs/faults.md",
+    "treadle plan": "python examples/planning/play.py",
+}
+
+
+def instead(written: str) -> str | None:
+    """The sentence that refuses something of the table by its name; None: it never was."""
+    return f"{written} is gone: {GONE[written]}" if written in GONE else None
+
+
+def refusal(words: list[str]) -> str | None:
+    """As `instead`, of the first command or option of a command line that is gone."""
+    command = [f"treadle {' '.join(words[:count])}" for count in (1, 2)]
+    said = (instead(each) for each in (*command, *(word.partition("=")[0] for word in words)))
+    return next((text for text in said if text), None)

@@ -1,0 +1,139 @@
+"""Watches how the workers of a run spend their time, and adds some; `more_workers.py` decides how many."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+from time import monotonic, process_time
+from typing import NamedTuple
+
+from treadle.pool.arena import memory_available
+from treadle.pool.bell import cores
+from treadle.pool.life import ALIVE
+from treadle.pool.pool import Pool
+from treadle.pool.processor import times_of, used
+from treadle.pool.wear import private_memory
+from treadle.pool.worker import Worker
+from treadle.sample.more_workers import GAIN, Load, worth_having
+
+log = logging.getLogger("treadle")
+
+WINDOW, LONGEST, LONGER = 0.15, 10.0, 1.25  # seconds of the first stretch that is looked at and of the last; times
+STEPS = 8  # of each worker, without which a stretch says nothing
+SHARE = 0.5  # of the memory and of the descriptors that there are
+FILES = 6  # descriptors of a worker
+
+Work = Callable[[Worker], tuple[float, int]]
+
+
+class Clocks(NamedTuple):
+    """All at one moment, in seconds. used: of the cores in the mean; own: of the caller; workers: by number and process
+    (at work, on cores, in line for one, steps made)."""
+
+    now: float
+    used: float
+    own: float
+    workers: dict[tuple[int, int | None], tuple[float, float, float, int]]
+
+
+class Growth:
+    """Adds workers to a pool at work that has slots left for `later`.
+
+    Args:
+        pool: whose.
+        work: of a worker: seconds in which it had something to do, and steps that it has made, both since some moment.
+
+    Attributes:
+        due: when to look next (monotonic); inf: no more workers are added.
+        away: seconds that the caller was busy with something else since the last look; whoever knows adds them.
+    """
+
+    def __init__(self, pool: Pool, work: Work) -> None:
+        self._pool, self._work, self._window, self.due = pool, work, WINDOW, 0.0
+        self._wanted, self._rate = 0, 0.0  # workers at the last look; steps a second before some were added
+        self._starting = sum(times_of(each.pid)[0] for each in pool.workers) / cores()
+        self.begin()
+
+    @staticmethod
+    def possible(workers: int | None, backend: str, start_method: str | None) -> bool:
+        """May there be more than at first? Not of a number that was given, nor copies of a caller with a policy."""
+        return workers is None and backend == "process" and start_method != "fork" and used() is not None
+
+    def begin(self) -> None:
+        """Look at what comes from now on."""
+        self._at, self.away = self._clocks(), 0.0
+        self.due = max(self.due, self._at.now + self._window)
+
+    def stop(self) -> None:
+        """No more workers are added."""
+        self.due = math.inf
+
+    def patience(self, seconds: float | None = None) -> float | None:
+        """How long to wait at most: `seconds` (None: for ever), or until the next look."""
+        due = max(0.0, self.due - monotonic())
+        return seconds if math.isinf(due) else due if seconds is None else min(due, seconds)
+
+    def turn(self, most: float, left: float) -> None:
+        """Look, if it is time to, and add workers.
+
+        Args:
+            most: so many more have something to do.
+            left: seconds, as in `worth_having`.
+        """
+        if monotonic() < self.due:
+            return
+        pool, before, now = self._pool, self._at, self._clocks()
+        there = before.workers.keys() & now.workers.keys()
+        spent = [[b - a for a, b in zip(before.workers[key], now.workers[key], strict=True)] for key in there]
+        if pool.calls.growing or len(before.workers) != len(now.workers) or not there:  # all are successors
+            self.begin()
+            return
+        if sum(steps for *_, steps in spent) < STEPS * len(there):
+            self.due = now.now + self._window
+            return
+        self._window = min(LONGEST, LONGER * self._window)
+        seconds, have = now.now - before.now, len(there)
+        waits = sum(max(0.0, work - ran - stood) for work, ran, stood, _ in spent)
+        own = (now.own - before.own + sum(ran for _, ran, _, _ in spent)) / cores()
+        shares = (each / seconds for each in (waits / have, own, now.used - before.used, self.away))
+        load, rate = Load(have, *shares), sum(steps for *_, steps in spent) / seconds
+        seen, most = self._wanted, min(most, pool.later, self._room())
+        self._wanted = worth_having(load, have + most, left, self._starting)
+        if seen > have and self._wanted > have:  # twice: once may be chance
+            if rate < GAIN * self._rate:
+                self.stop()
+            else:
+                self._add(self._wanted - have, load)
+                self._rate, self._window = rate, WINDOW
+        self.begin()
+
+    def _add(self, count: int, load: Load) -> None:
+        log.info(
+            "workers='auto': environments wait (%.0f%% of a worker's time), and %.0f%% of the cores are enough for it: "
+            "%d workers are added to %d",
+            *(100 * load.waits, 100 * load.own, count, load.workers),
+        )
+        try:
+            self._pool.grow(count)
+        except Exception as error:  # noqa: BLE001 - no more descriptors, say, or what users' `worker_environ` raises
+            log.warning("workers='auto': not so many could be started: %s: %s", type(error).__name__, error)
+            self.stop()
+
+    def _room(self) -> float:
+        """So many more have room, in the memory if they take as much as the largest does, or as it may."""
+        files, memory, workers = getrlimit(RLIMIT_NOFILE)[0], memory_available(), self._pool.workers
+        each = max(self._pool.calls.wear.limit or 1, *(private_memory(worker.pid or 0) or 0 for worker in workers))
+        return min(
+            math.inf if files == RLIM_INFINITY else SHARE * files // FILES - len(workers),
+            math.inf if memory is None else SHARE * memory // each,
+        )
+
+    def _clocks(self) -> Clocks:
+        found = {}
+        for worker in self._pool.workers:
+            if worker.state in ALIVE:
+                work, steps = self._work(worker)
+                found[worker.index, worker.pid] = work, *times_of(worker.pid), steps
+        return Clocks(monotonic(), used() or 0.0, process_time(), found)

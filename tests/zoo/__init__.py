@@ -1,0 +1,1 @@
+"""Environments that go wrong (`faults`), and what strikes workers while a face goes on (`chaos`)."""
