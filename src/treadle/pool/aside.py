@@ -175,6 +175,7 @@ class Loop:
         self.due, self._late = inf, 0.0
         self.ignoring: list[str] = []
         self._over, self._ended = False, threading.Semaphore(0)
+        self._stopped: Any = None  # the task that was running when its thread was told to exit
         self.thread = threading.Thread(target=self._run, name="treadle-event-loop", daemon=True)
         self.thread.start()
 
@@ -231,7 +232,8 @@ class Loop:
         does not return the thread is left, as a daemon."""
         blocked = monotonic() - self.due > LAST_SECONDS
         if not self._ended.acquire(timeout=0.0 if blocked else 1.5 * LAST_SECONDS):
-            self.ignoring.append(_named(self.running()))  # Python code that awaits nothing must not compute on
+            self._stopped = self.running()
+            self.ignoring.append(_named(self._stopped))  # Python code that awaits nothing must not compute on
             exit = ctypes.py_object(SystemExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread.ident or 0), exit)
             if not self._ended.acquire(timeout=LAST_SECONDS / 2):
@@ -276,6 +278,8 @@ class Loop:
         asyncio._set_running_loop(self.loop)  # else each await raises at once: who catches that, too, spins
         for task in asyncio.all_tasks(self.loop):
             self._leave(task)
+        if self._stopped is not None and self._stopped.done() and not self._stopped.cancelled():
+            self._stopped.exception()  # the exit is ours: Python would log it as an exception that was never retrieved
         self.loop.close()
         if self.ignoring:
             names = ", ".join(dict.fromkeys(self.ignoring))
