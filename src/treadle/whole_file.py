@@ -1,11 +1,13 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that are there whole or not at all, and files from somebody else that may be anything."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +17,24 @@ def why(error: OSError) -> str:
     text = str(error.strerror)
     limited = error.errno == errno.EFBIG and "ulimit" not in text
     return f"{text} (the limit on the size of a file, ulimit -f)" if limited else text
+
+
+def opened(path: str | Path, most: float = inf) -> BinaryIO:
+    """A regular file, to be read. A pipe would keep its reader waiting, and a device need not end.
+
+    Args:
+        most: bytes that it may have.
+
+    Raises:
+        ValueError: it is no regular file, or it has more bytes.
+        OSError: it cannot be opened.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+        file.close()
+        raise ValueError(f"{path} is no regular file, or too large")
+    return file
 
 
 @contextmanager

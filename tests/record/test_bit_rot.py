@@ -7,10 +7,12 @@ with the bytes of the undamaged run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ import pytest
 from gymnasium import spaces as gs
 
 from treadle.cli.main import main
-from treadle.errors import TreadleError
+from treadle.errors import TreadleError, UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.record.inspection import damage
+from treadle.record.inspection import about, damage
 from treadle.record.journal import Damaged, journals, read
+from treadle.record.merge import load
 from treadle.record.parts import recover
 from treadle.record.shards import merge_shards
+from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 
 TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
@@ -216,6 +220,50 @@ def test_verify_finds_what_a_reader_would_get_wrong(
             silent += 1
             assert read_all(tmp_path / "work") == wanted, f"bit {bit}"
     assert silent < 40
+
+
+@pytest.mark.parametrize("name", ["namespace_metadata.json", "episode-1.repro", "run.json"])
+def test_verify_reads_all_files(name: str, begun: dict[str, Path], tmp_path: Path) -> None:
+    """Also those that no reader of the dataset opens; each is named."""
+    shutil.copytree(begun["complete"], tmp_path / "work")
+    (path,) = (tmp_path / "work").rglob(name)
+    whole = path.read_bytes()
+    for at in (0, len(whole) // 2):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1
+        path.write_bytes(flipped)
+        (line,) = damage(tmp_path / "work")[1]
+        assert name in line
+
+
+def test_a_letter_of_run_json_is_damage_and_no_other_run(begun: dict[str, Path], tmp_path: Path) -> None:
+    for i in ("0", "1"):
+        shutil.copytree(begun[i], tmp_path / i)
+    path = tmp_path / "1" / "run.json"
+    path.write_text(path.read_text().replace('"seed": 2', '"seed": 3'))
+    with pytest.raises(UsageError, match=rf"^{path} is damaged \(ValueError: its digest"):
+        merge_shards([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
+    with pytest.raises(UsageError, match=rf"^{path} is damaged \(ValueError: its digest"):
+        collect_dataset(Noted, out=tmp_path / "1", episodes=6, shard="1/2", resume=True, **RUN)
+
+
+@pytest.mark.parametrize("other", ["pipe", "/dev/zero"])
+@pytest.mark.parametrize("name", ["run.json", "summary.json", ".episodes", "main_data.hdf5", "metadata.json"])
+def test_what_is_no_file_is_damage(name: str, other: str, begun: dict[str, Path], tmp_path: Path) -> None:
+    """Nobody waits for a pipe that nobody writes to, or reads a device that has no end."""
+    work = tmp_path / "work"
+    shutil.copytree(begun["complete"], work)
+    (path,) = work.rglob(name)
+    path.unlink()
+    if other == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(other)
+    assert any(name in line for line in damage(work)[1])
+    grow = partial(collect_dataset, Noted, out=work, episodes=7, resume=True, **RUN)
+    for read_it in (partial(about, work), partial(replay, work, 0), partial(load, work), grow):
+        with contextlib.suppress(TreadleError, ValueError):  # what does not read this file goes on
+            read_it()
 
 
 def read_all(out: Path) -> Any:

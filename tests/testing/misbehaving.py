@@ -240,6 +240,13 @@ class UnpicklableInfo(Plain):
         return *super().step(action)[:4], {"engine": {"lock": threading.Lock()}}
 
 
+class InfoHoldsItself(Plain):
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        info["me"] = info
+        return observation, reward, terminated, truncated, info
+
+
 class FourValues(Plain):
     def step(self, action: Any) -> Any:
         return super().step(action)[:4]

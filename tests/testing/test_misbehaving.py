@@ -51,6 +51,7 @@ FAULTS = {
     "NaNReward": ("nan", "the reward of step 3 of an episode is NaN"),
     "InfoIsNone": ("interface", r"info is a dict; it returned 5 values \(ndarray, float, bool, bool, NoneType\)"),
     "UnpicklableInfo": ("info", r"step 1: info\['engine'\]\['lock'\] cannot be sent to the caller"),
+    "InfoHoldsItself": ("info", r"step 1: it holds itself, or is nested too deeply"),
     "FourValues": ("interface", r"it returned 4 values .* is the interface of gym before 0.26"),
     "ResetWithoutInfo": ("interface", r"reset must return \(observation, info\)"),
     "NoSpace": ("interface", "observation_space is None, and must be a gymnasium.Space"),

@@ -49,6 +49,7 @@ from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, Skipping, remedy
 from treadle.sample.watch import Failures, Tally
+from treadle.whole_file import opened
 
 log = logging.getLogger("treadle")
 
@@ -308,8 +309,9 @@ def _undescribed(output: Path) -> str:
     nothing. A person may have changed its words."""
     path = output / "data" / minari_files.METADATA_FILE
     try:
-        if type(json.loads(path.read_text())) is not dict:
-            return f"{path} is no JSON object"
+        with opened(path) as file:
+            if type(json.load(file)) is not dict:
+                return f"{path} is no JSON object"
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
     return ""

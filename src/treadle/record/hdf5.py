@@ -22,6 +22,7 @@ from treadle.pool.interrupts import Later
 from treadle.record.columns import Column
 from treadle.record.journal import EpisodeNote, Record
 from treadle.record.packing import LEVEL, deflater
+from treadle.whole_file import opened
 
 COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
@@ -245,7 +246,7 @@ class Reader:
     """
 
     def __init__(self, path: Path, episodes: int) -> None:
-        with open(path, "rb"):  # its errors say more than the library's
+        with opened(path):  # its errors say more than the library's
             pass
         self._path = path
         try:

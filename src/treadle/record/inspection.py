@@ -11,10 +11,11 @@ from treadle.errors import UsageError
 from treadle.progress import Standing
 from treadle.record.journal import EpisodeNote, journals, read
 from treadle.record.parts import KEPT, again
-from treadle.record.run_directory import ARGUMENTS, PARTS, SUMMARY, begun_at, intact, skipped_at
+from treadle.record.run_directory import ARGUMENTS, FAILURES, PARTS, SUMMARY, begun_at, intact, skipped_at
 from treadle.record.shards import checks, data_file, shard_of
 from treadle.record.summary import Summary, read_summary
 from treadle.record.told import rows_of
+from treadle.repro import SUFFIX, Repro
 from treadle.sample.schedule import Schedule
 
 
@@ -80,6 +81,9 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
             said += [f"episode {'(which cannot be read)' if i is None else i} in {path} is damaged" for i in lost]
         with _noted(said):
             skipped_at(parts)
+        for file in sorted((directory / FAILURES).glob(f"*{SUFFIX}")):
+            with _noted(said):
+                Repro.load(file)
         summary = _summary(directory)
         if summary is None:
             return now.episodes, said

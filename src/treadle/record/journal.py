@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import TreadleError
-from treadle.whole_file import why
+from treadle.whole_file import opened, why
 
 SUFFIX = ".episodes"
 FORMAT_SIZE = 16
@@ -194,7 +194,7 @@ def read(path: Path, format: str | None = None, lost: list[int | None] | None = 
         Damaged: a record is damaged and an intact one follows; not with `lost`.
         ValueError: when the journal was written for another format, or is none.
     """
-    with open(path, "rb") as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size < FORMAT_SIZE:
             return

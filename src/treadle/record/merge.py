@@ -119,7 +119,7 @@ def merge(
             policy=policy,
         )
         (data / minari_files.METADATA_FILE).write_text(text)
-        namespace = target.parent / "namespace_metadata.json"
+        namespace = target.parent / minari_files.NAMESPACE_FILE
         if not namespace.exists():
             namespace.write_text("{}")
         remove(target)

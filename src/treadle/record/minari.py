@@ -12,6 +12,7 @@ import gymnasium as gym
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later
 from treadle.record.hdf5 import library
+from treadle.whole_file import opened
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 NAMESPACE = "treadle"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
+NAMESPACE_FILE = "namespace_metadata.json"
 LONGEST = 200  # bytes of a name: it is a file's, too
 
 
@@ -99,11 +101,14 @@ def described(data: Path) -> list[Any]:
     _minari()
     from minari.serialization import deserialize_space
 
-    metadata = json.loads((data / METADATA_FILE).read_text())
+    with opened(data / METADATA_FILE) as file:
+        metadata = json.load(file)
     spaces = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
     return [*spaces, metadata.get("env_spec")]
 
 
 def load_minari(data: Path) -> MinariDataset:
     """The dataset whose files lie in `data`. Says nothing to the environment: Minari takes the path itself."""
+    for name in (DATA_FILE, METADATA_FILE):
+        opened(data / name).close()  # the library would wait for a pipe
     return _minari().MinariDataset(data)

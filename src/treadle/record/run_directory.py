@@ -27,7 +27,6 @@ import json
 import logging
 import os
 import shutil
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from treadle.record.parts import KEPT, recover, reopen
 from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, versions, write_text
 from treadle.repro import MOST_BYTES, SUFFIX, Repro
 from treadle.sample.skipping import Skipped
+from treadle.whole_file import opened
 
 log = logging.getLogger("treadle")
 
@@ -271,7 +271,7 @@ class RunDirectory:
 
     def _write_arguments(self, content: dict[str, Any], sign: bool = True) -> None:
         mark = signing.signature(*_to_sign(content)) if sign else ""
-        _write_json(self.path / ARGUMENTS, content | ({"signature": mark} if mark else {}))
+        _write_json(self.path / ARGUMENTS, sealed(content | ({"signature": mark} if mark else {})))
 
     def recover(self) -> list[EpisodeNote]:
         """The episodes of the run to resume, once nobody writes any more.
@@ -396,7 +396,7 @@ def _begun_at(directory: Path) -> dict[str, Any]:
 def begun_in(directory: Path) -> tuple[dict[str, Any], str]:
     """What a run's `run.json` says, without its signature, and why somebody else may have written that; "": this user's
     own run has. Raises OSError, and what `intact` expects of a file that is damaged."""
-    content = _read_json(directory / ARGUMENTS)
+    content = unsealed(_read_json(directory / ARGUMENTS))
     mark = content.pop("signature", "")
     return content, signing.doubt(*_to_sign(content), mark)
 
@@ -465,10 +465,8 @@ def intact(path: Path) -> Iterator[None]:
 
 
 def _read_json(path: Path) -> Any:
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-        raise ValueError(f"{path.name} is no file, or too large")
-    return json.loads(path.read_text())
+    with opened(path, MOST_BYTES) as file:
+        return json.load(file)
 
 
 def _write_skipped(parts: Path, skipped: Iterable[Skipped]) -> None:

@@ -25,6 +25,7 @@ from treadle.record.parts import KEPT, Receiver, Sent, recover, reopen
 from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunDirectory, begun_in, remove
 from treadle.record.summary import Summary, about_episodes, digest_of, write_summary
 from treadle.sample.skipping import Skipped
+from treadle.whole_file import opened
 
 MOST_NAMED = 20  # shards that are missing
 
@@ -209,15 +210,18 @@ def _together(
 
 
 def checks(begun: dict[str, Any], dataset: Path) -> dict[str, str]:
-    """Digests of what `merge_shards` takes of a run's other files, by file.
+    """Digests of a run's other files, by file.
 
     Args:
         begun: as `RunDirectory.begun` gives it.
         dataset: its folder.
     """
     found = {ARGUMENTS: digest_of(json.dumps([begun[name] for name in ("arguments", "objects", "output")]).encode())}
-    metadata = dataset / "data" / minari_files.METADATA_FILE
-    return found | ({metadata.name: digest_of(metadata.read_bytes())} if metadata.exists() else {})
+    for path in (dataset / "data" / minari_files.METADATA_FILE, dataset.parent / minari_files.NAMESPACE_FILE):
+        if path.exists():
+            with opened(path) as file:
+                found[path.name] = digest_of(file.read())
+    return found
 
 
 def data_file(dataset: Path) -> Path:

@@ -75,7 +75,7 @@ ADVICE = {  # in the order of findings: what makes others pointless comes first
     "hangs": "find out what it waits for; step_timeout= ends such a worker",
     "space": "return what observation_space says, or say what is returned; wrappers.DtypeObservation can cast",
     "nan": "find the division or the physics that blows up; one NaN makes a whole batch of gradients NaN",
-    "info": "keep what cannot be pickled (locks, handles, generators) in the environment",
+    "info": "keep what cannot be pickled (locks, handles, generators), and what holds itself, in the environment",
     "determinism": GLOBAL,
     "gymnasium": "what Gymnasium's own checker says: gymnasium.utils.env_checker",
     "close": "closing must work, quickly, and twice; close_timeout= (5 s) ends workers that take longer",

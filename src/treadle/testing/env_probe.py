@@ -335,11 +335,16 @@ class Checked:
 
     def told(self, info: Any, where: str) -> int:
         """The number of an info."""
+        try:
+            number = print_of(info)
+        except RecursionError:
+            self._odd("info", f"{where}: it holds itself, or is nested too deeply")
+            return 0
         if "info" not in self._seen.oddities and not all(isinstance(leaf, PLAIN) for leaf in flat(info)):
             why = unsendable(info, "info")
             if why is not None:
                 self._odd("info", f"{where}: {why}")
-        return print_of(info)
+        return number
 
     def observed(self, observation: Any, where: str) -> int:
         """The number of an observation."""
