@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from treadle.errors import ArenaError, UsageError
+from treadle.errors import ArenaError, StartupFailed, UsageError
 from treadle.record.dataset import collect_dataset
 from treadle.record.merge import load
 from treadle.record.parts import recover
@@ -264,11 +264,13 @@ def test_a_limit_on_the_size_of_files_is_named(backend: str, tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_limit_that_nothing_can_start_with_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_a_limit_that_nothing_can_start_with_is_named(limit: int, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        with pytest.raises((ArenaError, OSError), match="ulimit -f"):  # whichever is first: messages are files, too
+        # whichever is first: messages are files, too
+        with pytest.raises((ArenaError, OSError, StartupFailed), match="ulimit -f"):
             collect_dataset("CartPole-v1", out=tmp_path, episodes=2, workers=1, verify=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

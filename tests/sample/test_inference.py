@@ -268,8 +268,15 @@ class Fatal(Walk):
         self.seed = options["seed"]
         return super().reset(**options)
 
+    def chosen(self) -> bool:
+        """Return True in the episode whose seed the file names. Another worker may remove the file."""
+        try:
+            return str(self.seed) == self.path.read_text()
+        except FileNotFoundError:
+            return False
+
     def step(self, action: Any) -> Any:
-        if self.t == 1 and self.path.exists() and str(self.seed) == self.path.read_text():
+        if self.t == 1 and self.chosen():
             if not self.always:
                 self.path.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -357,7 +364,7 @@ def test_what_has_raised_plays_no_other_episode() -> None:
 
 class Hangs(Fatal):
     def step(self, action: Any) -> Any:
-        if self.t == 1 and self.path.exists() and str(self.seed) == self.path.read_text():
+        if self.t == 1 and self.chosen():
             self.path.unlink()
             threading.Event().wait()
         return Walk.step(self, action)

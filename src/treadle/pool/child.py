@@ -33,6 +33,7 @@ from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
+from treadle.whole_file import why
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 REPORT = 8  # where stacks begin in the crash report
@@ -255,13 +256,21 @@ def _receive(channel: Channel, count: int) -> None:
     Arrived.held = tuple(found)
 
 
+def _note_slot(crash: int, slot: int) -> None:
+    """Write down which slot is being built: the worker may not live to tell."""
+    try:
+        os.pwrite(crash, b"%8d" % slot, 0)
+    except OSError as error:  # no file may have a byte (ulimit -f 0)
+        raise OSError(error.errno, why(error)) from error
+
+
 def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
     slot = spec.slots[0]
     programs: list[Any] = []
     try:
         factories = spec.build()
         for slot, factory in zip(spec.slots, factories, strict=True):
-            os.pwrite(crash, b"%8d" % slot, 0)  # it may not live to tell
+            _note_slot(crash, slot)
             programs.append(factory())
         hello = Hello(os.getpid(), tuple(program.describe() for program in programs))
     except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included
