@@ -383,12 +383,14 @@ class CallerCollection(Growing):
 def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
     """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
     of a cluster."""
-    if placement is not None:
+    nodes = placement is not None
+    if options.get("backend") is None:
+        coroutines = of_coroutines(recipe.env.env)
+        options["backend"] = "process" if nodes else default_backend(options, coroutines=coroutines)
+    if nodes:
         from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
 
         return NodesCollection(recipe, schedule, placement=placement, **options)
-    if options.get("backend") is None:
-        options["backend"] = default_backend(options, coroutines=of_coroutines(recipe.env.env))
     return (Growing if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 
