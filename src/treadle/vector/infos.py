@@ -32,7 +32,7 @@ import numpy as np
 from treadle import gone
 from treadle.errors import UsageError
 from treadle.pool.batch import NO_NEWS, Batch, News
-from treadle.pool.info_rows import InfoRows, plan
+from treadle.pool.info_rows import InfoRows, columns_of_rows
 from treadle.program.own_names import kept_as, own_names
 
 Infos = Mapping[int, dict[str, Any]]
@@ -199,7 +199,7 @@ def _final_infos(finals: Finals, news: Mapping[int, News], own: frozenset[str]) 
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:
     """Columns and masks of one dict a slot, in slot order."""
-    if type(infos) is InfoRows and not infos.rest and (out := _columns_of_rows(n, infos)) is not None:
+    if type(infos) is InfoRows and not infos.rest and (out := columns_of_rows(n, infos.groups)) is not None:
         return out
     if len(infos) == n and (out := _columns_of_like(n, infos)) is not None:
         return out
@@ -212,15 +212,6 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
         out[key] = _column(n, key, row)
         out[f"_{key}"] = _mask(n, row)
     return out
-
-
-def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
-    """The same from rows of numbers. None: slots have different kinds of values under the same key."""
-    groups = infos.groups
-    if len(groups) > 1:  # columns stand in the order in which slots have them
-        groups = sorted(groups, key=lambda group: min(group[1]))
-    found = plan(tuple([schema.form for schema, _, _ in groups]))
-    return found.columns(n, groups) if found.fits else None
 
 
 def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
