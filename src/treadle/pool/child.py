@@ -32,6 +32,7 @@ from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
+from treadle.pool.worker import build_here
 from treadle.whole_file import why
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
@@ -262,17 +263,11 @@ def _note_slot(crash: int, slot: int) -> None:
 
 
 def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
-    slot = spec.slots[0]
-    programs: list[Any] = []
     try:
         factories = spec.build()
-        for slot, factory in zip(spec.slots, factories, strict=True):
-            _note_slot(crash, slot)
-            programs.append(factory())
-        hello = Hello(os.getpid(), tuple(program.describe() for program in programs))
-    except BaseException as error:  # noqa: BLE001 - sys.exit in a constructor included
-        return programs, Hello(os.getpid(), failed=(slot, Raised.of(error, "init")))
-    return programs, hello
+    except BaseException as error:  # noqa: BLE001 - unpickling runs foreign code, sys.exit included
+        return [], Hello(os.getpid(), failed=(spec.slots[0], Raised.of(error, "init")))
+    return build_here(spec, factories, in_caller=False, begins=partial(_note_slot, crash))
 
 
 def _close(spec: WorkerSpec, programs: list[Any]) -> None:

@@ -72,15 +72,10 @@ def on_death(
     if policy is RestartPolicy.DROP:
         return Verdict(RestartPolicy.DROP if others else RestartPolicy.RAISE)
     if max_restarts is None:
-        return (
-            Verdict(RestartPolicy.RAISE)
-            if barren > MOST_BARREN
-            else Verdict(RestartPolicy.RESTART, backoff(max(0, barren - 1)))
-        )
-    recent = [t for t in restarts if now - t <= WINDOW]
-    if len(recent) >= max_restarts:
-        return Verdict(RestartPolicy.RAISE)
-    return Verdict(RestartPolicy.RESTART, backoff(len(recent)))
+        before, most = max(0, barren - 1), MOST_BARREN
+    else:
+        before, most = sum(now - t <= WINDOW for t in restarts), max_restarts
+    return Verdict(RestartPolicy.RAISE) if before >= most else Verdict(RestartPolicy.RESTART, backoff(before))
 
 
 def lasts(error: WorkerError, report: ExitReport) -> bool:

@@ -64,17 +64,10 @@ class LineFields:
     def plan(cls, plan: Plan, slots: int, fenced: bool = False, told: Field | None = None) -> LineFields:
         """Room for two requests a slot and a few for the pool itself; at least 16 for streams to run ahead."""
         depth = max(16, 2 * slots + 4)  # a slot may be told what a policy says of it, and stepped
-        return cls(
-            plan.add("u1", (CELL,)),
-            plan.add("i8", (depth * 4,)),
-            plan.add("u1", (depth * BOX,)),
-            plan.add("i8", (depth * 4,)),
-            plan.add("u1", (depth * BOX,)),
-            plan.add("i8", (WORDS,)),
-            told or plan.add("i8", (1,)),
-            depth,
-            fenced,
-        )
+        entries, boxes = ("i8", (depth * 4,)), ("u1", (depth * BOX,))
+        kinds = (("u1", (CELL,)), entries, boxes, entries, boxes, ("i8", (WORDS,)))
+        bell, requests, orders, answers, box, words = (plan.add(*each) for each in kinds)
+        return cls(bell, requests, orders, answers, box, words, told or plan.add("i8", (1,)), depth, fenced)
 
 
 class Unsendable(Exception):
@@ -339,7 +332,7 @@ class Line:
         at = self.taken % self.depth * 4
         words = self.answers
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
-        size = 0
+        boxed = b""
         packed = None
         raw = None
         if extras is not None and not extras.loose and not extras.raised:
@@ -351,28 +344,27 @@ class Line:
         except BaseException as error:  # pickling runs foreign code
             raise Unsendable(error) from error
         if raw is not None:
-            size, start = len(raw), self.taken % self.depth * BOX
-            self.box[start : start + size] = raw
+            boxed = raw
             flags |= FLAG_BOX | FLAG_ROWS
         elif packed is not None:
             if extras is not None and packed.size <= BOX and _only_rows(extras):
                 # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
                 self._schemas.update(_schemas(extras))
             if packed.size <= BOX:
-                size = len(packed.body)
-                start = self.taken % self.depth * BOX
-                self.box[start : start + size] = packed.body
+                boxed, packed = packed.body, None
                 flags |= FLAG_BOX
-                packed = None
             else:
                 flags |= FLAG_CHANNEL
                 if self.channel.in_process:  # nothing to wait for: let the message be there before the bell rings
                     self.channel.send_packed(packed)
                     packed = None
+        if boxed:
+            start = self.taken % self.depth * BOX
+            self.box[start : start + len(boxed)] = boxed
         self.taken += 1
         words[at + 1] = id
         words[at + 2] = flags
-        words[at + 3] = size
+        words[at + 3] = len(boxed)
         if self.fenced:
             fence()
         words[at] = self.taken

@@ -264,7 +264,12 @@ def collect_dataset(
         made_by = replace(recipe, sink=sink)
         run = _Run(place, made_by, seed, (episodes, steps), part, env_name(env), policy_name(policy), name)
         shown = Progress(progress)
-        tell = _both(_both(watch, shown.tell), lambda now: place.check_there())
+
+        def tell(now: Standing) -> None:
+            for each in filter(None, (watch, shown.tell)):
+                each(now)
+            place.check_there()
+
         run.begin(had, left_out, count, skipping, tell, pool_options)
 
         def prepare() -> None:
@@ -280,20 +285,6 @@ def collect_dataset(
 
         with shown:
             return run.go(prepare, verify, command, pool_options)
-
-
-def _both(
-    one: Callable[[Standing], None] | None, other: Callable[[Standing], None] | None
-) -> Callable[[Standing], None] | None:
-    """Whoever of the two wants to be told."""
-    if one is None or other is None:
-        return one or other
-
-    def tell(now: Standing) -> None:
-        one(now)
-        other(now)
-
-    return tell
 
 
 def _check_size(path: Path, summary: Summary) -> None:

@@ -197,11 +197,8 @@ class PartialBatches:
                     if self.recovery is not None:
                         self._post_joint(worker, op, {slot: orders[slot] for slot in group}, mailed or {})
                     else:
-                        payload: Any = None
-                        if op is Op.STEP:
-                            payload = self._rows.step_payload(worker, group, mailed or {})
-                        else:
-                            payload = {slot: orders[slot] for slot in group}
+                        mine = {slot: orders[slot] for slot in group}
+                        payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else mine
                         self._calls.submit(worker, op, payload, group, self, self._rows.block)
                         self._state[group] = OUT
 

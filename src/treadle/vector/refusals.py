@@ -25,8 +25,7 @@ class AlreadyPending(UsageError, AlreadyPendingCallError):
 class NothingPending(UsageError, NoAsyncCallError):
     """A wait without the call it belongs to. `name`: reset, step or call."""
 
-    def __init__(self, message: str = "", name: str = "", **fields: Any) -> None:
-        UsageError.__init__(self, message, name=name, **fields)
+    __init__ = AlreadyPending.__init__  # type: ignore[assignment]
 
 
 class WaitTimeout(TreadleError, multiprocessing.TimeoutError, TimeoutError):

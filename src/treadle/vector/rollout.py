@@ -8,7 +8,7 @@ its whole way through shared memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from treadle.vector.infos import Five
 from treadle.vector.next_obs import finals_of
 
 Act = Callable[[Any], Any]
+KEPT = ("infos", "terminal_observations")  # no trees of arrays
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,21 +251,9 @@ def tensors_of(rollout: Rollout) -> Rollout:
     """
     torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
 
-    def tensor(leaf: Any) -> Any:
-        return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+    def tensors(tree: Any, kinds: Any = np.ndarray) -> Any:
+        return trees.map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, kinds) else leaf, tree)
 
-    def tensors(tree: Any) -> Any:
-        return trees.map(tensor, tree)
-
-    names = ("observations", "actions", "bootstrap", "following")
-    arrays = ("rewards", "terminated", "truncated", "valid", "episode_ids")
-    ends = {
-        at: trees.map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, end)
-        for at, end in rollout.terminal_observations.items()
-    }
-    return replace(
-        rollout,
-        **{name: tensors(getattr(rollout, name)) for name in names},
-        **{name: torch.from_numpy(getattr(rollout, name)) for name in arrays},
-        terminal_observations=ends,
-    )
+    found = {each.name: getattr(rollout, each.name) for each in fields(rollout) if each.name not in KEPT}
+    ends = {at: tensors(end, np.ndarray | np.generic) for at, end in rollout.terminal_observations.items()}
+    return replace(rollout, **{name: tensors(each) for name, each in found.items()}, terminal_observations=ends)
