@@ -146,15 +146,13 @@ class Batches:
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
         """The observation tree of handed-out arrays; loose leaves are lists of n values."""
-        fixed = iter(arrays)
-        values: list[Any] = []
-        for index, leaf in enumerate(self.observations.leaves):
-            if leaf.fixed:
-                values.append(next(fixed))
-            else:
-                at = self.observations.loose.index(index)
-                values.append([self._last_loose[slot][at] for slot in range(self._n)])
-        return self.observations.unflatten(values)
+        fixed, places = iter(arrays), self.observations.loose
+        return self.observations.unflatten(
+            [
+                next(fixed) if leaf.fixed else [self._last_loose[slot][places.index(i)] for slot in range(self._n)]
+                for i, leaf in enumerate(self.observations.leaves)
+            ]
+        )
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
         """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""

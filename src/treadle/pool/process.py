@@ -340,7 +340,8 @@ def _started(sock: Any, start_method: str, preload: Modules) -> Child:
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
         )
-        return Child(process.pid, os.pidfd_open(process.pid), _popen_reaper(process))
+        process.returncode = 0  # as if it had been waited for: that is ours to do
+        return Child(process.pid, os.pidfd_open(process.pid), _reaper(process.pid))
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -348,20 +349,10 @@ def _started(sock: Any, start_method: str, preload: Modules) -> Child:
         _after_fork()
         _only(sock.fileno())
         child.main(sock.fileno(), forked=True)
-    return Child(pid, os.pidfd_open(pid), _fork_reaper(pid))
+    return Child(pid, os.pidfd_open(pid), _reaper(pid))
 
 
-def _popen_reaper(process: subprocess.Popen[bytes]) -> Callable[[float], int | None]:
-    def reap(timeout: float) -> int | None:
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-
-    return reap
-
-
-def _fork_reaper(pid: int) -> Callable[[float], int | None]:
+def _reaper(pid: int) -> Callable[[float], int | None]:
     status: list[int] = []
 
     def reap(timeout: float) -> int | None:

@@ -106,14 +106,11 @@ class SlotRows:
 
     def read(self, slots: Sequence[int]) -> Any:
         """The observations of these slots, a tree of [m, ...]; copies."""
-        loose_at = 0
-        values: list[Any] = []
-        for array in self._rows:
-            if array is None:
-                values.append([self._loose[slot][loose_at] for slot in slots])
-                loose_at += 1
-            else:
-                values.append(array[slots])
+        places = self._observations.loose
+        values = [
+            [self._loose[slot][places.index(i)] for slot in slots] if array is None else array[slots]
+            for i, array in enumerate(self._rows)
+        ]
         if self._remember:
             self.batches.saw(slots, values, {slot: self._loose[slot] for slot in slots if slot in self._loose})
         return self._observations.unflatten(values)

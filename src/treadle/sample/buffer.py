@@ -75,14 +75,9 @@ class TreeColumn:
 
     def tree(self, rows: int, copy: bool) -> Any:
         """The first `rows` values as a tree of arrays and lists."""
-        loose = iter(self.loose)
-        values: list[Any] = []
-        for data in self._data:
-            if data is None:
-                values.append(list(next(loose)))
-            else:
-                values.append(data[:rows].copy() if copy else data[:rows])
-        return self._layout.unflatten(values)
+        loose = map(list, self.loose)
+        values = (next(loose) if each is None else each[:rows] for each in self._data)
+        return self._layout.unflatten([each.copy() if copy else each for each in values])
 
 
 class Recorder:

@@ -111,8 +111,6 @@ def gymnasium_infos(
 ) -> dict[str, Any]:
     """Columns and masks; see the module. `own`: the vector's own names."""
     out = _left_free(columns(n, infos), own)
-    if not finals and not news:
-        return out
     if finals:
         mask = _mask(n, finals)
         out["final_obs"], out["_final_obs"] = _objects(n, {slot: final[0] for slot, final in finals.items()}), mask
@@ -129,14 +127,9 @@ def legacy_infos(
     """The form of Gymnasium 0.29; see the module. `own`: the vector's own names."""
     out = _left_free(columns(n, infos), own)
     if finals:
-        mask = _mask(n, finals)
-        told = _final_infos(finals, news, own)
-        for key, rows in (
-            ("final_observation", {slot: final[0] for slot, final in finals.items()}),
-            ("final_info", told),
-        ):
-            out[key] = _objects(n, rows)
-            out[f"_{key}"] = mask.copy()
+        seen = {slot: final[0] for slot, final in finals.items()}
+        for key, rows in (("final_observation", seen), ("final_info", _final_infos(finals, news, own))):
+            out[key], out[f"_{key}"] = _objects(n, rows), _mask(n, finals)
     _tell(n, out, _of_rows(news))
     return out
 
