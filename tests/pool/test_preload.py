@@ -401,12 +401,16 @@ def test_what_is_found(thing: Any, expected: str, where: str) -> None:
     assert any(name == expected or name.startswith(f"{expected}.") for name in found)
 
 
-def test_what_a_file_refers_to_that_is_loaded(tmp_path: Path) -> None:
+def test_what_a_file_refers_to_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text("import json\nfrom minigrid.envs import DoorKeyEnv\nclass Net: pass\n")
-    name = f"{tmp_path}/net.py:Net"
-    assert worth_preloading(named([dumps(Named(name))])) == []
-    load_object(name)
-    assert worth_preloading(named([dumps(Named(name))])) == ["minigrid.envs.doorkey"]
+    for name in ("net.py:Net", f"{tmp_path}/net.py:Net"):
+        pickle = dumps(Named(name))
+        if "/" not in name:
+            assert worth_preloading(named([pickle])) == []
+            load_object(name)
+        assert worth_preloading(named([pickle])) == ["minigrid.envs.doorkey"]
 
 
 def test_what_is_not_worth_it() -> None:

@@ -78,11 +78,11 @@ def _named_by(text: str) -> Iterator[str]:
     before = text.rpartition(":")[0]
     if text in sys.modules:
         yield text
-    elif REFERENCE.fullmatch(text) is not None:
-        yield before
     elif before.endswith(".py"):  # that a command has loaded
         path = os.path.abspath(before)
         yield from [name for name, each in list(sys.modules.items()) if getattr(each, "__file__", None) == path]
+    elif REFERENCE.fullmatch(text) is not None:
+        yield before
 
 
 def _installed(top: str) -> bool:
