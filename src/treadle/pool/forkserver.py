@@ -52,8 +52,7 @@ KEPT = 2  # servers with packages that wait for further workers, beside those th
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_base: ForkServer | None = None
-_preloaded: list[ForkServer] = []
+_servers: list[ForkServer] = []  # the base server first; only it has no `modules`
 _unfit: set[str] = set()  # modules that cannot be forked with
 
 
@@ -148,44 +147,35 @@ def _late(module: str, limit: float) -> StartupFailed:
 def servers() -> list[ForkServer]:
     """Those that live: the base server and those with packages."""
     with _lock:
-        return [each for each in _all() if each.running()]
+        return [each for each in _servers if each.running()]
 
 
 def stop() -> None:
     """End all servers and wait for them. Workers that still run are not touched."""
-    global _base
     with _lock:
-        for found in _all():
-            found.stop()
-        _preloaded.clear()
-        _base = None
-
-
-def _all() -> list[ForkServer]:
-    return [*(() if _base is None else (_base,)), *_preloaded]
+        while _servers:
+            _servers.pop().stop()
 
 
 def _forked() -> None:
     """A forked child of the caller has no server: the pipes belong to its parent."""
-    global _lock, _base
+    global _lock
     _lock = threading.Lock()
-    for found in _all():
-        found.forget()
-    _preloaded.clear()
-    _base = None
+    while _servers:
+        _servers.pop().forget()
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
 def _running_base() -> ForkServer:
-    global _base
-    if _base is not None and not _base.running():
-        _base.stop()  # somebody has ended it: its descriptors go
-        _base = None
-    if _base is None:
-        _base = _start_base()
-    return _base
+    for each in list(_servers):
+        if isinstance(each.report, Spoilt) or not each.running():
+            _servers.remove(each)
+            each.stop()  # its descriptors go
+    if not _servers or _servers[0].modules:
+        _servers.insert(0, _start_base())
+    return _servers[0]
 
 
 def _for(modules: Sequence[str]) -> ForkServer:
@@ -194,12 +184,12 @@ def _for(modules: Sequence[str]) -> ForkServer:
         base = _running_base()
         found = _with(base, modules)
         if found is None:
-            idle = [each for each in _preloaded if not each.workers]  # the others learn how their workers end
+            idle = [each for each in _servers[1:] if not each.workers]  # the others learn how their workers end
             for each in idle[: len(idle) + 1 - KEPT]:
-                _preloaded.remove(each)
+                _servers.remove(each)
                 each.stop()
             found = _start_preloaded(base, tuple(name for name in modules if name not in base.has()))
-            _preloaded.append(found)
+            _servers.append(found)
         return found
 
 
@@ -207,13 +197,9 @@ def _with(base: ForkServer, modules: Sequence[str]) -> ForkServer | None:
     """A server that has imported these modules, or is at it."""
     missing = set(modules) - _unfit
     if missing and base.report is None:
-        base.report = base.ask("modules")
-    for each in list(_preloaded):
-        if isinstance(each.report, Spoilt) or not each.running():
-            _preloaded.remove(each)
-            each.stop()
+        base.report, _ = base.ask("modules")
     missing -= base.has()
-    return base if not missing else next((each for each in _preloaded if missing <= each.has()), None)
+    return next((each for each in _servers if missing <= each.has()), None)
 
 
 class ForkServer:
@@ -255,17 +241,14 @@ class ForkServer:
 
         Raises ServerDied, and StartupFailed when it cannot fork.
         """
-        reply, fds = self._ask("fork", modules, (sock.fileno(),))
+        reply, fds = self.ask("fork", modules, (sock.fileno(),))
         if isinstance(reply, str):
             raise StartupFailed(reply, where=Where(phase="init"))
         self.workers.add(reply)
         return reply, fds[0]
 
-    def ask(self, what: str) -> Any:
-        """The server's answer. Raises ServerDied."""
-        return self._ask(what, (), ())[0]
-
-    def _ask(self, what: str, modules: tuple[str, ...], fds: tuple[int, ...]) -> tuple[Any, list[int]]:
+    def ask(self, what: str, modules: tuple[str, ...] = (), fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        """The server's answer, and what came along. Raises ServerDied."""
         with self._lock:
             try:
                 self.channel.send((what, modules), fds, block=True)
