@@ -44,15 +44,15 @@ def is_ours(name: str) -> bool:
 
 
 def worth_preloading(names: Iterable[str]) -> list[str]:
-    """The installed modules among those, and what modules of the user's own among them refer to."""
+    """The installed modules among those, and what modules of the user's own among them refer to; ours count as such."""
     found = []
     seen = dict.fromkeys(names)
     waiting = list(seen)
     for name in waiting:
         top = name.partition(".")[0]
-        if is_ours(name) or top in NEVER or top in sys.stdlib_module_names:
+        if top in NEVER or top in sys.stdlib_module_names:
             continue
-        if _installed(top):
+        if is_ours(name) or _installed(top):
             found.append(name)
         elif (module := sys.modules.get(name)) is not None:
             homes = [home for home in map(_home, list(vars(module).values())) if home in sys.modules]

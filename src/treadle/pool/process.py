@@ -83,10 +83,10 @@ class ProcessCommon(Common):
             return
         preload, found = self.options.preload, modules.named(self._pickles)
         asked = modules.named_by_multiprocessing() if preload is None else preload
-        self.ours = tuple(name for name in (*found, *asked) if modules.is_ours(name))
-        users = [name for name in asked if name not in modules.NEVER and not modules.is_ours(name)]
+        self.ours = tuple(filter(modules.is_ours, found))
+        users = [name for name in asked if name not in modules.NEVER]
         if preload is None:
-            users += modules.worth_preloading(found)
+            users += modules.worth_preloading(name for name in found if not modules.is_ours(name))
         self.preload = tuple(dict.fromkeys(users))
         if not self.options.brief:
             self.preload = forkserver.prepare(self.preload, self.options.start_timeout, asked=preload is not None)
