@@ -59,6 +59,7 @@ def serve_base(fd: int, life: int) -> None:
 def import_modules(channel: Channel, modules: Iterable[str]) -> None:
     """Become a server that has these; the caller hears how it goes."""
     before = _open_files()
+    gc.disable()  # as in `serve_base`
     try:
         for name in modules:
             channel.send(("import", name), block=True)
@@ -66,6 +67,7 @@ def import_modules(channel: Channel, modules: Iterable[str]) -> None:
             if spoilt is not None:
                 channel.send(("import", spoilt), block=True)
                 os._exit(0)
+        gc.enable()
         gc.collect()
         _find_generators()
         channel.send(("import", frozenset(sys.modules)), block=True)
