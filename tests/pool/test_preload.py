@@ -412,12 +412,12 @@ def test_what_a_file_refers_to_that_is_loaded(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_not_worth_it() -> None:
-    sys.modules["made_here"] = type(sys)("made_here")
+    sys.modules["made_here"], sys.modules["no_module"] = type(sys)("made_here"), object()  # type: ignore[assignment]
     try:
-        names = ["__main__", "json", "made_here", "nowhere", "minigrid", "h5py", __name__]
+        names = ["__main__", "json", "made_here", "no_module", "nowhere", "minigrid", "h5py", __name__]
         found = worth_preloading(names)
     finally:
-        del sys.modules["made_here"]
+        del sys.modules["made_here"], sys.modules["no_module"]
     assert found[0] == "minigrid"
     assert {"pytest", "treadle.pool.pool"} <= set(found)  # which this file refers to
     assert not {name.partition(".")[0] for name in found} & {"h5py", "json", "made_here", "zoo", "kit"}

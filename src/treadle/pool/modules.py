@@ -54,8 +54,8 @@ def worth_preloading(names: Iterable[str]) -> list[str]:
             continue
         if is_ours(name) or _installed(top):
             found.append(name)
-        elif (module := sys.modules.get(name)) is not None:
-            homes = [home for home in map(_home, list(vars(module).values())) if home in sys.modules]
+        else:
+            homes = [home for home in map(_home, list(_namespace(name).values())) if home in sys.modules]
             new = [home for home in dict.fromkeys(homes) if home not in seen]
             seen |= dict.fromkeys(new)
             waiting += new
@@ -80,9 +80,14 @@ def _named_by(text: str) -> Iterator[str]:
         yield text
     elif before.endswith(".py"):  # that a command has loaded
         path = os.path.abspath(before)
-        yield from [name for name, each in list(sys.modules.items()) if getattr(each, "__file__", None) == path]
+        yield from [name for name in list(sys.modules) if _namespace(name).get("__file__") == path]
     elif REFERENCE.fullmatch(text) is not None:
         yield before
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    """Of a loaded module. Not by attributes: some modules load themselves when asked for one; some are no modules."""
+    return getattr(sys.modules.get(name), "__dict__", {})
 
 
 def _installed(top: str) -> bool:
