@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treadle.cli import failures
+from treadle.cli.here import load_files
 from treadle.cli.options import Eval
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
@@ -22,6 +23,7 @@ def run(options: Eval) -> int:
     """Evaluate, print what came of it, and return the exit code."""
     options.arguments()
     with own_stdout(options.json) as out:
+        load_files(options.words)
         try:
             first = _play(options, options.policy)
             second = None if options.against is None else _play(options, options.against, control=True)

@@ -91,12 +91,11 @@ class NodeCommon(Common):
         self.cluster = Cluster(self.placement.address)
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        (programs, found), carrier = carried.packed(modules.dumps, list(factories), slots, None)
+        programs, carrier = carried.packed(list(factories), slots, None)
         carrier.close()
         if carrier.files:
             raise UsageError(f"slot {slots[0]}: what belongs to a process of this machine cannot go to another node")
-        named = modules.worth_preloading(found)
-        self._needed |= {*named.ours, *named.users}
+        self._needed.update(modules.named([programs]))
         self._specs.append(WorkerSpec(index, slots, programs))
         return self._specs[-1]
 

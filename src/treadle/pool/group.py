@@ -131,7 +131,7 @@ class WorkerGroup:
         return [d for worker in self.in_slot_order() for d in hellos[worker.index].descriptions]
 
     def sleep_on(self, workers: list[Worker], timeout: float, *, closing: bool = False) -> None:
-        from treadle.pool.child import wait_readable
+        from treadle.pool.forkserver import wait_readable
 
         fds = [fd for worker in workers for fd in worker.fds(closing=closing)]
         if fds:
