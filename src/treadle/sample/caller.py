@@ -78,7 +78,7 @@ class CallerCollection(Growing):
             raise
         self._least = self._seats
         numbers = asking.batch_size, asking.patience, asking.pad_to
-        self._former = BatchFormer(self._seats, self.workers, *numbers, cores=bell.cores())
+        self._former = BatchFormer(self._seats, self.workers, *numbers)
         assert memory is not None  # such a pool has rows
         self._rows = SlotRows(memory, pool.workers, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
@@ -127,9 +127,6 @@ class CallerCollection(Growing):
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
-
-    def advice(self) -> list[str]:
-        return self._former.advice()
 
     def again(self, schedule: Schedule, root: int) -> None:
         """Another run in the same environments: iterate once more. What is being played is given up."""
