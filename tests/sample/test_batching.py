@@ -87,29 +87,30 @@ def test_one_size_alone_is_a_cost_a_call() -> None:
 
 def test_a_slow_policy_is_asked_for_all_and_a_quick_one_for_whoever_is_there() -> None:
     steps = np.random.default_rng(0).exponential(0.004, 200).tolist()
-    assert fitting(0.04, steps, 16, 16) == 16, "all are ready again in less than a call"
-    assert fitting(0.006, steps, 16, 16) == 8, "half of them step while the others are asked for"
-    assert fitting(0.0006, steps, 16, 16) == 3, "so many arrive in a call"
-    assert fitting(0.0001, steps, 16, 16) == 1
+    assert fitting(0.04, 0.0, steps, 16, 16) == 16, "all are ready again in less than a call"
+    assert fitting(0.006, 0.0, steps, 16, 16) == 8, "half of them step while the others are asked for"
+    assert fitting(0.0006, 0.0, steps, 16, 16) == 3, "so many arrive in a call"
+    assert fitting(0.0001, 0.0, steps, 16, 16) == 1
 
 
-def test_slots_that_no_worker_would_step_anyway_wait_for_half_of_all() -> None:
-    assert fitting(0.0005, [0.001], 16, 2) == 8
-    assert fitting(0.006, [0.001], 64, 2) == 32
-    assert fitting(0.006, [0.001], 16, 2) == 8, (
+def test_slots_that_no_worker_would_step_anyway_are_waited_for() -> None:
+    assert fitting(0.0005, 0.0, [0.001], 16, 2) == 8
+    assert fitting(0.006, 0.0, [0.001], 64, 2) == 32
+    assert fitting(0.006, 0.0002, [0.001], 64, 2) == 22, "else the others would not last for two calls"
+    assert fitting(0.006, 0.0, [0.001], 16, 2) == 8, (
         "the workers have less to do than a call takes, and so many arrive in it"
     )
-    assert fitting(0.0005, [0.001], 4, 2) == 1
+    assert fitting(0.0005, 0.0, [0.001], 4, 2) == 1
 
 
 def test_steps_that_take_no_time_are_waited_for() -> None:
-    assert fitting(0.001, [0.0], 8, 2) == 8
-    assert fitting(0.0, [0.0], 8, 2) == 8
-    assert fitting(0.0, [0.001], 1, 1) == 1
+    assert fitting(0.001, 0.0, [0.0], 8, 2) == 8
+    assert fitting(0.0, 0.0, [0.0], 8, 2) == 8
+    assert fitting(0.0, 0.0, [0.001], 1, 1) == 1
 
 
 def test_a_policy_that_takes_hardly_any_time_is_asked_at_once() -> None:
-    assert fitting(0.0001, [0.25], 500, 500) == 1
+    assert fitting(0.0001, 0.0, [0.25], 500, 500) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ itself; waiting for many wastes the slots that wait. `BatchFormer` decides by a 
 gives or which follow from what was measured: a call's fixed time, and the gap between two arrivals of ready slots.
 
 The rule: one more row saves a call, and k rows that wait for it lose k gaps; so as many are waited for as arrive in a
-call's fixed time. That is at most half of the slots, which step while the others are asked for. All are asked together
-only where all can be stepped in less than that time: then one call for all is shorter than two for half of them.
+call's fixed time. Where there are more slots than workers can step, those that nobody would step anyway lose nothing.
+At most half of the slots are waited for: they step while the others are asked for. All are asked together only where
+all can be stepped in less than a call's fixed time: then one call for all is shorter than two for half of them.
 
 Pure: nothing here waits, sends or looks at a clock; moments are given, in seconds on any clock that does not go back.
 """
@@ -144,7 +145,7 @@ class BatchFormer:
         asked, steps = list(self._asked)[len(self._asked) // 2 :], list(self._steps)[len(self._steps) // 2 :]
         if asked and steps:
             call, row = fitted(asked)
-            size = min(self.size or fitting(call, steps, self.slots, self.workers), self._most)
+            size = min(self.size or fitting(call, row, steps, self.slots, self.workers), self._most)
             self.choice = Choice(size, PATIENCE * (call + row * size) if self.patience is None else self.patience)
 
     def stats(self) -> dict[str, float]:
@@ -180,11 +181,12 @@ def fitted(asked: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return float(mean_time - row * mean_size), row
 
 
-def fitting(call: float, steps: Sequence[float], slots: int, workers: int) -> int:
+def fitting(call: float, row: float, steps: Sequence[float], slots: int, workers: int) -> int:
     """How many rows to wait for.
 
     Args:
         call: seconds that the policy takes however few rows it is asked for.
+        row: seconds that each row adds.
         steps: a sample of seconds that a worker takes for one step.
         slots: how many there are.
         workers: how many work at the same time.
@@ -193,6 +195,6 @@ def fitting(call: float, steps: Sequence[float], slots: int, workers: int) -> in
     longest = float(np.quantile(steps, 1 - 0.5 / slots))  # of so many steps, about
     if max(longest, gap * slots) <= call:
         return slots
-    half, arrivals = max(1, slots // 2), math.ceil(call / gap)
-    # where the other half keeps all workers at work during a call, those that wait lose nothing
-    return half if half >= workers + arrivals else max(1, min(half, arrivals))
+    # rows that lose nothing by waiting, as what the workers have besides lasts them for two calls
+    spare = (slots - workers - 2 * call / gap) / (1 + 2 * row / gap)
+    return max(1, min(slots // 2, math.ceil(max(call / gap, spare))))
