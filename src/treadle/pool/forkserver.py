@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.pool import lifeline
 from treadle.pool.forking import Imported, Preload, Spoilt, World
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.interrupts import Later, undisturbed
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
     from treadle.pool.channel import Channel
@@ -124,14 +124,16 @@ def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> t
             if monotonic() > deadline:
                 made.stop()
                 raise _late(made.importing, limit)
-            undisturbed(made.hear, lambda _: None)
+            with Later():
+                made.hear()
         if made is None:
             return ()
         if isinstance(made.report, Imported):
             return made.modules
         spoilt = made.report
         assert isinstance(spoilt, Spoilt)
-        undisturbed(made.stop, lambda _: None)
+        with Later():
+            made.stop()
         if spoilt.unfit and spoilt.module not in _unfit:
             _unfit.add(spoilt.module)
             log.warning(
