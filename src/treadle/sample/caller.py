@@ -88,7 +88,6 @@ class CallerCollection(Growing):
         self._failed_envs: set[int] = set()  # slots whose environment has raised: the next episode has a new one
         self._moves: set[int] = set()  # slots whose episodes workers that were added are to play
         self._coming = 0  # slots whose requests are under way
-        self._policy_seconds = 0.0
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
         self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
 
@@ -197,7 +196,7 @@ class CallerCollection(Growing):
             actions, infos = self._policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
-            self._policy_seconds += time.monotonic() - began
+            self._former.counts.policy += time.monotonic() - began
             blamed = self._blamed(error, slots)
             raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
@@ -209,7 +208,6 @@ class CallerCollection(Growing):
             for group in [[slot] for slot in mine] if alone else [mine]:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
-        self._policy_seconds += now - began
         self._former.answered(len(slots), began, now)
         if self._policy.told:
             self.remarks["policy"] = 0, "; ".join(self._policy.told)
@@ -369,7 +367,7 @@ class CallerCollection(Growing):
 
     def shares(self) -> dict[int, Shares]:
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
-        return {**super().shares(), CALLER: Shares(policy=self._policy_seconds)}
+        return {**super().shares(), CALLER: Shares(policy=self._former.counts.policy)}
 
     def close(self) -> None:
         super().close()
