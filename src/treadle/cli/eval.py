@@ -65,11 +65,9 @@ def _show(result: Evaluation) -> None:
 
 
 def _asked(result: Evaluation) -> None:
-    """How its policy was asked in the caller, and what would be faster."""
+    """How its policy was asked in the caller."""
     if said := asked(result.inference):
         print(f"{result.policy} was {said}")
-        for text in result.inference["advice"]:
-            print(f"advice: {text}")
 
 
 def _show_pair(result: Comparison) -> None:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.pool import lifeline
 from treadle.pool.forking import Spoilt
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.interrupts import Later, undisturbed
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
     from treadle.pool.channel import Channel
@@ -117,11 +117,13 @@ def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tup
             if monotonic() > deadline:
                 made.stop()
                 raise _late(made.importing, limit)
-            undisturbed(made.hear, lambda _: None)
+            with Later():
+                made.hear()
         spoilt = made.report
         if not isinstance(spoilt, Spoilt):
             return names
-        undisturbed(made.stop, lambda _: None)
+        with Later():
+            made.stop()
         if spoilt.unfit:
             _unfit.add(spoilt.module)
             log.warning(

@@ -67,10 +67,6 @@ class WorkerGroup:
         worker.extra, worker.began = True, monotonic()
         self._start_one(worker)
 
-    def open(self) -> None:
-        """Open what the workers share; `end` closes it."""
-        undisturbed(self._common.open, lambda _: self._common.close())
-
     def _start_one(self, worker: Worker) -> None:
         """Start a worker, for the first time (then it gets its place in `workers`) or again."""
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from treadle.errors import TooManyFiles, UsageError
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
@@ -28,6 +28,7 @@ from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
 from treadle.pool.file_buffers import Borrower
+from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec
@@ -52,7 +53,7 @@ class ProcessCommon(Common):
     """What the worker processes of a pool share: how they are started, with which modules, and who reads their stderr.
 
     Attributes:
-        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: not open.
+        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: none has been started.
         carriers: worker's index -> what it, and any that follows it, is sent along.
     """
 
@@ -68,9 +69,6 @@ class ProcessCommon(Common):
         self.preload: tuple[str, ...] = ()  # modules that the fork server has imported, if it can
         self.ours: tuple[str, ...] = ()  # those of this package, which it can
         self._pickles: dict[bytes, None] = {}
-
-    def open(self) -> None:
-        self.reader = StderrReader(shown=self.options.worker_output != "keep")
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
         programs, carrier = carried.packed(list(factories), slots, self.start_method)
@@ -118,7 +116,9 @@ class ProcessWorker(Worker):
         self.report = ExitReport()
         self._forced = self.unreachable = self._ended = self._reaped = False
         self._made_by = os.getpid()
-        self._reader = cast(StderrReader, self.common.reader)  # open by now
+        with Later():
+            self.common.reader = self.common.reader or StderrReader(shown=self.common.options.worker_output != "keep")
+        self._reader = self.common.reader
         self._tail: Tail | None = None
         self._kills = oom.kills()
         self._watch = select.poll()  # its pidfd
