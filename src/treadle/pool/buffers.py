@@ -13,8 +13,7 @@ Small arrays (flags, rewards, the observations of small environments) are copied
 lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
 
 Two kinds are here: what steps are written to (`BatchBuffers`), and memory of any size that goes to workers with a
-request and comes back with the answer (`BufferPool`). Elsewhere: memory files that go from a worker to the caller
-(`file_buffers.py`), and the results of samplers.
+request and comes back with the answer (`BufferPool`). The results of samplers are elsewhere.
 """
 
 from __future__ import annotations
@@ -67,11 +66,6 @@ class Buffer:
         """An array over it is handed out."""
         self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
         return array
-
-
-def when_let_go(array: np.ndarray, then: Callable[..., object], *args: Any) -> None:
-    """Call this when nobody holds a lent array any more, for those who cannot ask; not at the end of Python."""
-    weakref.finalize(array, then, *args).atexit = False
 
 
 class Span:

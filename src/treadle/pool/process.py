@@ -27,7 +27,6 @@ from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
-from treadle.pool.file_buffers import Borrower
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec
@@ -201,7 +200,6 @@ class ProcessWorker(Worker):
         longest = memory.longest[0]
         line = Line(memory.arena, place.line, bell, memory.pool_bell, self.channel, self.slots, longest=longest)
         line.clear()
-        self.channel.borrower = Borrower(line.lent, memory.fenced)
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(place, fds)
