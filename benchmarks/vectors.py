@@ -4,7 +4,7 @@ Three kinds of tables, each with the limit and its peers in the same run, contes
 
 - partial: whichever envs are ready first, under exponential step times, envs that compute and envs that wait;
 - rollouts: images stored in blocks of 64 steps;
-- safe: batches that are the caller's to keep, lent, against views and against copies.
+- safe: batches that are the caller's to keep, lent, against copies.
 
 Treadle's vectors are made with their defaults but for what a contestant's name says; like their peers they reset in the
 step after an end (NEXT_STEP), and rows that are such resets are not counted.
@@ -134,10 +134,9 @@ def tables() -> list[Table]:
     found.append(Table("rollouts images-32", images, storing))
     safe = (
         Limit(),
-        Treadle("views (copy=False)", copy=False),
-        Treadle("lent (copy=True)"),
+        Treadle("lent"),
         Treadle("lent, four held", keep=held),
-        Treadle("fresh copies", copy=False, keep=copied),
+        Treadle("fresh copies", keep=copied),
     )
     found.append(Table("safe images-32", images, safe))
     return found

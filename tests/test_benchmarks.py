@@ -88,7 +88,7 @@ def test_a_contestant_reports_exactly_the_steps_its_envs_made(
 
 VECTORS = [
     Treadle("steps", workers=2),
-    Treadle("keeps", workers=2, inline=0, copy=False, keep=vectors.copied),
+    Treadle("keeps", workers=2, inline=0, keep=vectors.copied),
     Rollouts("rollouts", workers=2),
     vectors.Stored("stores", gym.vector.SyncVectorEnv),
 ]

@@ -13,6 +13,7 @@ from kit import within
 
 from conftest import open_fds
 from injector import Pressed
+from treadle.pool import channel
 from treadle.pool.channel import SPILL, Channel, Undecodable, decode, encode
 from treadle.pool.local import LocalChannel
 
@@ -64,6 +65,21 @@ def test_arrays_of_any_size(ends: tuple[Channel, Channel]) -> None:
         assert received[1] == [], "a spill file is no descriptor of the message's own"
         assert (received[0]["a"] == sent["a"]).all()
         received[0]["a"] += 1  # it is the receiver's to write in
+
+
+def test_beyond_so_many_mappings_arrays_are_copied(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = ends
+    monkeypatch.setattr(channel, "MOST_MAPPED", len(channel._mappings) + 1)
+    held = []
+    for value in (7, 8):
+        ours.send(np.full(3 * SPILL, value, np.uint8))
+        received = theirs.recv_wait(5.0)
+        assert received is not None
+        held.append(received[0])
+    assert len(channel._mappings) == channel.MOST_MAPPED
+    assert [set(array.tolist()) for array in held] == [{7}, {8}]
 
 
 def test_sending_never_waits(ends: tuple[Channel, Channel]) -> None:

@@ -18,13 +18,13 @@ from treadle.pool.buffers import SMALL, BatchBuffers
 N = SMALL // 8 + 1
 
 
-def buffers(count: int, *, views: bool = False) -> tuple[BatchBuffers, Arena]:
+def buffers(count: int) -> tuple[BatchBuffers, Arena]:
     """`count` blocks and the spare, each int64[N], which is large enough to be leased, and bool[4], which is not."""
     arena = Arena(shared=False)
     plan = arena.plan()
     fields = [[plan.add("i8", (N,)), plan.add("?", (4,))] for _ in range(count + 1)]
     arena.grow(plan)
-    return BatchBuffers(arena, fields, views=views), arena
+    return BatchBuffers(arena, fields), arena
 
 
 # -- arena ------------------------------------------------------------------------------------------------------------
@@ -226,14 +226,3 @@ def test_a_pinned_block_is_out_of_service() -> None:
     ring.unpin(0)
     assert ring.take() == 0
     ring.unpin(0)  # twice does no harm
-
-
-def test_views_are_always_of_the_same_block() -> None:
-    ring, _ = buffers(2, views=True)
-    first = ring.hand_out(ring.take())
-    second = ring.hand_out(ring.take())
-    second[0][:] = 3
-    assert first[0].tolist() == [3] * N
-    assert ring.copies == 0
-    ring.pin(0)
-    assert ring.take() == 1

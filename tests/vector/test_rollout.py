@@ -240,15 +240,6 @@ def test_two_take_turns_in_a_loop_and_a_single_kept_row_keeps_its_rollout() -> N
         np.testing.assert_array_equal(kept[0], row)
 
 
-def test_views_are_written_over() -> None:
-    with closing(VectorEnv("CartPole-v1", 4, workers=1, inline=2, copy=False)) as vector:
-        first = vector.rollout(steps=10)
-        before = first.observations.copy()
-        second = vector.rollout(steps=10)
-        assert address(first.observations) == address(second.observations)
-        assert not np.array_equal(first.observations, before)
-
-
 def test_memory_that_has_become_too_small_is_given_back() -> None:
     image = gs.Box(0, 255, (64, 64), np.uint8)
     with closing(VectorEnv([of(Echo, image)] * 4, workers=2, inline=0)) as vector:

@@ -203,21 +203,14 @@ def test_steps_that_a_set_attribute_changes() -> None:
     vector.close()
 
 
-def test_batches_are_the_callers_to_keep() -> None:
-    vector = VectorEnv([of(Counter, 50)] * 2, workers=1, inline=1)
+@pytest.mark.parametrize("copy", [True, False])
+def test_batches_are_the_callers_to_keep(copy: bool) -> None:
+    vector = VectorEnv([of(Counter, 50)] * 2, workers=1, inline=1, copy=copy)
     held = [vector.reset()[0], *(vector.step([1, 2])[0] for _ in range(20))]
     held[3][:] = -1
     vector.step([0, 0])
     vector.close()
     assert [each.tolist() for each in held] == [[t, t] if t != 3 else [-1, -1] for t in range(21)]
-
-
-def test_views() -> None:
-    vector = VectorEnv([of(Counter, 50)] * 2, backend="serial", copy=False)
-    first, _ = vector.reset()
-    second = vector.step([0, 0])[0]
-    assert np.shares_memory(first, second)
-    vector.close()
 
 
 def test_valid_and_stats() -> None:

@@ -194,7 +194,6 @@ class Batches:
 
     def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
         self._last = arrays = self._buffers.hand_out(block)
-        self._buffers.spared = block
         return arrays
 
     def carry_over(self, block: int, chosen: set[int]) -> None:

@@ -13,8 +13,7 @@ Small arrays (flags, rewards, the observations of small environments) are copied
 lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
 
 Two kinds are here: what steps are written to (`BatchBuffers`), and memory of any size that goes to workers with a
-request and comes back with the answer (`BufferPool`). Elsewhere: memory files that go from a worker to the caller
-(`file_buffers.py`), and the results of samplers.
+request and comes back with the answer (`BufferPool`). The results of samplers are elsewhere.
 """
 
 from __future__ import annotations
@@ -69,11 +68,6 @@ class Buffer:
         return array
 
 
-def when_let_go(array: np.ndarray, then: Callable[..., object], *args: Any) -> None:
-    """Call this when nobody holds a lent array any more, for those who cannot ask; not at the end of Python."""
-    weakref.finalize(array, then, *args).atexit = False
-
-
 class Span:
     """The requests that are sent from now on until `end`.
 
@@ -102,19 +96,18 @@ class Span:
 
 
 class RolloutMemory(Buffer):
-    """The memory of one rollout: arrays [steps, n, ...] in a segment of their own. `views`: as of `BatchBuffers`."""
+    """The memory of one rollout: arrays [steps, n, ...] in a segment of their own."""
 
-    def __init__(self, arena: Arena, fields: RolloutFields, segment: int, views: bool) -> None:
+    def __init__(self, arena: Arena, fields: RolloutFields, segment: int) -> None:
         super().__init__()
-        self.fields, self.segment, self._arena, self._views = fields, segment, arena, views
+        self.fields, self.segment, self._arena = fields, segment, arena
         row = fields_of(fields.block(fields.first))
         self._rows = [(f.shape, f.dtype, *arena.buffer(f), f.dtype.itemsize * math.prod(f.shape)) for f in row]
 
     def arrays(self, fields: Sequence[Field | None]) -> list[Any]:
         """Fresh arrays over some of its fields, the caller's to keep; None for None."""
         arrays = [None if field is None else self._arena.array(field) for field in fields]
-        if not self._views:
-            self.lent += [weakref.ref(array) for array in arrays if array is not None]
+        self.lent += [weakref.ref(array) for array in arrays if array is not None]
         return arrays
 
     def rows(self, block: int) -> list[np.ndarray]:
@@ -129,15 +122,13 @@ class BatchBuffers:
 
     Args:
         fields: for each block the fields handed out, all blocks alike.
-        views: hand out views of one and the same block, overwritten by the next step.
 
     Attributes:
-        spared: with `views`: a block that is not to be written next.
         aimed: the block that requests go to, whatever is free; see `rollouts.py`.
         copies: batches that had to be copied because all blocks were held.
     """
 
-    def __init__(self, arena: Arena, fields: list[list[Field]], *, views: bool = False) -> None:
+    def __init__(self, arena: Arena, fields: list[list[Field]]) -> None:
         self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
         # how each array is made: a copy of one that is there, or a new one over the block, which is then lent
         self._large = [i for i, f in enumerate(fields[0]) if math.prod(f.shape) * f.dtype.itemsize > SMALL]
@@ -146,12 +137,10 @@ class BatchBuffers:
             [partial(new, *recipe) if i in self._large else new(*recipe).copy for i, recipe in enumerate(block)]
             for block in self._recipes
         ]
-        self.views, self.spare = views, len(fields) - 1
+        self.spare = len(fields) - 1
         self.blocks = [Buffer() for _ in fields]
-        self._shown: list[list[np.ndarray] | None] = [None] * len(fields)  # with `views`
         self.rollouts: list[RolloutMemory] = []
         self._latest: RolloutMemory | None = None
-        self.spared: int | None = None
         self.aimed: int | None = None
         self.copies = 0
 
@@ -159,11 +148,6 @@ class BatchBuffers:
         """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
         if self.aimed is not None:
             return self.aimed
-        if self.views:
-            pinned = [bool(block.pins) for block in self.blocks]
-            if self.spared is None and True not in pinned:
-                return 0
-            return next((b for b in range(self.spare) if not pinned[b] and b != self.spared), self.spare)
         for number, block in enumerate(self.blocks):
             for ref in block.lent:
                 if ref() is not None:
@@ -179,13 +163,9 @@ class BatchBuffers:
             if self._latest is None or block not in self._latest.fields:
                 self._latest = self.rollout_of(block)
             arrays = self._latest.rows(block)
-            if not self.views:  # rewards and flags of one step go no further than the rollout that is made of them
-                self._latest.lent += map(weakref.ref, arrays[:-3])
+            # rewards and flags of one step go no further than the rollout that is made of them
+            self._latest.lent += map(weakref.ref, arrays[:-3])
             return arrays
-        if self.views:  # nobody is asked who holds them, so the same arrays do every time
-            if self._shown[block] is None:
-                self._shown[block] = self.peek(block)
-            return list(self._shown[block] or ())
         arrays = list(map(call, self._makers[block]))
         if block != self.spare:
             self.blocks[block].lent = (

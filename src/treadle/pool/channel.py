@@ -3,8 +3,7 @@
 Frames are `length, descriptors` and a pickle (protocol 5). A message above `SPILL` bytes is written with its
 out-of-band buffers into a memory file of its own, and only the descriptor travels: the receiver maps it and unpickles
 arrays straight over the mapping, without a copy, and no socket buffer can ever be too small for it. So sending a
-request never blocks the caller, and an episode of 100 MB costs the same trip as a small one. Arrays that lie in a
-worker's file buffers (`file_buffers.py`) stay where they are.
+request never blocks the caller, and an episode of 100 MB costs the same trip as a small one.
 
 Within one process (threads) `LocalChannel` (`local.py`) is the same road.
 """
@@ -20,6 +19,7 @@ import pickle
 import select
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ from typing import Any
 
 from treadle import pickling
 from treadle.pool.arena import anonymous_file, map_file, too_many_files
-from treadle.pool.file_buffers import Borrower, Lender, counted, crowded
 from treadle.pool.interrupts import owned
 from treadle.whole_file import why
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors
 SPILL_HEAD = struct.Struct("<Q")
 SPILL = 16 * 1024
+MOST_MAPPED = 1 << 14  # mappings of messages that may be held; Linux allows a process 65530 of all kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,10 @@ class Channel:
     """One end. `recv` and `send` are for one thread at a time; frames keep their order.
 
     Attributes:
-        lender: of a worker's end, which may send what lies in files of its own.
-        borrower: of the caller's end, to which such things are sent.
         outbox: what the socket has not taken yet.
     """
 
     in_process = False
-    lender: Lender | None = None
-    borrower: Borrower | None = None
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -125,7 +121,7 @@ class Channel:
 
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
-        packed = Packed(*encode(message, self.lender))
+        packed = Packed(*encode(message))
         if files := getattr(message, "files", ()):
             packed.take_along(files)
         return packed
@@ -179,20 +175,13 @@ class Channel:
         return message
 
     def decode(self, body: bytes) -> Any:
-        """A message of which the body is all there is, wherever it came from. Raises Undecodable. See `settle`."""
+        """A message of which the body is all there is, wherever it came from. Raises Undecodable."""
         try:
-            return decode(body, [], self.borrower)[0]
+            return decode(body, [])[0]
         except (Exception, SystemExit) as error:  # unpickling runs foreign code, and may lack the sender's modules
             raise Undecodable(error) from error
 
-    def settle(self) -> None:
-        """The latest message was taken: what it borrows is given back when nobody holds it any more."""
-        if self.borrower is not None and self.borrower.pending:
-            self.borrower.settle()
-
     def close(self) -> None:
-        if self.borrower is not None:
-            self.borrower.close()
         for _, packed in self.outbox:
             packed.discard()
         self.outbox.clear()
@@ -209,14 +198,14 @@ class Channel:
             return None
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
-            message = decode(body, fds, self.borrower)
+            message = decode(body, fds)
         except (
             Exception,
             SystemExit,
         ) as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
             self._consume(HEAD.size + length, count, count)
             raise Undecodable(error) from error
-        self._consume(HEAD.size + length, count, _own(body))
+        self._consume(HEAD.size + length, count, body[0])
         return message
 
     def _consume(self, nbytes: int, count: int, own: int) -> None:
@@ -227,11 +216,11 @@ class Channel:
             os.close(fd)
 
 
-def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.FileIO]]:
+def encode(message: Any) -> tuple[bytes, list[io.FileIO]]:
     """(body, its own files) of a message.
 
     Small arrays, and everything else if it is not much, are in the body (tag 0). Large ones and all else go into a
-    spill file (tag 1). If some lie in the lender's files, the body says where, and only the others are spilt (tag 2).
+    spill file (tag 1).
     """
     raws: list[memoryview] = []
     left = 0
@@ -254,46 +243,30 @@ def encode(message: Any, lender: Lender | None = None) -> tuple[bytes, list[io.F
     head = pickling.quickly(message, fresh)
     if not raws and len(head) <= 2 * SPILL:
         return b"\0" + head, []
-    if raws and lender is not None:
-        spots, fds = lender.lend(raws)
-        lent = [io.FileIO(fd) for fd in fds]
-        if any(spots):
-            rest = [raw for raw, spot in zip(raws, spots, strict=True) if spot is None]
-            try:
-                own = [spill(rest, [raw.nbytes for raw in rest])] if rest else []
-            except BaseException:
-                for file in lent:
-                    file.close()
-                raise
-            return bytes((2, len(own) + len(lent))) + pickle.dumps((head, spots), 5), [*own, *lent]
     return b"\1", [spill([head, *raws], [len(head), *(raw.nbytes for raw in raws)])]
 
 
-def decode(body: bytes, fds: list[int], borrower: Borrower | None = None) -> tuple[Any, list[int]]:
+def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
     """The message and the descriptors that came with it, without its own, which stay open."""
     if body[0] == 0:
         return pickle.loads(memoryview(body)[1:]), fds
-    own = _own(body)
-    if body[0] == 1:
-        return unpack(mapped(fds[0])), fds[own:]
-    assert borrower is not None
-    head, spots = pickle.loads(memoryview(body)[2:])
-    spilt = None in spots
-    rest = iter(parts_of(mapped(fds[0])) if spilt else ())
-    buffers = borrower.open(spots, fds[spilt:own])
-    message = pickle.loads(head, buffers=[next(rest) if buffer is None else buffer for buffer in buffers])
-    return message, fds[own:]
+    return unpack(mapped(fds[0])), fds[1:]
+
+
+_mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def mapped(file: int, *, private: bool = False) -> memoryview:
     """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees.
 
-    Where this process has as many mappings as are good for it (see `crowded`), a copy.
+    Where this process has as many mappings as are good for it, a copy.
     """
     size = os.fstat(file).st_size
-    if crowded():
+    if len(_mappings) >= MOST_MAPPED:
         return memoryview(copied(file, size))
-    return memoryview(counted(map_file(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)))
+    memory = map_file(file, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
+    _mappings.add(memory)
+    return memoryview(memory)
 
 
 def copied(file: int, size: int) -> mmap.mmap:
@@ -321,11 +294,6 @@ def parts_of(view: memoryview) -> list[memoryview]:
         parts.append(view[offset : offset + nbytes])
         offset += _align(nbytes)
     return parts
-
-
-def _own(body: bytes) -> int:
-    """How many of a frame's descriptors are the message's own."""
-    return body[1] if body[0] == 2 else body[0]
 
 
 def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:

@@ -26,7 +26,6 @@ from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
-from treadle.pool.file_buffers import Lender
 from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
 from treadle.pool.rows import Rows
@@ -125,11 +124,9 @@ def _run(channel: Channel, entered: Start | None) -> int:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
     slots = start.spec.slots
     line = Line(arena, place.line, bell, pool_bell, channel, slots, longest=place.longest)
-    lender = channel.lender = Lender(line.lent)
     server = Server(slots, programs)
     for program in programs:
         program.share(arena, line.words)
-        program.lend(lender)
     if place.rows is not None:
         fields, observations, actions = place.rows
         server.attach(Rows(arena, fields, observations, actions, slots[0], slots[-1] + 1))

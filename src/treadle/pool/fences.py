@@ -20,7 +20,6 @@ What both sides read without a fence, and why that is safe:
 | BUSY_NS, ITEM | figures for people |
 | `told` | the caller, for whom to look at; late: the ring comes after it; early: it is looked at once more |
 | `done` | read when an answer is there (after its fence) or the worker is dead (the system knows, and tells after it) |
-| file buffers | a fence of the caller's before it says that a file may be written again |
 """
 
 from __future__ import annotations

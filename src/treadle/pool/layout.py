@@ -56,7 +56,7 @@ class RowMemory:
         buffers: blocks that are handed out.
     """
 
-    def __init__(self, arena: Arena, descriptions: Sequence[Any], *, copy: bool, blocks: int) -> None:
+    def __init__(self, arena: Arena, descriptions: Sequence[Any], *, blocks: int) -> None:
         self.arena, self.array = arena, arena.array
         self.observations = _common_layout(descriptions, "observation_space")
         self.actions = _common_layout(descriptions, "action_space")
@@ -66,7 +66,7 @@ class RowMemory:
         self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, blocks + 1, self.finals)
         arena.grow(plan)
         self.done = arena.array(self.fields.done)
-        self.buffers = BatchBuffers(arena, [fields_of(block) for block in self.fields.blocks], views=not copy)
+        self.buffers = BatchBuffers(arena, [fields_of(block) for block in self.fields.blocks])
 
     def of(self, worker: Worker) -> Rows:
         """Those of a worker's slots."""
@@ -111,7 +111,6 @@ class MemoryLayout:
         workers: Sequence[Worker],
         *,
         rows: bool,
-        copy: bool,
         blocks: int,
         longest: tuple[int, int],
         later: int = 0,
@@ -132,7 +131,7 @@ class MemoryLayout:
             self.told = arena.array(self._told)[:, 0]
             self.pool_bell: Bell = bell.LocalBell() if not shared else self._bell(self.pool_bell_field)
             descriptions = [*descriptions, *[descriptions[0]] * later]
-            self.rows = RowMemory(arena, descriptions, copy=copy, blocks=blocks) if rows else None
+            self.rows = RowMemory(arena, descriptions, blocks=blocks) if rows else None
         except BaseException:
             self.clear()
             raise

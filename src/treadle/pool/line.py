@@ -21,7 +21,6 @@ from treadle.pool.arena import Arena, Field, Plan, view
 from treadle.pool.bell import CELL, Bell, Waiting
 from treadle.pool.channel import Undecodable
 from treadle.pool.fences import fence
-from treadle.pool.file_buffers import PLACES
 from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.interrupts import Later
 from treadle.pool.messages import Extras, Raised, Reply
@@ -57,7 +56,6 @@ class LineFields:
     answers: Field
     box: Field
     words: Field
-    lent: Field
     told: Field
     depth: int
     fenced: bool
@@ -73,7 +71,6 @@ class LineFields:
             plan.add("i8", (depth * 4,)),
             plan.add("u1", (depth * BOX,)),
             plan.add("i8", (WORDS,)),
-            plan.add("i8", (PLACES,)),
             told or plan.add("i8", (1,)),
             depth,
             fenced,
@@ -131,7 +128,6 @@ class Line:
         self.answers = view(arena.array(fields.answers))
         self.box = view(arena.array(fields.box))
         self.words = view(arena.array(fields.words))
-        self.lent = view(arena.array(fields.lent))  # see `file_buffers.py`
         self.told = view(arena.array(fields.told))
         self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
         self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
@@ -143,7 +139,7 @@ class Line:
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
-        for words in (self.requests, self.answers, self.words, self.lent, self.told):
+        for words in (self.requests, self.answers, self.words, self.told):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
         self._kept = None
@@ -237,8 +233,6 @@ class Line:
             self._schemas.update(_schemas(extras))
         reply = Reply(id, extras, not flags & FLAG_MORE)
         self.taken = number
-        if flags & WITH_EXTRAS:
-            self.channel.settle()
         if self.fenced:
             fence()  # the entry is read before it may be written again
         self.words[CREDIT] = number

@@ -69,9 +69,6 @@ class LocalChannel:
     def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
         return self.recv()
 
-    def settle(self) -> None:
-        """Nothing is borrowed."""
-
     def pump(self) -> bool:
         return True
 

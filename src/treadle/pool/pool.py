@@ -44,7 +44,6 @@ class Pool:
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
         later: how many slots (the last ones) have no workers yet; see `grow`. They are as the others are.
         rows: does this pool step in lockstep (and so need rows in the memory)? False for pools that only stream.
-        copy: False: every step's batch lies in the same memory.
         blocks: batches that the caller may hold before they are copied.
         options: how workers are run, and what becomes of those that fail; or by keyword, see `PoolOptions`.
 
@@ -68,7 +67,6 @@ class Pool:
         inline: int = 0,
         later: int = 0,
         rows: bool = True,
-        copy: bool = True,
         blocks: int = 6,
         options: PoolOptions | None = None,
         **given: Unpack[PoolKeywords],
@@ -100,7 +98,7 @@ class Pool:
 
             def lay() -> None:
                 self.memory = MemoryLayout(
-                    self.descriptions, self.workers, rows=rows, copy=copy, blocks=blocks, longest=longest, later=later
+                    self.descriptions, self.workers, rows=rows, blocks=blocks, longest=longest, later=later
                 )
                 self._at_end.callback(self.memory.clear)
                 for worker in self.workers:

@@ -27,7 +27,6 @@ from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
-from treadle.pool.file_buffers import Borrower
 from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
@@ -200,7 +199,6 @@ class ProcessWorker(Worker):
         longest = memory.longest[0]
         line = Line(memory.arena, place.line, bell, memory.pool_bell, self.channel, self.slots, longest=longest)
         line.clear()
-        self.channel.borrower = Borrower(line.lent, memory.fenced)
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
             self.channel.send(place, fds)

@@ -96,7 +96,7 @@ class Rollouts:
         gone = {each.fields.first: each.segment for each in useless if each.free}
         fields, segment = memory.plan_rollout(self._next, steps)
         self._next += steps
-        rollout = RolloutMemory(memory.arena, fields, segment, buffers.views)
+        rollout = RolloutMemory(memory.arena, fields, segment)
         buffers.rollouts.append(rollout)
         try:
             self._tell_all(Mapping(memory.arena.segments, fields, gone))

@@ -75,10 +75,6 @@ class Program:
         `words` are its worker's there: a program that does many items for one request says in `words[pool.line.ITEM]`
         which it is at, and its worker's death is told with the item."""
 
-    def lend(self, lender: Any) -> None:
-        """It is given a `treadle.pool.file_buffers.Lender`, likewise: large arrays in its files travel without a copy,
-        and must not be written again while their file is out."""
-
     def describe(self) -> Description:
         return Description()
 

@@ -7,25 +7,22 @@ it is asked for as a copy.
 from __future__ import annotations
 
 import contextlib
-import mmap
 from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
-from treadle.pool.file_buffers import FileBuffer, Lender
 from treadle.pool.serve import checked_info, snapshot
 from treadle.repro import MOST_BYTES, fingerprint
 from treadle.sample.contract import flag, numbers, stepped
 from treadle.sample.episode import Episode
-from treadle.sample.reserve import reserved, the_most
+from treadle.sample.reserve import reserved
 from treadle.spaces import Layout, Leaf, RowWriter
 
 # bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw
 # Pong episode (100 MB) a third less
 LARGE = 1 << 12
 FEWEST_ROWS = 64  # rows to make writers for at once
-MOST_COLUMNS = 4  # one is written, others are on their way or held for a while; who holds more keeps them
 MEET = 16  # one step in so many of an episode that is played alone comes from outside
 
 # how an episode that is played alone asks for an action (and the policy's info or None), and whether it is to stop
@@ -41,16 +38,14 @@ class TreeColumn:
 
     Args:
         layout: of the space.
-        lender: None, or whose files the arrays are to lie in, so that they can be sent without a copy.
 
     Attributes:
         writes: one exact writer a row, as `Layout.row_writer` makes them; `more` extends it.
         loose: for each leaf without a fixed shape its values, to be appended by who writes.
     """
 
-    def __init__(self, layout: Layout, lender: Lender | None = None) -> None:
-        self._layout, self._lender = layout, lender
-        self._files: list[FileBuffer] = []
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._data = [self._reserve(leaf) if leaf.fixed else None for leaf in layout.leaves]
         self._rows = min((len(data) for data in self._data if data is not None), default=1 << 62)
         self.writes: list[RowWriter] = []
@@ -58,31 +53,9 @@ class TreeColumn:
 
     def _reserve(self, leaf: Leaf) -> np.ndarray:
         """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
-        memory = self._lent() if self._lender is not None else None
-        if memory is None:
-            memory = reserved(huge=leaf.nbytes >= LARGE)
+        memory = reserved(huge=leaf.nbytes >= LARGE)
         rows = max(1, len(memory) // max(1, leaf.nbytes))
         return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
-
-    def _lent(self) -> mmap.mmap | None:
-        """Memory of the lender's, None where it has no more."""
-        assert self._lender is not None
-        file = the_most(self._lender.file)
-        if file is None:
-            return None
-        self._files.append(file)
-        return file.memory
-
-    @property
-    def out(self) -> bool:
-        """Does the caller hold something of its arrays? Then they must not be written."""
-        return self._lender is not None and any(map(self._lender.out, self._files))
-
-    def forget(self) -> None:
-        """It is not going to be written again."""
-        for file in self._files:
-            assert self._lender is not None
-            self._lender.forget(file)
 
     def more(self) -> None:
         """Make writers for further rows. Raises MemoryError when the reservation is used up."""
@@ -112,34 +85,11 @@ class TreeColumn:
         return self._layout.unflatten(values)
 
 
-class Columns:
-    """Columns of one space that take turns: while the caller holds what was sent of one, another is written."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._lender: Lender | None = None
-        self._columns: list[TreeColumn] = []
-
-    def lend(self, lender: Lender | None) -> None:
-        """Let the arrays lie in the lender's files, from the next column on."""
-        self._lender, self._columns = lender, []
-
-    def free(self) -> TreeColumn:
-        """One that may be written. While few are out, new ones are made; then the one that is out longest goes."""
-        for column in self._columns:
-            if not column.out:
-                return column
-        if len(self._columns) == MOST_COLUMNS:
-            self._columns.pop(0).forget()
-        self._columns.append(TreeColumn(self._layout, self._lender))
-        return self._columns[-1]
-
-
 class Recorder:
     """Plays episodes and writes down what is seen and done, row by row; every observation is checked as it is written.
 
     Args:
-        observations: columns for the observations.
+        observations: of the space of the observations.
         actions: None: actions are kept as they are given.
         keep_info: what is kept of a step's info; None: nothing.
         keep_policy_info: what is kept of the policy's.
@@ -160,21 +110,16 @@ class Recorder:
         keep_info: Callable[[Any], dict[str, Any]] | None,
         keep_policy_info: Callable[[Any], dict[str, Any]],
     ) -> None:
-        self._columns, self._actions = Columns(observations), None if actions is None else TreeColumn(actions)
+        self._observations, self._actions = TreeColumn(observations), None if actions is None else TreeColumn(actions)
         self._keep_info, self._keep_policy_info = keep_info, keep_policy_info
         self.length = 0
         self.last: Any = None
         self.final_info: dict[str, Any] = {}
         self.asking, self.action = False, None
 
-    def lend(self, lender: Lender | None) -> None:
-        """Record observations in the lender's files, from now on."""
-        self._columns.lend(lender)
-
     def _clear(self) -> None:
-        """Forget all that was played. What was lent of it is written again when the caller has let it go."""
+        """Forget all that was played; its memory is written again."""
         self._base = 0  # the row of the first step of the episode at hand
-        self._observations = self._columns.free()
         self._observations.clear()
         if self._actions is not None:
             self._actions.clear()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Callable
-from typing import TypeVar
 
 from treadle.pool.arena import NO_RESERVE
-
-T = TypeVar("T")
 
 SIZES = (1 << 36, 1 << 32, 1 << 28)  # bytes to ask for, the most first
 
@@ -19,20 +15,11 @@ def reserved(*, huge: bool = False) -> mmap.mmap:
 
     Raises MemoryError.
     """
-    memory = the_most(lambda nbytes: mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE))
-    if memory is None:
-        raise MemoryError(f"cannot reserve {SIZES[-1] >> 20} MiB of address space")
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
-def the_most(make: Callable[[int], T]) -> T | None:
-    """What `make` makes of as many bytes as it can; None when it refuses all sizes."""
     for nbytes in SIZES:
-        try:
-            return make(nbytes)
-        except (OSError, OverflowError):
-            continue  # a limit on address space, or on the size of files: ask for less
-    return None
+        with contextlib.suppress(OSError, OverflowError):  # a limit on address space: ask for less
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+            if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+                with contextlib.suppress(OSError):  # a kernel without them
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+            return memory
+    raise MemoryError(f"cannot reserve {SIZES[-1] >> 20} MiB of address space")

@@ -22,7 +22,6 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, attributes_of
 from treadle.pool.arena import closed_by_others
-from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
 from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
@@ -197,11 +196,6 @@ class RolloutSlot(EpisodeSlot):
             EpisodeBuffer(self._observations, self._actions, infos=recipe.infos) for _ in range(recipe.rows)
         ]
         self._packer = Packer(self._observations, self._actions, recipe.infos, SMALL if recipe.packs else 0)
-
-    def lend(self, lender: Lender) -> None:
-        if self._sink is None:  # else episodes are not sent
-            for buffer in self._buffers:
-                buffer.lend(lender)
 
     def describe(self) -> Description:
         env = self._envs[0]

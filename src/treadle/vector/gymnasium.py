@@ -61,7 +61,7 @@ class VectorEnv(SlotCalls):
             `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the caller
             with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
-        copy: True: every batch is the caller's to keep. False: all batches lie in the same memory.
+        copy: taken for the sake of Gymnasium. With False, too, every batch is the caller's to keep.
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
@@ -127,7 +127,7 @@ class VectorEnv(SlotCalls):
             if inline:
                 text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
                 log.info(text, inline - 1, n, inline)
-        engine = _start(slots, workers=workers, inline=inline, copy=copy, options=pool)
+        engine = _start(slots, workers=workers, inline=inline, options=pool)
         try:
             spaces = vector_spaces(engine.descriptions, observation_mode)
             lockstep, about = engine.lockstep, engine.descriptions[0].metadata
@@ -290,9 +290,8 @@ class VectorEnv(SlotCalls):
     def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
         """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
 
-        Steps of `step` and rollouts may follow one another in any order. With copy=True (the vector's) a rollout is
-        the caller's to keep: the next one is made elsewhere as long as anybody holds an array of it. With copy=False
-        the next one is written over it.
+        Steps of `step` and rollouts may follow one another in any order. A rollout is the caller's to
+        keep: the next one is made elsewhere as long as anybody holds an array of it.
 
         In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
         infos of these resets are not kept.

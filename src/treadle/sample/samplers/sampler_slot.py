@@ -24,7 +24,6 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import UsageError, attributes_of
 from treadle.pool.broadcast import Broadcast
-from treadle.pool.file_buffers import Lender
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
 from treadle.program.base import StreamControl
@@ -113,13 +112,12 @@ class DirectRollouts(Recorder):
         episodes, rows: what was played since `clear`; rows are steps.
     """
 
-    def __init__(self, worker: DefaultWorker, lender: Lender | None = None) -> None:
+    def __init__(self, worker: DefaultWorker) -> None:
         self._worker = worker
         self.env: GymEnv = worker.env
         layout = Layout.of(self.env.observation_space)
         super().__init__(layout, None, kept, dict)
         self._row_bytes = layout.row_nbytes
-        self.lend(lender)
         self.clear()
 
     @property
@@ -136,7 +134,7 @@ class DirectRollouts(Recorder):
         return self.rows * self._row_bytes
 
     def clear(self) -> None:
-        """Forget what was played; its arrays are written again from now on, or when the caller has let them go."""
+        """Forget what was played; its arrays are written again from now on."""
         self._clear()
         self._lengths: list[int] = []
         self._ends: list[int] = []
@@ -217,7 +215,7 @@ class DirectRollouts(Recorder):
             raise
 
 
-def direct_rollouts(worker: Any, lender: Lender | None = None) -> DirectRollouts | None:
+def direct_rollouts(worker: Any) -> DirectRollouts | None:
     """What plays for a worker, None where it would not do the same as the worker does by itself."""
     kind, env = type(worker), worker.env
     if not isinstance(worker, DefaultWorker) or not isinstance(env, GymEnv) or not env.plain:
@@ -225,7 +223,7 @@ def direct_rollouts(worker: Any, lender: Lender | None = None) -> DirectRollouts
     if any(getattr(kind, name) is not getattr(DefaultWorker, name) for name in ORDINARY):
         return None
     try:
-        return DirectRollouts(worker, lender) if not Layout.of(env.observation_space).loose else None
+        return DirectRollouts(worker) if not Layout.of(env.observation_space).loose else None
     except (TypeError, ValueError):  # a space of the user's own
         return None
 
@@ -252,15 +250,14 @@ class Rollouts:
 
     Args:
         worker: it has `rollout`; see `treadle.sample.samplers.worker.Worker` for the rest.
-        lender: None, or whose files observations are to lie in; see `treadle.pool.file_buffers`.
 
     Attributes:
         made: rollouts that are here.
         begun: episodes that were begun before the present rollout, whatever became of them.
     """
 
-    def __init__(self, worker: Any, lender: Lender | None = None) -> None:
-        self.worker, self._lender = worker, lender
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
         self._step = getattr(worker, "step_episode", None)
         self._interruptible = self._step is not None and bool(getattr(worker, "interruptible", False))
         self._direct: DirectRollouts | None = None
@@ -326,7 +323,7 @@ class Rollouts:
             return direct
         if self.made:  # what is here is sent first
             return None
-        self._direct = direct_rollouts(self.worker, self._lender)
+        self._direct = direct_rollouts(self.worker)
         return self._direct
 
     def due(self, steps: int, rollouts: int = BATCH) -> bool:
@@ -368,12 +365,8 @@ class SamplerSlot(EpisodeSlot):
         self._incarnation = 0
         self._agent: tuple[Broadcast, ...] = ()  # what it was told since, for a worker that is built anew
         self._env: tuple[Broadcast, ...] = ()
-        self._lender: Lender | None = None
         self._rollouts: Rollouts | None = None
         super().__init__(Globals.SWAP if shared else Globals.SEED)
-
-    def lend(self, lender: Lender) -> None:
-        self._lender, self._rollouts = lender, Rollouts(self._worker, lender)
 
     def _build(self) -> None:
         recipe = self._recipe
@@ -386,7 +379,7 @@ class SamplerSlot(EpisodeSlot):
             worker.update_agent(broadcast.open())
         for broadcast in self._env:
             worker.update_env(broadcast.open())
-        self._rollouts = Rollouts(worker, self._lender)
+        self._rollouts = Rollouts(worker)
 
     def _seed(self, worker: Any) -> None:
         """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""
