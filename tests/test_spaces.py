@@ -75,13 +75,6 @@ def test_a_box_of_objects_is_loose() -> None:
     assert Layout.of(space).loose == (0,)
 
 
-def test_offsets_are_aligned_and_do_not_overlap() -> None:
-    layout = Layout.of(gs.Tuple([gs.Box(0, 1, (3,)), gs.Text(2), gs.Discrete(2), gs.Box(0, 1, (5,), np.uint8)]))
-    assert layout.offsets() == (0, None, 64, 128)
-    assert layout.offsets(8, rows=2) == (0, None, 24, 40)
-    assert layout.offsets(1) == (0, None, 12, 20)
-
-
 @given(any_space)
 def test_a_layout_survives_pickle(space: gym.Space[Any]) -> None:
     layout = Layout.of(space)

@@ -37,7 +37,7 @@ VALUES = st.one_of(
     st.composite(_arrays)(),
     st.sampled_from([None, "text", Colour.RED, [1, 2], (), 1j]),
 )
-KEYS = st.sampled_from(["x", "y", "velocity", "_x", "final_obs", "é"])
+KEYS = st.sampled_from(["x", "y", "velocity", "_x", "final_obs", "é", ""])
 INFOS = st.recursive(
     st.dictionaries(KEYS, VALUES, max_size=4),
     lambda inner: st.dictionaries(KEYS, st.one_of(VALUES, inner), max_size=4),
@@ -117,7 +117,7 @@ def test_final_infos_travel_beside_infos() -> None:
     packer = InfoPacker((4, 5, 6))
     infos = {0: {"x": 1}, 2: {"x": 2}}
     ended = {2: {"total": 0.5, "episode": {"l": 3}}}
-    groups, finals = packer.pack(infos)[0], packer.pack_each(ended)[0]
+    groups, finals = packer.pack(infos)[0], packer.pack(ended)[0]
     known = {schema.number: schema for schema, _, _ in [*groups, *finals]}
     assert raw_of(InfoRows(groups), FinalRows(finals), {}) is None
     raw = raw_of(InfoRows(groups), FinalRows(finals), known)
@@ -130,7 +130,7 @@ def test_final_infos_travel_beside_infos() -> None:
 
 @pytest.mark.parametrize(
     "info",
-    [{"x": np.zeros(1000)}, {"x": np.zeros(0)}, {"x": Colour.RED}, {"_x": 1}, {1: 1}, {"x": {"y": "text"}}, 3]
+    [{"x": np.zeros(1000)}, {"x": np.zeros(0)}, {"x": Colour.RED}, {"_x": 1}, {"": 1}, {1: 1}, {"x": {"y": "text"}}, 3]
     + [{"x": value} for value in (None, np.bool_(True), np.longlong(1), 1j)],
 )
 def test_what_goes_by_message(info: Any) -> None:

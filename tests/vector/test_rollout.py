@@ -42,7 +42,7 @@ SETUPS: list[dict[str, Any]] = [
     {"workers": 1, "inline": 0},
     {"workers": 2, "inline": 0},
     {"workers": 1, "inline": 2},
-    {"workers": 2, "inline": 1, "copy": False},
+    {"workers": 2, "inline": 1},
     {"backend": "thread", "workers": 2, "inline": 0},
     {"backend": "serial"},
 ]

@@ -19,7 +19,7 @@ from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.buffers import BatchBuffers, fields_of
 from treadle.pool.line import ITEM, LineFields
 from treadle.pool.messages import Op, Request
-from treadle.pool.rows import RolloutFields, RowFields, Rows
+from treadle.pool.rows import RolloutFields, RowFields, Rows, plan_leaves
 from treadle.pool.serve import portable
 from treadle.spaces import Layout, Mailed
 
@@ -80,7 +80,9 @@ class RowMemory:
     def plan_rollout(self, first: int, steps: int) -> tuple[RolloutFields, int]:
         """Memory for a rollout whose blocks are numbered from `first` on, and its segment. Raises ArenaError."""
         plan = self.arena.plan()
-        rollout = RolloutFields.plan(plan, first, steps, self._n, self.observations, self.actions, self.finals)
+        actions = plan_leaves(plan, self.actions, steps, self._n)
+        about = (plan, self._n, self.observations, self.finals, steps)
+        rollout = RolloutFields.plan(*about, first=first, steps=steps, actions=actions)
         self.arena.grow(plan)
         self.fields.blocks.rollouts.append(rollout)
         return rollout, plan.segment
@@ -198,14 +200,8 @@ class MemoryLayout:
             later -= 1
         began, own, episode, seed = (int(rows.array(getattr(rows.fields, name))[slot]) for name in WORDS)
         step = line.posted - worker.asides - max(0, later) + own - began if line is not None else None
-        return worker.at(
-            slot,
-            phase,
-            step,
-            episode if episode >= 0 else None,
-            seed if seed >= 0 else None,
-            _action(rows, worker, slot, request),
-        )
+        known = (None if number < 0 else number for number in (episode, seed))
+        return worker.at(slot, phase, step, *known, _action(rows, worker, slot, request))
 
 
 WORDS = ("began", "own", "episode", "seed")  # of a slot's row: see `at_work`

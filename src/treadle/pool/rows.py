@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,15 +36,12 @@ class BlockFields:
     finals: tuple[Field | None, ...]
 
     @classmethod
-    def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool) -> BlockFields:
-        return cls(
-            plan_leaves(plan, layout, n),
-            plan.add("f8", (n,)),
-            plan.add("?", (n,)),
-            plan.add("?", (n,)),
-            plan.add("?", (n,)),
-            plan_leaves(plan, layout, n) if finals else (),
-        )
+    def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool, *steps: int, **more: Any) -> Self:
+        """Those of n slots; with a number of `steps`, of a rollout, of which `more` is known."""
+        found: list[Any] = [plan_leaves(plan, layout, *(each + 1 for each in steps), n)]
+        found += [plan.add(code, (*steps, n)) for code in "d???"]
+        found += [plan_leaves(plan, layout, n) if finals else ()]
+        return cls(*found, **more)
 
 
 def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
@@ -53,39 +50,17 @@ def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, .
 
 
 @dataclass(frozen=True)
-class RolloutFields:
-    """One rollout: the blocks `first` to `first + steps - 1`. Fields are [steps, n, ...], observations a row more.
+class RolloutFields(BlockFields):
+    """One rollout: the blocks `first` to `first + steps - 1`. Fields are [steps, n, ...], observations a row more; the
+    finals are [n, ...], of all blocks alike, and () where slots do not move on within a step.
 
     Attributes:
         actions: written by the caller; nobody in a worker reads them.
-        finals: [n, ...], of all blocks alike; () where slots do not move on within a step.
     """
 
     first: int
     steps: int
-    observations: tuple[Field | None, ...]
     actions: tuple[Field | None, ...]
-    rewards: Field
-    terminated: Field
-    truncated: Field
-    valid: Field
-    finals: tuple[Field | None, ...]
-
-    @classmethod
-    def plan(
-        cls, plan: Plan, first: int, steps: int, n: int, observations: Layout, actions: Layout, finals: bool
-    ) -> RolloutFields:
-        return cls(
-            first,
-            steps,
-            plan_leaves(plan, observations, steps + 1, n),
-            plan_leaves(plan, actions, steps, n),
-            plan.add("f8", (steps, n)),
-            plan.add("?", (steps, n)),
-            plan.add("?", (steps, n)),
-            plan.add("?", (steps, n)),
-            plan_leaves(plan, observations, n) if finals else (),
-        )
 
     def __contains__(self, block: object) -> bool:
         return isinstance(block, int) and 0 <= block - self.first < self.steps
@@ -159,17 +134,10 @@ class RowFields:
 
     @classmethod
     def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
-        acts = plan_leaves(plan, actions, n)
-        done, began, own, episode, seed = (plan.add("i8", (n,)) for _ in range(5))
-        return cls(
-            acts,
-            done,
-            began,
-            own,
-            episode,
-            seed,
-            Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)]),
-        )
+        found: list[Any] = [plan_leaves(plan, actions, n)]
+        found += [plan.add("i8", (n,)) for _ in range(5)]
+        found += [Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)])]
+        return cls(*found)
 
 
 Write = Callable[[Any], Any]
@@ -249,10 +217,8 @@ class BlockView:
     def __init__(
         self, arena: Arena, fields: BlockFields, layout: Layout, lo: int, hi: int, stage: Stage | None = None
     ) -> None:
-        self.rewards = view(arena.array(fields.rewards))[lo:hi]
-        self.terminated = view(arena.array(fields.terminated))[lo:hi]
-        self.truncated = view(arena.array(fields.truncated))[lo:hi]
-        self.valid = view(arena.array(fields.valid))[lo:hi]
+        flags = (fields.rewards, fields.terminated, fields.truncated, fields.valid)
+        self.rewards, self.terminated, self.truncated, self.valid = (view(arena.array(each))[lo:hi] for each in flags)
         self._all_false = view(np.zeros(hi - lo, np.bool_))
         self._all_true = view(np.ones(hi - lo, np.bool_))
         self.staged: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
@@ -308,11 +274,8 @@ class Rows:
         self._blocks: dict[int, BlockView] = {}
         self._finals: dict[int, list[Write]] = {}  # of rollouts
         self._stage: Stage | None = None
-        self.done = view(arena.array(fields.done))[lo:hi]
-        self.began = view(arena.array(fields.began))[lo:hi]
-        self.own = view(arena.array(fields.own))[lo:hi]
-        self.episode = view(arena.array(fields.episode))[lo:hi]
-        self.seed = view(arena.array(fields.seed))[lo:hi]
+        words = (fields.done, fields.began, fields.own, fields.episode, fields.seed)
+        self.done, self.began, self.own, self.episode, self.seed = (view(arena.array(each))[lo:hi] for each in words)
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         read = self.read_actions = actions.batch_reader(arrays, lo, hi)
         if actions.loose:  # a request may come without any: then they are all None

@@ -330,7 +330,7 @@ class Server:
                 raised[i] = self._raised(i, error, self._phase, None if actions is None else actions[i])
         final_groups: Any = ()
         if finals and not self._local:  # in the caller they are its own already
-            final_groups, rest = self._packer.pack_each({i: info for i, (info, more) in finals.items() if more is None})
+            final_groups, rest = self._packer.pack({i: info for i, (info, more) in finals.items() if more is None})
             finals = {i: final for i, final in finals.items() if final[1] is not None or i in rest}
         extras = self._extras({i: info for i, info in infos.items() if i not in raised}, loose, finals, raised)
         if groups:

@@ -247,18 +247,9 @@ class Worker(ABC):
         """Its number in errors; None for the caller's own share."""
         return None if self.inline else self.index
 
-    def at(
-        self,
-        slot: int | None,
-        phase: str | None = None,
-        step: int | None = None,
-        episode: int | None = None,
-        seed: int | None = None,
-        last_action: Any = None,
-        item: int | None = None,
-    ) -> Where:
-        """A place in it."""
-        return Where(slot, self.shown, self.pid, phase, step, episode, seed, last_action, item, self.node)
+    def at(self, slot: int | None, *where: Any, **more: Any) -> Where:
+        """A place in it; `where` and `more` are the other arguments of `Where`, from the phase on."""
+        return Where(slot, self.shown, self.pid, *where, **{"node": self.node, **more})
 
     @property
     def changing(self) -> bool:

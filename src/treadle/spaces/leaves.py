@@ -238,19 +238,6 @@ class Outline:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.space!r})"
 
-    def offsets(self, align: int = 64, *, rows: int = 1) -> tuple[int | None, ...]:
-        """Where each leaf's array [rows, *shape] starts when all lie one after the other, in bytes.
-
-        Every start is a multiple of ``align``; None for a loose leaf.
-        """
-        out: list[int | None] = []
-        end = 0
-        for leaf in self.leaves:
-            start = -(-end // align) * align
-            out.append(start if leaf.fixed else None)
-            end = start + rows * leaf.nbytes if leaf.fixed else end
-        return tuple(out)
-
     def flatten(self, value: Any) -> list[Any]:
         """The leaves of a value in the order of ``leaves``, unchecked.
 

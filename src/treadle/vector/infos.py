@@ -21,10 +21,8 @@ shape) widen the column, to object where nothing else will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ import numpy as np
 from treadle import gone
 from treadle.errors import UsageError
 from treadle.pool.batch import NO_NEWS, Batch, News
-from treadle.pool.info_rows import InfoRows, plan
+from treadle.pool.info_rows import InfoRows, columns_of_rows
 from treadle.program.own_names import kept_as, own_names
 
 Infos = Mapping[int, dict[str, Any]]
@@ -199,9 +197,7 @@ def _final_infos(finals: Finals, news: Mapping[int, News], own: frozenset[str]) 
 
 def columns(n: int, infos: Infos) -> dict[str, Any]:
     """Columns and masks of one dict a slot, in slot order."""
-    if type(infos) is InfoRows and not infos.rest and (out := _columns_of_rows(n, infos)) is not None:
-        return out
-    if len(infos) == n and (out := _columns_of_like(n, infos)) is not None:
+    if type(infos) is InfoRows and not infos.rest and (out := columns_of_rows(n, infos.groups)) is not None:
         return out
     rows: dict[str, dict[int, Any]] = {}
     for slot, info in infos.items():
@@ -214,49 +210,11 @@ def columns(n: int, infos: Infos) -> dict[str, Any]:
     return out
 
 
-def _columns_of_rows(n: int, infos: InfoRows) -> dict[str, Any] | None:
-    """The same from rows of numbers. None: slots have different kinds of values under the same key."""
-    groups = infos.groups
-    if len(groups) > 1:  # columns stand in the order in which slots have them
-        groups = sorted(groups, key=lambda group: min(group[1]))
-    found = plan(tuple([schema.form for schema, _, _ in groups]))
-    return found.columns(n, groups) if found.fits else None
-
-
-def _columns_of_like(n: int, infos: Infos) -> dict[str, Any] | None:
-    """The same where all slots have the same keys, as most often: without a look-up by slot. None: they have not."""
-    dicts = list(infos.values())
-    keys = tuple(dicts[0])
-    if set(map(len, dicts)) != {len(keys)}:
-        return None
-    try:  # for a single key, itemgetter does not return tuples
-        picked = (
-            zip(*map(itemgetter(*keys), dicts)) if len(keys) > 1 else [[each[key] for each in dicts] for key in keys]
-        )
-    except KeyError:
-        return None
-    out: dict[str, Any] = {}
-    everywhere = _everywhere(n)
-    for key, values in zip(keys, picked):
-        kinds = set(map(type, values))
-        kind = kinds.pop()
-        if not kinds and _is_number(kind) and key != "final_obs":
-            out[key] = _numbers(values, kind)
-        else:
-            out[key] = _column(n, key, dict(zip(infos, values)))
-        out[f"_{key}"] = everywhere.copy()
-    return out
-
-
-@cache
-def _everywhere(n: int) -> np.ndarray:
-    return np.ones(n, np.bool_)
-
-
-def _mask(n: int, slots: Iterable[int]) -> np.ndarray:
+def _mask(n: int, slots: Mapping[int, Any]) -> np.ndarray:
+    if len(slots) == n:
+        return np.ones(n, np.bool_)
     mask = np.zeros(n, np.bool_)
-    for slot in slots:
-        mask[slot] = True
+    mask[list(slots)] = True
     return mask
 
 
@@ -268,6 +226,11 @@ def _column(n: int, key: str, rows: dict[int, Any]) -> Any:
         return columns(n, rows) if all(isinstance(value, dict) for value in values) else _objects(n, rows)
     kind = type(values[0])
     if _is_number(kind):
+        if len(values) == n and len(set(map(type, values))) == 1:  # as most often
+            try:
+                return np.array(values, kind)
+            except OverflowError:  # Python integers beyond 64 bits
+                return _objects(n, rows)
         column: np.ndarray = np.zeros(n, kind)
     elif isinstance(values[0], np.ndarray):
         column = np.zeros((n, *values[0].shape), values[0].dtype)
@@ -300,13 +263,6 @@ def _room_for(column: np.ndarray, value: Any) -> np.ndarray | None:
     except TypeError:
         return None
     return None if wider.hasobject else column.astype(wider)
-
-
-def _numbers(values: Sequence[Any], kind: type) -> np.ndarray:
-    try:
-        return np.array(values, kind)
-    except OverflowError:  # Python integers beyond 64 bits
-        return np.array(values, object)
 
 
 def _objects(n: int, rows: Mapping[int, Any]) -> np.ndarray:
