@@ -10,7 +10,7 @@ Contestants, in turns:
 - min=k: `collect(inference="caller")` with a fixed size of batch, however long it takes to fill;
 - auto: the same, size and patience chosen by what was measured.
 
-The ideal is the best size and patience in the model of `treadle.sample.batching`: free transport, one core a worker.
+The ideal is the best size and patience in the model of `benchmarks.batches`: free transport, one core a worker.
 Environments that compute share the cores with the caller, which the model does not know.
 
 A thirteenth row has a straggler: environment 0 takes twenty times as long for each step. `static` and `step` wait for
@@ -37,9 +37,10 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
+from benchmarks.batches import PATIENCES, Pace, candidates, simulated
 from benchmarks.report import figure, machine, progress, publish
 from benchmarks.workloads import TURNS_PER_100_US, compute
-from treadle.sample.batching import PATIENCES, Choice, Pace, candidates, simulated
+from treadle.sample.batching import Choice
 
 PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
 BEGIN, END = "<!-- inference:begin -->", "<!-- inference:end -->"

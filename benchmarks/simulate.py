@@ -35,9 +35,10 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
+from benchmarks.batches import Pace
 from treadle.pool import bell
 from treadle.pool.failure import RestartPolicy, on_death
-from treadle.sample.batching import BatchFormer, Pace
+from treadle.sample.batching import BatchFormer
 from treadle.sample.collect import MOST_ORDERS
 from treadle.sample.schedule import Schedule
 

@@ -19,7 +19,6 @@ GONE: dict[str, str] = {
     "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
     "blocks=": "every batch is the caller's to keep",
     "check_vector_env": "benchmarks/vector_check.py of the repository has it, docs/faults.md",
-    "copy=": "every batch is the caller's to keep",
     "export_agents": "the columns of a dataset of several agents hold alive and acted, docs/coming-from-pettingzoo.md",
     "faults": "tests/zoo/faults.py of the repository has the environments that go wrong",
     "format=": "collect_dataset makes Minari datasets; treadle.load still reads an .npz file",

@@ -35,7 +35,7 @@ from treadle.errors import (
     WorkerTimeout,
 )
 from treadle.pool import failure
-from treadle.pool.child import wait_readable
+from treadle.pool.forkserver import wait_readable
 from treadle.pool.life import State
 from treadle.pool.pool import Pool
 from treadle.pool.process import ProcessWorker

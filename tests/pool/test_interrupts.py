@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -70,6 +71,41 @@ def test_resets_that_are_interrupted_in_a_row_leave_one_to_wait_for(tmp_path: Pa
             check_together(pool.reset(seeds=seeds))
         finally:
             os.close(gate)
+
+
+@pytest.mark.parametrize("inline", [0, 2])
+@pytest.mark.usefixtures("every_interrupt_is_heard")
+def test_a_step_that_settles_an_interrupted_one_may_be_interrupted_too(inline: int) -> None:
+    """At whatever point: the step after it says that all slots must be reset."""
+    with Pool(with_fault(Sound, n=4), workers=2, inline=inline) as pool:
+        pool.reset(seeds=range(7, 7 + pool.n))
+
+        class WhilePosting(Injector):
+            def strike(self, frame: FrameType) -> None:
+                self._left += 1  # the next point, unless
+                if any(line.posted > line.taken for line in lines):
+                    raise Interrupt
+
+        def refused() -> bool:
+            try:
+                pool.step(ACTIONS)
+            except UsageError as error:
+                return str(error).startswith("slots [0, 1, 2, 3] moved on")
+            return False
+
+        lines = [worker.line for worker in pool.workers if not worker.inline]
+        injector, said = Injector(), True
+        for point in itertools.count(1):
+            check_together(pool.reset(seeds=range(7, 7 + pool.n)))
+            check_together(pool.step(ACTIONS))  # the next one takes the fast lane
+            WhilePosting().run(lambda: pool.step(ACTIONS), 1)
+            injector.moment = None
+            injector.run(refused, point)
+            if injector.moment is None:
+                break
+            said = refused()
+            assert said, injector.moment
+    assert point > 50
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:

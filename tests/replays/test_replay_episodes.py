@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shutil
+import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ import treadle
 from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
+from treadle.replays.playing import StillRunning, limited
 from treadle.repro import Repro
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -294,3 +296,30 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         treadle.replay(out, env=lambda: Corridor(), render=tmp_path / "out.mp4")
     monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
     assert str(treadle.replay(out, pdb=True, step=10)) == "left in step 10, as recorded"
+
+
+def test_a_timer_of_the_users_own_goes_on() -> None:
+    rang: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 1000.0)
+    try:
+        with limited(5.0) as ring:
+            ring()
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 5.0
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+        with limited(0.01) as ring, pytest.raises(StillRunning):
+            ring()
+            while True:
+                pass
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert not rang
+
+
+def test_what_failed_in_planning_is_not_replayed() -> None:
+    with pytest.raises(UsageError, match="planning"):
+        treadle.replay(Repro({"face": "item", "title": "item 3 of a batch"}))
+    with pytest.raises(UsageError, match="planning"):
+        treadle.replay(treadle.TaskRaised("item 3 of 4: division by zero"))

@@ -170,10 +170,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"face": "slot", "autoreset": "Disabled", "resample": False, "make": {"name": "evil:make"}},
         ['make "evil:make"'],
     ),
-    "an item of planning": (
-        {"face": "item", "env_class": {"name": "evil:make"}, "name": {"value": None}, "state": {"value": [0]}},
-        ['env_class "evil:make"', "state [0]"],
-    ),
 }
 
 

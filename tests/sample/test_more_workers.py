@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from treadle.sample.more_workers import AT_ONCE, Load, worth_having
+from treadle.sample.growth import AT_ONCE, Load, worth_having
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from treadle.cli import failures
+from treadle.cli.here import load_files
 from treadle.cli.options import Collect
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table, printable
@@ -22,6 +23,7 @@ def run(options: Collect) -> int:
     command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         stored: Stored | None = None
+        load_files(options.words)
         try:
             stored = collect_dataset(**arguments, command=command, progress=not options.quiet)
         except Interrupted as interrupt:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treadle.cli import failures
+from treadle.cli.here import load_files
 from treadle.cli.options import Eval
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
@@ -22,6 +23,7 @@ def run(options: Eval) -> int:
     """Evaluate, print what came of it, and return the exit code."""
     options.arguments()
     with own_stdout(options.json) as out:
+        load_files(options.words)
         try:
             first = _play(options, options.policy)
             second = None if options.against is None else _play(options, options.against, control=True)
@@ -63,11 +65,9 @@ def _show(result: Evaluation) -> None:
 
 
 def _asked(result: Evaluation) -> None:
-    """How its policy was asked in the caller, and what would be faster."""
+    """How its policy was asked in the caller."""
     if said := asked(result.inference):
         print(f"{result.policy} was {said}")
-        for text in result.inference["advice"]:
-            print(f"advice: {text}")
 
 
 def _show_pair(result: Comparison) -> None:

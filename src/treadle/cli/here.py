@@ -1,4 +1,5 @@
-"""The current folder on the import path, as `python script.py` has its script's: only for commands that name code."""
+"""The current folder on the import path, as `python script.py` has its script's, and what commands load of it: only for
+commands that name code."""
 
 from __future__ import annotations
 
@@ -25,3 +26,15 @@ def search_here() -> None:
             import_module(name)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+def load_files(words: Sequence[str]) -> None:
+    """Load what "file.py:attribute" names: then the packages that it refers to are imported once for all workers. These
+    load it, too, and tell what is wrong with it."""
+    from treadle.program.policies import load_object
+
+    for word in words:
+        for each in word.rpartition("=")[2].split(","):
+            if ".py:" in each:
+                with suppress(Exception, SystemExit):
+                    load_object(each.strip())

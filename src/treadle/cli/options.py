@@ -294,7 +294,7 @@ class Collect(PlayCommand):
     first one missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same
     bytes. With more --episodes or --steps it makes a run larger, also a complete one.
 
-    EPISODES THAT FAIL. An episode that raises in its reset or step, or costs --max-deaths fresh workers their lives
+    EPISODES THAT FAIL. An episode that raises in its reset or step, or costs three fresh workers their lives
     or their time (--step-timeout), ends the run, or with --on-error skip is left out: the dataset has the others,
     numbered without gaps, and the closing table and summary.json say which are missing and why. What raises is
     tried once more in a new environment first. More than --max-skipped of them, or all of the first ten, end the

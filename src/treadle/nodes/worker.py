@@ -37,6 +37,7 @@ from treadle.pool import carried, modules
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
 from treadle.pool.group import partition
+from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
@@ -74,7 +75,7 @@ class NodeCommon(Common):
         if options.memory_limit is not None:  # it would be looked for among this machine's processes
             raise UsageError("memory_limit is for workers of this machine: over nodes give max_episodes_per_worker")
         self.placement: Placement = options.placement or Placement()
-        self.cluster: Any = None  # a Cluster, once it is open
+        self.cluster: Any = None  # a Cluster, once it is prepared
         self.hello: Hello | None = None
         self.groups: list[tuple[int, ...]] = []
         self.actors: dict[tuple[int, ...], Actor] = {}
@@ -87,20 +88,18 @@ class NodeCommon(Common):
         self._needed: set[str] = set()
         self._programs: dict[bytes, Any] = {}  # pickles of factories -> references to them
 
-    def open(self) -> None:
-        self.cluster = Cluster(self.placement.address)
-
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        (programs, found), carrier = carried.packed(modules.dumps, list(factories), slots, None)
+        programs, carrier = carried.packed(list(factories), slots, None)
         carrier.close()
         if carrier.files:
             raise UsageError(f"slot {slots[0]}: what belongs to a process of this machine cannot go to another node")
-        named = modules.worth_preloading(found)
-        self._needed |= {*named.ours, *named.users}
+        self._needed.update(modules.named([programs]))
         self._specs.append(WorkerSpec(index, slots, programs))
         return self._specs[-1]
 
     def prepare(self) -> None:
+        with Later():
+            self.cluster = Cluster(self.placement.address)
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))

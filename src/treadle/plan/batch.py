@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerDied, WorkerError, WorkerTimeout
+from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan.items import (
     ALIGN,
     MOST,
@@ -38,7 +37,6 @@ from treadle.plan.items import (
     even_chunks,
     items_of,
     joined,
-    keep,
     lay,
     lift,
     packed,
@@ -190,16 +188,12 @@ class Workers:
     def _raised(self, slot: int, raised: Raised) -> Any:
         return failure.task_error(raised, slot, self.by_slot[slot])
 
-    def raise_failed(
-        self, slot: int, item: int, raised: Raised, n: int, keep: Callable[[WorkerError], None] = lambda error: None
-    ) -> NoReturn:
-        """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`. `keep`:
-        is called with it before."""
+    def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
+        """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""
         error = self._raised(slot, raised)
         error.item = item
         error.where = replace(error.where, item=item)
         error.args = (f"item {item} of {n}: {error}",)
-        keep(error)
         try:
             raise error
         finally:
@@ -255,7 +249,6 @@ class BatchEnv:
     """
 
     def __init__(self, envs: Sequence[ExternalProcess], blocking: bool = False) -> None:
-        self.describe: Callable[[], dict[str, Any]] | None = None  # what builds an environment, for a repro
         self._envs = list(envs)
         if not self._envs:
             raise UsageError("a batch environment needs at least one process")
@@ -332,7 +325,7 @@ class BatchEnv:
         if buffer is not None:
             buffer.writers = span
         try:
-            answers = self._scatter(works, given, partial(keep, self.describe, items, rollout=rollout))
+            answers = self._scatter(works, given)
         finally:
             span.end()
         took, room, dones = 0.0, 0.0, []
@@ -340,9 +333,7 @@ class BatchEnv:
             done = future.value
             if done.failed is not None:
                 item, raised = done.failed
-                future.workers.raise_failed(
-                    future.slot, item, raised, n, partial(keep, self.describe, items, range(item, item + 1), rollout)
-                )
+                future.workers.raise_failed(future.slot, item, raised, n)
             if buffer is not None:
                 _take_out(buffer, done)
             dones.append(done)
@@ -372,7 +363,7 @@ class BatchEnv:
                 work.region = Region(buffer.segment, buffer.segments, start, end)
         return buffer
 
-    def _scatter(self, works: list[Work], given: bool, keep: Callable[..., None]) -> list[Future]:
+    def _scatter(self, works: list[Work], given: bool) -> list[Future]:
         """Have the chunks done; returns each one's answer, in order.
 
         `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
@@ -411,9 +402,6 @@ class BatchEnv:
                 todo.appendleft(index)
             elif error is None:
                 error = future.error
-                if type(error) in (WorkerDied, WorkerTimeout):  # at the first that the worker owed
-                    work = works[min(index, *(i for i, (_, lane) in out.items() if lane == at), index)]
-                    keep(some=range(work.first, work.first + len(work.actions)), error=error)
         if error is not None:
             try:
                 raise error

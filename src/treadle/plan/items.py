@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from operator import attrgetter, is_
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.errors import UsageError, WorkerError
-from treadle.repro import Repro, failure_of, note
+from treadle.errors import UsageError
 from treadle.states.state import EnvState
 
 if TYPE_CHECKING:
@@ -317,28 +316,3 @@ class Ask:
 
 class Method:
     """In the place of an attribute that can be called: it stays where it is."""
-
-
-def keep(
-    describe: Callable[[], dict[str, Any]] | None, items: Items, some: range, rollout: str | None, error: WorkerError
-) -> None:
-    """Keep what an item is replayed from as the error's `repro`: its state, and its action or actions.
-
-    `describe`: says what builds the environment; None: nothing is kept. `some`: the item that raised, or those that a
-    worker was given of which one ended it.
-    """
-    if describe is None:
-        return
-    states = [None if items.states is None else items.states[item // items.repeat] for item in some]
-    which = f"item {some[0]}" if len(some) == 1 else f"one of the items {some[0]} to {some[-1]}"
-    repro = Repro({"face": "item", "title": f"{which} of a batch", "failed": failure_of(error)})
-    dts = [int(items.dts[item]) for item in some]
-    for name, thing in {**describe(), "state": states, "dts": dts, "several": rollout is not None}.items():
-        repro.put(name, thing)
-    actions = [items.actions[item] for item in some]
-    array = np.asarray(actions) if len({np.shape(action) for action in actions}) == 1 else np.array(None)
-    if array.dtype.hasobject:
-        repro.put("actions", actions)
-    else:
-        repro.arrays["item"] = array
-    note(error, repro)

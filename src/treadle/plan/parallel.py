@@ -344,11 +344,6 @@ class ParallelEnv(VectorizedEnv):
             self._pool_options["backend"] = options.default_backend(self._pool_options)
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
-    def _recipe(self) -> dict[str, Any]:
-        """What builds one of its copies."""
-        kwargs = {"frameskip": self.frameskip, "autoreset": self.autoreset, **self._env_kwargs}
-        return {"env_class": self._env_class, "name": self._named, "kwargs": kwargs}
-
     @property
     def blocking(self) -> bool:
         """Does one worker work at a time?"""
@@ -364,8 +359,6 @@ class ParallelEnv(VectorizedEnv):
         try:
             envs = [ExternalProcess.of(workers, slot) for slot in range(self.n_workers)]
             self._batch_env = BatchEnv(envs, blocking=self._blocking)
-            if self._pool_options.get("recorder", True):
-                self._batch_env.describe = self._recipe
             super().setup()
             self._closed = False
         except BaseException:

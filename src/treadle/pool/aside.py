@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.interrupts import Later
 
 LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
 CLEAN_UP = 5.0  # seconds that a cancelled coroutine gets while the loop runs on
@@ -298,7 +298,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._open = True
-        undisturbed(self._take, lambda _: self.close())
+        with Later():
+            self._take()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What the coroutine returns, or raises."""
@@ -319,7 +320,8 @@ class EventLoop:
         """Give the share back. With the last one what still runs there is cancelled."""
         if self._open and EventLoop._pid == os.getpid():
             self._open = False
-            undisturbed(self._give_back, lambda _: None)
+            with Later():
+                self._give_back()
 
     def _take(self) -> None:
         kind = EventLoop
@@ -342,15 +344,11 @@ class EventLoop:
     @classmethod
     def join(cls) -> None:
         """Wait for the loop's end where its last share was given back by a worker."""
-
-        def join() -> None:
-            with cls._lock:
+        if cls._ending is not None and cls._pid == os.getpid():
+            with Later(), cls._lock:
                 if cls._ending is not None:
                     cls._ending.join()
                     cls._ending = None
-
-        if cls._ending is not None and cls._pid == os.getpid():
-            undisturbed(join, lambda _: None)
 
 
 class Settled:

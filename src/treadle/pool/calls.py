@@ -22,7 +22,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +32,7 @@ from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
-from treadle.pool.interrupts import Later, undisturbed
+from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
@@ -380,7 +379,8 @@ class Calls:
                 if isinstance(found, WorkerError):
                     self._died(worker, found, hear)
                 elif found:
-                    undisturbed(partial(worker.join, self.memory), lambda _: None)
+                    with Later():
+                        worker.join(self.memory)
                     self._taken[worker.index] = -1
                     hear(Ready(worker))
                 heard = heard or bool(found)

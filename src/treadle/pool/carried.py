@@ -13,18 +13,16 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing import context
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from treadle import pickling
 from treadle.errors import UsageError
 from treadle.pool.interrupts import owned
 
 AT_ONCE = 12  # descriptors in one message
-
-Pickled = TypeVar("Pickled")
 
 
 class CannotTravel(UsageError, TypeError):
@@ -88,16 +86,14 @@ class Arrived:
         return self.held[self.number]
 
 
-def packed(
-    pickle: Callable[[list[Any]], Pickled], factories: list[Any], slots: Sequence[int], start_method: str | None
-) -> tuple[Pickled, Carrier]:
-    """What `pickle` makes of a worker's factories, one a slot, and the descriptors that go along.
+def packed(factories: list[Any], slots: Sequence[int], start_method: str | None) -> tuple[bytes, Carrier]:
+    """A worker's factories, one a slot, pickled, and the descriptors that go along.
 
     Raises CannotTravel.
     """
     try:
         with Carrier(start_method) as carrier:
-            return pickle(factories), carrier
+            return pickling.dumps(factories), carrier
     except Exception as error:
         for slot, factory in zip(slots, factories):
             if (reason := why_not(factory, start_method)) is not None:

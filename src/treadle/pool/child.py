@@ -11,17 +11,15 @@ import gc
 import io
 import os
 import random
-import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import current_process
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NoReturn
 
 from treadle.pool import forking, lifeline
 from treadle.pool.arena import Arena, closed_by_others
@@ -47,54 +45,58 @@ class Start:
     """The first message. With it come descriptors: lifeline, stdout, stderr, crash report.
 
     The crash report is a file in memory that both sides have. It begins with which slot is being built, in digits; from
-    `REPORT` on there are stacks.
+    `REPORT` on there are stacks. A process that is to become a fork server has none.
+
+    Attributes:
+        spec: of a worker; or the modules that a fork server is to import.
+        authkey: multiprocessing's: proxies of the caller's managers ask for it.
     """
 
-    spec: WorkerSpec
+    spec: WorkerSpec | tuple[str, ...]
     environ: dict[str, str]
     cwd: str
     path: list[str]
-    authkey: bytes  # multiprocessing's: proxies of the caller's managers ask for it
+    authkey: bytes
+
+    @classmethod
+    def now(cls, spec: WorkerSpec | tuple[str, ...], environ: dict[str, str]) -> Start:
+        """In the caller's world as it is."""
+        return cls(spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
 
 
-def main(fd: int, *, forked: bool = False, preload: forking.Preload | None = None) -> None:
+def main(fd: int, *, forked: bool = False, entered: Start | None = None) -> None:
     """Run a worker on channel `fd`; never returns.
 
     Args:
         fd: of the channel.
         forked: this process is a copy of the caller.
-        preload: it is a copy of a server that has imported users' modules.
+        entered: it is a copy of a server with packages, which has begun with this.
     """
     code = 1
     channel = Channel(socket.socket(fileno=fd))
     try:
-        code = _run(channel, preload)
+        code = _run(channel, entered)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         code = 0  # the caller is gone or no longer interested
     finally:
         _leave(code, run_atexit=not forked)
 
 
-def _run(channel: Channel, preload: forking.Preload | None) -> int:
+def _run(channel: Channel, entered: Start | None) -> int:
     os.setpgid(0, 0)
     gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
     start, (life, out, err, *crashes) = received
     lifeline.hold(life)
-    if isinstance(start, forking.Preload):
-        _become_server(channel, start, out, err)
+    if isinstance(start.spec, tuple):
+        _become_server(channel, start, start.spec, out, err)
     (crash,) = crashes
     _redirect(out, err)
     faulthandler.enable(file=crash)
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
-    if preload is None or not preload.world.holds(start):
-        _enter(start.environ, start.cwd, start.path)
-    else:  # what modules have changed in it is to stay
-        os.environ.update({name: start.environ[name] for name in forking.CHANGING & start.environ.keys()})
-    current_process().authkey = start.authkey
-    _reseed()
+    _enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec, crash)
@@ -198,27 +200,31 @@ def _redirect(out: int, err: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def _become_server(channel: Channel, preload: forking.Preload, out: int, err: int) -> None:
-    """Import users' modules in the caller's world, fork workers from then on, and never return. What the modules say
-    meanwhile, the caller's user reads; later the descriptors are those of the base server again, and hold nothing."""
+def _become_server(channel: Channel, start: Start, modules: tuple[str, ...], out: int, err: int) -> NoReturn:
+    """Import packages in the caller's world, fork workers from then on, and never return. What they say meanwhile, the
+    caller's user reads; later the descriptors are those of the base server again, and hold nothing."""
     usual = os.dup(1), os.dup(2)
     _redirect(out, err)
-    _enter(preload.environ, preload.world.cwd, preload.world.path)
-    current_process().authkey = preload.authkey
-    _reseed()
-    forking.import_modules(channel, preload)
+    _enter(start, None)
+    forking.import_modules(channel, modules)
     _redirect(*usual)
-    forking.serve(channel, preload)
+    forking.serve(channel, start)
 
 
-def _enter(environ: dict[str, str], cwd: str, path: Iterable[str]) -> None:
-    """The caller's world as it is now, before any of the user's code is imported."""
-    os.environ.clear()
-    os.environ.update(environ)
+def _enter(start: Start, entered: Start | None) -> None:
+    """The caller's world as it is now, before any of the user's code is imported. `entered`: that of its server; what
+    packages have changed in it is to stay."""
+    then = dict(os.environ) if entered is None else entered.environ
+    for name in then.keys() - start.environ.keys():
+        os.environ.pop(name, None)
+    os.environ.update(start.environ.items() - then.items())
     if hasattr(time, "tzset"):
         time.tzset()
-    os.chdir(cwd)
-    sys.path[:] = path
+    os.chdir(start.cwd)
+    if entered is None or entered.path != start.path:
+        sys.path[:] = start.path
+    current_process().authkey = start.authkey
+    _reseed()
 
 
 def _reseed() -> None:
@@ -303,11 +309,3 @@ def _flush_queues() -> None:
     if util is not None:
         util._run_finalizers(0)
         util._run_finalizers()
-
-
-def wait_readable(fds: list[int], timeout: float) -> list[int]:
-    """Those of `fds` that can be read or are hung up, waiting up to `timeout` seconds."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN | select.POLLHUP)
-    return [fd for fd, _ in poll.poll(max(0, int(timeout * 1000)))]

@@ -8,14 +8,13 @@ number is nobody else's while the caller may still signal its group. Its modules
 (`gc.freeze`), so their pages stay shared.
 
 The base server has imported our own modules, NumPy and Gymnasium. It starts at the first need (or sooner: `begin`),
-serves all pools of a process, and dies with the caller. What users' workers import on top of that (a simulator, torch)
-is imported once by a server that is itself a fork of the base server, made for one list of modules in one `World`. Such
-servers must never make a difference that a user could see:
-- a server is used only as long as the caller's import path, working directory and environment are what they were, and
-  as the files of the modules that it has imported, those outside site-packages, are unchanged;
-- a module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
-  that tried is thrown away, and so is one in which an import failed: the worker that needs the module will say what is
-  wrong.
+serves all pools of a process, and dies with the caller. What workers need on top of that of installed packages (a
+simulator, torch: `modules.py` says which) is imported once by a server that is itself a fork of the base server.
+Modules of the user's own are none of its business, unless they are asked for: each worker imports them as they are.
+
+A module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
+that tried is thrown away, and so is one in which an import failed: the worker that needs the module will say what is
+wrong.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from multiprocessing.process import current_process
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.pool import lifeline
-from treadle.pool.forking import Imported, Preload, Spoilt, World
-from treadle.pool.interrupts import undisturbed
+from treadle.pool.forking import Spoilt
+from treadle.pool.interrupts import Later, undisturbed
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
     from treadle.pool.channel import Channel
@@ -46,15 +45,14 @@ log = logging.getLogger("treadle")
 
 FORK_SECONDS = 120.0  # the base server's first answer waits for its imports
 SLICE = 0.05  # seconds that Ctrl-C may take while users' modules are imported
+STATUS_SECONDS = 1.0
 TRIES = 5  # servers that may die in a row before one has done what it was asked for
-KEPT = 2  # servers with users' modules that wait for further workers, beside those that have some
+KEPT = 2  # servers with packages that wait for further workers, beside those that have some
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_base: ForkServer | None = None
-_preloaded: dict[World, ForkServer] = {}  # the one that was used last is the last
-_outdated: list[ForkServer] = []  # files have changed since, and they still have workers
+_servers: list[ForkServer] = []  # the base server first; only it has no `modules`
 _unfit: set[str] = set()  # modules that cannot be forked with
 
 
@@ -79,15 +77,13 @@ def insist(ask: Callable[[], T]) -> T:
     ) from died
 
 
-def server(modules: tuple[str, ...] = ()) -> ForkServer:
-    """The server that has imported these modules of users', where `prepare` has made one and it is still good; else the
-    base server, whose workers import them by themselves."""
+def server(modules: Sequence[str] = ()) -> ForkServer:
+    """A server that has imported these modules, where `prepare` has made one and it lives; else the base server, whose
+    workers import them by themselves."""
     with _lock:
         base = _running_base()
-        modules = tuple(name for name in modules if name not in _unfit and name not in (base.has or ()))
-        if modules and (found := _good(World.now(modules))) is not None and isinstance(found.report, Imported):
-            return found
-        return base
+        found = _with(base, modules)
+        return base if found is None or found.report is None else found
 
 
 def works() -> bool:
@@ -103,8 +99,8 @@ def begin() -> None:
             _running_base()
 
 
-def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> tuple[str, ...]:
-    """Have a server that has imported these modules of users', and wait for it; returns those that it could import.
+def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tuple[str, ...]:
+    """Have a server that has imported these modules, and wait for it; returns those that it could import.
 
     Args:
         modules: which, in order.
@@ -115,24 +111,20 @@ def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> t
         StartupFailed: it takes longer.
     """
     deadline = monotonic() + limit
-    while True:
-        modules = tuple(name for name in modules if name not in _unfit)
-        if not modules:
-            return ()
-        made = undisturbed(lambda names=modules: _for(names), lambda _: None)  # type: ignore[misc]
-        while made is not None and made.report is None:
+    while names := tuple(name for name in modules if name not in _unfit):
+        made = undisturbed(lambda names=names: insist(lambda: _for(names)), lambda _: None)  # type: ignore[misc]
+        while made.report is None:
             if monotonic() > deadline:
                 made.stop()
                 raise _late(made.importing, limit)
-            undisturbed(made.hear, lambda _: None)
-        if made is None:
-            return ()
-        if isinstance(made.report, Imported):
-            return made.modules
+            with Later():
+                made.hear()
         spoilt = made.report
-        assert isinstance(spoilt, Spoilt)
-        undisturbed(made.stop, lambda _: None)
-        if spoilt.unfit and spoilt.module not in _unfit:
+        if not isinstance(spoilt, Spoilt):
+            return names
+        with Later():
+            made.stop()
+        if spoilt.unfit:
             _unfit.add(spoilt.module)
             log.warning(
                 "importing %s %s, and no process can be forked with that: each worker imports it by itself. "
@@ -140,9 +132,10 @@ def prepare(modules: tuple[str, ...], limit: float, *, asked: bool = False) -> t
                 spoilt.module,
                 spoilt.why,
             )
-        elif asked and not spoilt.unfit:
+        elif asked:
             log.warning("preload: %s cannot be imported: %s", spoilt.module, spoilt.why)
-        modules = tuple(name for name in modules if name != spoilt.module)
+        modules = tuple(name for name in names if name != spoilt.module)
+    return ()
 
 
 def _late(module: str, limit: float) -> StartupFailed:
@@ -154,166 +147,110 @@ def _late(module: str, limit: float) -> StartupFailed:
 
 
 def servers() -> list[ForkServer]:
-    """Those that live: the base server and those with users' modules."""
+    """Those that live: the base server and those with packages."""
     with _lock:
-        found = [] if _base is None else [_base]
-        return [each for each in (*found, *_preloaded.values(), *_outdated) if each.running()]
+        return [each for each in _servers if each.running()]
 
 
 def stop() -> None:
     """End all servers and wait for them. Workers that still run are not touched."""
-    global _base
     with _lock:
-        for found in (*_preloaded.values(), *_outdated):
-            found.stop()
-        _preloaded.clear()
-        _outdated.clear()
-        if _base is not None:
-            _base.stop()
-        _base = None
+        while _servers:
+            _servers.pop().stop()
 
 
 def _forked() -> None:
     """A forked child of the caller has no server: the pipes belong to its parent."""
-    global _lock, _base
+    global _lock
     _lock = threading.Lock()
-    for found in (*_preloaded.values(), *_outdated, *(() if _base is None else (_base,))):
-        found.forget()
-    _preloaded.clear()
-    _outdated.clear()
-    _base = None
+    while _servers:
+        _servers.pop().forget()
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
 def _running_base() -> ForkServer:
-    global _base
-    if _base is not None and not _base.running():
-        _base.stop()  # somebody has ended it: its descriptors go
-        _base = None
-    if _base is None:
-        _base = _start_base()
-    return _base
+    for each in list(_servers):
+        if isinstance(each.report, Spoilt) or not each.running():
+            _servers.remove(each)
+            each.stop()  # its descriptors go
+    if not _servers or _servers[0].modules:
+        _servers.insert(0, _start_base())
+    return _servers[0]
 
 
-def _for(modules: tuple[str, ...]) -> ForkServer | None:
-    """A server for these modules, perhaps at its imports; None when the base server has them all."""
+def _for(modules: Sequence[str]) -> ForkServer:
+    """A server for these modules, perhaps at its imports."""
     with _lock:
-        return insist(lambda: _from(_running_base(), modules))
+        base = _running_base()
+        found = _with(base, modules)
+        if found is None:
+            idle = [each for each in _servers[1:] if not each.workers]  # the others learn how their workers end
+            for each in idle[: len(idle) + 1 - KEPT]:
+                _servers.remove(each)
+                each.stop()
+            found = _start_preloaded(base, tuple(name for name in modules if name not in base.has()))
+            _servers.append(found)
+        return found
 
 
-def _from(base: ForkServer, modules: tuple[str, ...]) -> ForkServer | None:
-    if base.has is None:
-        base.has = base.ask("modules")
-    missing = tuple(name for name in modules if name not in base.has)
-    if not missing:
-        return None
-    world = World.now(missing)
-    found = _good(world)
-    if found is None:
-        found = _preloaded[world] = _start_preloaded(base, world)
-        _tidy()
-    return found
-
-
-def _good(world: World) -> ForkServer | None:
-    found = _preloaded.pop(world, None)
-    if found is None:
-        return None
-    if isinstance(found.report, Spoilt) or not found.running():
-        found.stop()
-        return None
-    if isinstance(found.report, Imported) and not found.report.fresh():
-        _outdated.append(found)
-        return None
-    _preloaded[world] = found
-    return found
-
-
-def _tidy() -> None:
-    """End servers that nobody needs. One that has workers lives on: nobody else learns how they end."""
-    idle = [world for world, each in _preloaded.items() if not each.workers]
-    for world in idle[: len(idle) - KEPT]:
-        _preloaded.pop(world).stop()
-    for each in [each for each in _outdated if not each.workers]:
-        _outdated.remove(each)
-        each.stop()
-
-
-class Grandchild:
-    """A server that the base server has forked."""
-
-    def __init__(self, base: ForkServer, pid: int, pidfd: int) -> None:
-        self._base, self.pid, self.pidfd = base, pid, pidfd
-        self._ended = select.poll()
-        self._ended.register(pidfd, select.POLLIN)
-
-    def poll(self, timeout: float = 0.0) -> int | None:
-        return 0 if self.pidfd < 0 or self._ended.poll(timeout * 1000) else None
-
-    def wait(self, timeout: float) -> int:
-        if self.poll(timeout) is None:
-            raise subprocess.TimeoutExpired("a fork server", timeout)
-        pidfd, self.pidfd = self.pidfd, -1
-        if pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # what its modules have started; workers lead groups of their own
-            self._base.status(self.pid, timeout)
-            os.close(pidfd)
-        return 0
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-
-Process = subprocess.Popen[bytes] | Grandchild
+def _with(base: ForkServer, modules: Sequence[str]) -> ForkServer | None:
+    """A server that has imported these modules, or is at it."""
+    missing = set(modules) - _unfit
+    if missing and base.report is None:
+        base.report, _ = base.ask("modules")
+    missing -= base.has()
+    return next((each for each in _servers if missing <= each.has()), None)
 
 
 class ForkServer:
     """The caller's handle.
 
+    Args:
+        channel, pid, pidfd: of the process. `pidfd` is closed with it.
+        reap: called when it has ended.
+        modules: that it is to import.
+
     Attributes:
         workers: pids of those that it has forked and that nobody has buried yet.
-        has: what the base server had imported when it was asked.
-        modules: of users', that it is for, and `importing` the one that it is at.
-        report: what has become of its imports; None: nothing yet.
+        importing: the module that it is at.
+        report: all that it has imported, or why it is of no use; None: it has not said so far.
     """
 
-    def __init__(self, channel: Channel, process: Process, modules: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, channel: Channel, pid: int, pidfd: int, reap: Callable[[], object], modules: tuple[str, ...] = ()
+    ) -> None:
         self._lock = threading.Lock()
-        self.channel, self._process = channel, process
-        self.pid = process.pid
+        self.channel, self.pid, self.pidfd, self._reap = channel, pid, pidfd, reap
         self.workers: set[int] = set()
-        self.has: frozenset[str] | None = None
         self.modules, self.importing = modules, "".join(modules[:1])
-        self.report: Imported | Spoilt | None = None
-        self._statuses: dict[int, int] = {}
+        self.report: frozenset[str] | Spoilt | None = None
 
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.pidfd >= 0 and not wait_readable([self.pidfd], 0)
+
+    def has(self) -> frozenset[str]:
+        """What it has imported, or is going to."""
+        return self.report if isinstance(self.report, frozenset) else frozenset(self.modules)
 
     def fds(self) -> list[int]:
         """The caller's descriptors that belong to it."""
-        return [fd for fd in (self.channel.fileno(), getattr(self._process, "pidfd", -1)) if fd >= 0]
+        return [fd for fd in (self.channel.fileno(), self.pidfd) if fd >= 0]
 
     def fork(self, sock: socket.socket, modules: tuple[str, ...] = ()) -> tuple[int, int]:
         """A new worker on `sock`: (pid, pidfd). `modules`: of our own, to be imported before, once for all.
 
         Raises ServerDied, and StartupFailed when it cannot fork.
         """
-        reply, fds = self._ask("fork", modules, (sock.fileno(),))
+        reply, fds = self.ask("fork", modules, (sock.fileno(),))
         if isinstance(reply, str):
             raise StartupFailed(reply, where=Where(phase="init"))
         self.workers.add(reply)
         return reply, fds[0]
 
-    def ask(self, what: str) -> Any:
-        """The server's answer. Raises ServerDied."""
-        return self._ask(what, (), ())[0]
-
-    def _ask(self, what: str, modules: tuple[str, ...], fds: tuple[int, ...]) -> tuple[Any, list[int]]:
+    def ask(self, what: str, modules: tuple[str, ...] = (), fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        """The server's answer, and what came along. Raises ServerDied."""
         with self._lock:
             try:
                 self.channel.send((what, modules), fds, block=True)
@@ -321,8 +258,7 @@ class ForkServer:
                 if reply is None:
                     raise OSError(f"the fork server has not answered for {FORK_SECONDS:g} s")
             except BaseException as error:
-                # an answer that comes later would be taken for that to another request; and one that is dying, whose
-                # socket is closed already, counts as running until it has been waited for
+                # an answer that comes later would be taken for that to another request
                 self.stop()
                 from treadle.pool.arena import too_many_files
 
@@ -349,26 +285,15 @@ class ForkServer:
                 else:
                     self.report = word
 
-    def status(self, pid: int, timeout: float) -> int | None:
-        """How a worker ended, as os.waitstatus_to_exitcode gives it; None when the server cannot tell in time."""
+    def status(self, pid: int) -> int | None:
+        """How a worker has ended that is known to have, as `waited` tells it; None when the server cannot tell."""
         with self._lock:
-            if pid not in self._statuses:
-                try:
-                    self.channel.send(("status", pid), block=True)
-                    status, _ = self._receive(pid, timeout)
-                except OSError:
-                    self.workers.discard(pid)  # nobody will ever know
-                    return None
-                if status is None:
-                    return None
             self.workers.discard(pid)
-            found = self._statuses.pop(pid)
-        if not self.workers and _lock.acquire(blocking=False):  # else whoever has it tidies up, or the next one does
             try:
-                _tidy()
-            finally:
-                _lock.release()
-        return found
+                self.channel.send(("status", pid), block=True)
+                return self._receive(pid, STATUS_SECONDS)[0]  # type: ignore[no-any-return]
+            except OSError:
+                return None  # nobody will ever know
 
     def _receive(self, wanted: Any, timeout: float) -> tuple[Any, list[int]]:
         while True:
@@ -379,30 +304,26 @@ class ForkServer:
             if message is None:
                 return None, []
             (kind, value), fds = message
-            if kind == "status":
-                self._statuses[value[0]] = value[1]
-                if wanted == value[0]:
-                    return value[1], []
-            elif kind == wanted:
+            if kind == wanted:  # else nobody waits for it any more
                 return value, fds
 
     def stop(self) -> None:
         self.channel.close()  # it ends when it reads the end of file
-        try:
-            self._process.wait(0.1 if self.report is None and self.importing else 1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
-                self._process.wait(5.0)
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd < 0:
+            return
+        if not wait_readable([pidfd], 0.1 if self.report is None and self.modules else 1.0):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if wait_readable([pidfd], 5.0):  # else it is stuck in the kernel
+            self._reap()
+        os.close(pidfd)
 
     def forget(self) -> None:
         """Not ours to wait for."""
         self.channel.close()
-        if isinstance(self._process, subprocess.Popen):
-            self._process.returncode = 0
-        elif isinstance(self._process, Grandchild) and self._process.pidfd >= 0:
-            os.close(self._process.pidfd)
-            self._process.pidfd = -1
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 def _start_base() -> ForkServer:
@@ -418,25 +339,49 @@ def _start_base() -> ForkServer:
         )
     from treadle.pool.channel import Channel  # the server imports NumPy meanwhile, as this does
 
-    return ForkServer(Channel(ours), process)
+    process.returncode = 0  # it is waited for here
+    return ForkServer(Channel(ours), process.pid, os.pidfd_open(process.pid), partial(waited, process.pid))
 
 
-def _start_preloaded(base: ForkServer, world: World) -> ForkServer:
+def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
     from treadle.pool.channel import Channel
+    from treadle.pool.child import Start
 
     channel, theirs = Channel.pair()
     with theirs:
-        made = ForkServer(channel, Grandchild(base, *base.fork(theirs)), world.modules)
-    base.workers.discard(made.pid)
+        pid, pidfd = base.fork(theirs)
+
+    def reap() -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what its modules have started; workers lead groups of their own
+        base.status(pid)
+
+    made = ForkServer(channel, pid, pidfd, reap, modules)
+    base.workers.discard(pid)
     ends = [usable(1), usable(2)]  # what modules say when they are imported
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hear` will find out
-            start = Preload(world, dict(os.environ), bytes(current_process().authkey))
-            channel.send(start, (lifeline.read_end(), *ends))
+            channel.send(Start.now(modules, dict(os.environ)), (lifeline.read_end(), *ends))
     finally:
         for fd in ends:
             os.close(fd)
     return made
+
+
+def wait_readable(fds: list[int], timeout: float) -> list[int]:
+    """Those of `fds` that can be read or are hung up, waiting up to `timeout` seconds. Of a pidfd: has it ended?"""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN | select.POLLHUP)
+    return [fd for fd, _ in poll.poll(max(0, int(timeout * 1000)))]
+
+
+def waited(pid: int) -> int | None:
+    """How a child has ended, as os.waitstatus_to_exitcode gives it; None: somebody else has waited for it."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None
 
 
 def usable(fd: int) -> int:

@@ -67,10 +67,6 @@ class WorkerGroup:
         worker.extra, worker.began = True, monotonic()
         self._start_one(worker)
 
-    def open(self) -> None:
-        """Open what the workers share; `end` closes it."""
-        undisturbed(self._common.open, lambda _: self._common.close())
-
     def _start_one(self, worker: Worker) -> None:
         """Start a worker, for the first time (then it gets its place in `workers`) or again."""
 
@@ -131,7 +127,7 @@ class WorkerGroup:
         return [d for worker in self.in_slot_order() for d in hellos[worker.index].descriptions]
 
     def sleep_on(self, workers: list[Worker], timeout: float, *, closing: bool = False) -> None:
-        from treadle.pool.child import wait_readable
+        from treadle.pool.forkserver import wait_readable
 
         fds = [fd for worker in workers for fd in worker.fds(closing=closing)]
         if fds:

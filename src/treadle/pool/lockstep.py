@@ -425,6 +425,7 @@ class Lockstep:
         caller has yet to wait for what it posted."""
         self.pool.check()
         if self._pending is not None:  # a step of the fast lane, as far as it was posted
+            self._plain = False  # before `_pending`, which keeps the next step from the fast lane, is None
             lanes = [worker for worker in self.pool.workers if not worker.inline]
             self._joint, self._pending = self._now_owing(lanes, *self._pending), None
         if self._joint is not None:

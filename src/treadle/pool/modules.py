@@ -1,11 +1,9 @@
-"""Which modules workers are going to import: found while what they are made of is pickled.
+"""Which modules a fork server imports for workers: installed packages alone, besides our own.
 
-A pickle names the module of every class, function and object that travels by reference, wherever it lies: in a partial,
-in a closure, among the globals of a function that travels by value. So whoever pickles for workers sees them all, and
-no face has to tell which constructors, policies, agents, samplers or wrappers it was given. What is named by text is
-looked for where such names stand, in attributes, arguments and the constants of functions by value: ids of Gymnasium's
-registry, "module:attribute" and "file.py:attribute" (of a file, what it imports itself). Statements of import in
-functions by value count too, for such a function makes an environment more often than not.
+What the workers' pickles name is what they import: the modules of classes and functions by reference, and those that
+texts name, such as ids and "module:attribute". An installed module (by where its file lies: in site-packages; an
+editable install is the user's own) is the server's. A module of the user's own is imported by each worker, so that its
+code is never stale; but the installed modules that it refers to, where the caller has loaded it, are the server's.
 
 It is a guess, and a wrong one does no harm: a module that nobody needs takes time, one that was not found is imported
 by each worker.
@@ -13,62 +11,55 @@ by each worker.
 
 from __future__ import annotations
 
-import ast
-import dis
-import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from itertools import chain, islice
+from pickletools import genops
+from types import FunctionType, ModuleType
 from typing import Any
 
-from gymnasium.envs.registration import EnvSpec, registry
+from gymnasium.envs.registration import registry
 
-from treadle import pickling
 from treadle.packages import package_of
 
 REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w./-]*")  # module:attribute, module:Id-v0
-IN_FILE = re.compile(r"(.+\.py):[A-Za-z_][\w.]*")
-LONGEST = 300  # characters of a text that names something
-DEPTH = 4  # of containers in which texts are looked for
-OWN = "treadle"
-NOWHERE = frozenset({"__main__", "__mp_main__"})
+INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+LOOKED_AT = 200_000  # parts of pickles: a tenth of a second
+NEVER = frozenset({"__main__", "__mp_main__", "h5py"})
 
 
-def dumps(value: Any) -> tuple[bytes, tuple[str, ...]]:
-    """`value` pickled for a worker, and the modules that are going to be imported there, in that order.
-
-    Raises whatever pickling raises.
-    """
-    with io.BytesIO() as file:
-        finder = _Finder(file)
-        finder.dump(value)
-        return file.getvalue(), tuple(finder.found)
+def named(pickles: Iterable[bytes]) -> list[str]:
+    """The modules that pickles name, each once."""
+    parts = islice(chain.from_iterable(map(genops, pickles)), LOOKED_AT)
+    texts = dict.fromkeys(said for _, said, _ in parts if isinstance(said, str))
+    return list(dict.fromkeys(chain.from_iterable(map(_named_by, texts))))
 
 
-@dataclass(frozen=True)
-class Modules:
-    """What a fork server is to import, in that order: our own modules, which are always the same, and users'."""
-
-    ours: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
+def is_ours(name: str) -> bool:
+    """Is it a module of this package?"""
+    return name.partition(".")[0] == "treadle"
 
 
-def worth_preloading(names: Iterable[str], *, asked: bool = False) -> Modules:
-    """Those of the names that are, each once. The caller's script is left out, and unless the user has `asked` for them
-    the standard library, and what cannot be imported anywhere else, such as modules that were made here."""
-    own: dict[str, None] = {}
-    others: dict[str, None] = {}
-    for name in names:
+def worth_preloading(names: Iterable[str]) -> list[str]:
+    """The installed modules among those, and what modules of the user's own among them refer to; ours count as such."""
+    found = []
+    seen = dict.fromkeys(names)
+    waiting = list(seen)
+    for name in waiting:
         top = name.partition(".")[0]
-        if top == OWN:
-            own[name] = None
-        elif name not in NOWHERE and (asked or (top not in sys.stdlib_module_names and _importable(name, top))):
-            others[name] = None
-    return Modules(tuple(own), tuple(others))
+        if top in NEVER or top in sys.stdlib_module_names:
+            continue
+        if is_ours(name) or _installed(top):
+            found.append(name)
+        else:
+            homes = [home for home in map(_home, list(_namespace(name).values())) if home in sys.modules]
+            new = [home for home in dict.fromkeys(homes) if home not in seen]
+            seen |= dict.fromkeys(new)
+            waiting += new
+    return found
 
 
 def named_by_multiprocessing() -> list[str]:
@@ -77,119 +68,40 @@ def named_by_multiprocessing() -> list[str]:
     return list(getattr(getattr(theirs, "_forkserver", None), "_preload_modules", ()))
 
 
-def _importable(name: str, top: str) -> bool:
-    here = sys.modules.get(name)
-    if here is not None and getattr(here, "__spec__", None) is None:
+def _named_by(text: str) -> Iterator[str]:
+    spec = registry.get(text.rpartition(":")[2])
+    makers: list[Any] = [] if spec is None else [spec, *spec.additional_wrappers]
+    for entry in [each.entry_point for each in makers]:
+        yield entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "builtins")
+    if (package := package_of(text)) is not None:
+        yield package
+    before = text.rpartition(":")[0]
+    if text in sys.modules:
+        yield text
+    elif before.endswith(".py"):  # that a command has loaded
+        path = os.path.abspath(before)
+        yield from [name for name in list(sys.modules) if _namespace(name).get("__file__") == path]
+    elif REFERENCE.fullmatch(text) is not None:
+        yield before
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    """Of a loaded module. Not by attributes: some modules load themselves when asked for one; some are no modules."""
+    return getattr(sys.modules.get(name), "__dict__", {})
+
+
+def _installed(top: str) -> bool:
+    try:
+        spec = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
+        where = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
+    except Exception:  # noqa: BLE001 - a foreign finder, or a module that was made here: imports tell what is wrong
         return False
-    for finder in sys.meta_path:
-        try:
-            if finder.find_spec(top, None) is not None:
-                return True
-        except Exception:  # noqa: BLE001, S112 - a foreign finder: the import itself will tell what is wrong with it
-            continue
-    return False
+    return any(INSTALLED.search(str(each)) for each in where)
 
 
-class _Finder(pickling.Pickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.found: dict[str, None] = {}
-
-    def reducer_override(self, obj: Any) -> Any:
-        reduced = super().reducer_override(obj)
-        if isinstance(obj, ModuleType):
-            self._add(obj.__name__)
-        elif isinstance(obj, type | FunctionType | BuiltinFunctionType):
-            if reduced is NotImplemented:
-                self._add(getattr(obj, "__module__", None))
-            elif isinstance(obj, FunctionType):
-                self._look_into(obj)
-        elif isinstance(obj, EnvSpec):
-            self._specified(obj)
-        elif isinstance(obj, partial):
-            self._named([obj.args, obj.keywords])
-        elif (attributes := getattr(obj, "__dict__", None)) is not None:
-            self._named(attributes)
-            imports = attributes.get("imports")  # of our own recipes: to be imported first
-            if isinstance(imports, tuple):
-                self._add(*(name for name in imports if isinstance(name, str)))
-        return reduced
-
-    def _add(self, *names: Any) -> None:
-        self.found.update(dict.fromkeys(name for name in names if isinstance(name, str)))
-
-    def _look_into(self, function: FunctionType) -> None:
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        self._named([cells, function.__defaults__, function.__kwdefaults__])
-        *_, scope, name = ("", *function.__qualname__.split("."))
-        if scope in ("", "<locals>") or name == "__init__":  # other methods may never be called
-            self._add(*_imports_of(function.__code__))
-            self._named(function.__code__.co_consts)
-
-    def _named(self, where: Any) -> None:
-        for text in _texts(where, DEPTH):
-            spec = registry.get(text.rpartition(":")[2])
-            if spec is not None:
-                self._specified(spec)
-            elif (package := package_of(text)) is not None:
-                self._add(package)
-            if (match := REFERENCE.fullmatch(text)) is not None:
-                self._add(match[1])
-            elif (match := IN_FILE.fullmatch(text)) is not None and os.path.isfile(match[1]):
-                path = os.path.abspath(match[1])
-                self._add(*_imports_of_file(path, os.stat(path).st_mtime_ns))
-
-    def _specified(self, spec: EnvSpec) -> None:
-        for entry in (spec.entry_point, *(each.entry_point for each in spec.additional_wrappers)):
-            if isinstance(entry, str):
-                self._add(entry.partition(":")[0])
-            elif entry is not None:
-                try:
-                    self._add(*dumps(entry)[1])
-                except Exception:  # noqa: BLE001 - then it does not travel, and is looked up in its module
-                    self._add(getattr(entry, "__module__", None))
-
-
-def _texts(value: Any, depth: int) -> Iterator[str]:
-    if isinstance(value, str):
-        if len(value) <= LONGEST:
-            yield value
-    elif depth and isinstance(value, dict):
-        yield from _texts(list(value.values()), depth)
-    elif depth and isinstance(value, list | tuple) and len(value) <= LONGEST:
-        for each in value:
-            yield from _texts(each, depth - 1)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
-
-
-def _imports_of(code: CodeType) -> list[str]:
-    """What a function imports when it is called."""
-    steps = list(dis.get_instructions(code))
-    found = []
-    for at, step in enumerate(steps):
-        if step.opname == "IMPORT_NAME" and at >= 2 and steps[at - 2].argval == 0:  # the level: 0 is absolute
-            found.append(step.argval)
-    return found
-
-
-@lru_cache(maxsize=32)  # one recipe a worker names it
-def _imports_of_file(path: str, _changed: int) -> Sequence[str]:
-    """What a file imports first of all. It is loaded by each worker, from its path."""
-    try:
-        with open(path, "rb") as file:
-            body = ast.parse(file.read()).body
-    except (OSError, SyntaxError, ValueError):  # told by the worker that loads it
-        return ()
-    found: list[str] = []
-    for statement in body:
-        if isinstance(statement, ast.Import):
-            found += [alias.name for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
-            found.append(statement.module)
-    return found
+def _home(value: Any) -> str:
+    """The module that a value of a namespace is, or comes from."""
+    kind = type(value)  # not isinstance, which asks a proxy for its __class__: others' code
+    if issubclass(kind, ModuleType):
+        return str(value.__name__)
+    return str(getattr(value if issubclass(kind, type | FunctionType) else kind, "__module__", None))

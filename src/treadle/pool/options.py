@@ -65,9 +65,9 @@ class PoolOptions:
     Attributes:
         backend: "process", "thread" or "serial" (everything in the caller), or what was registered.
         start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
-        preload: modules that the fork server imports once for all workers. None: those that the factories, and what
-            they hold, come from, and those given to `set_forkserver_preload` of a multiprocessing context; (): none of
-            users'. Nothing of it is ever stale: see `treadle.pool.forkserver`.
+        preload: modules that the fork server imports once for all workers. None: the installed packages that the
+            factories, and what they hold, come from or refer to, and what was given to `set_forkserver_preload` of a
+            multiprocessing context; (): none of users'. See `treadle.pool.modules`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
             streams is killed when it does not get on for so long. A thread cannot be killed: there

@@ -89,8 +89,6 @@ class Pool:
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
         _note_open(self)
         try:
-            if shares:  # else nothing that workers need
-                group.open()
             for slots in shares:
                 group.add(slots, factories)
             # without rows nothing is gained by stepping slots together, and each is a worker that is asked by itself

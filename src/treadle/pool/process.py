@@ -18,8 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.process import current_process
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from treadle.errors import TooManyFiles, UsageError
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
@@ -27,10 +27,10 @@ from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
+from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec
-from treadle.pool.modules import Modules
 from treadle.pool.options import PoolOptions, environ_of
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 from treadle.pool.worker import Common, Worker
@@ -41,18 +41,18 @@ PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has an
 
 @dataclass(frozen=True)
 class Child:
-    """A started process. `reap(timeout)` gives its status as os.waitstatus_to_exitcode does, None: unknown."""
+    """A started process. When it has ended `reap()` says how, as os.waitstatus_to_exitcode does; None: unknown."""
 
     pid: int
     pidfd: int
-    reap: Callable[[float], int | None]
+    reap: Callable[[], int | None]
 
 
 class ProcessCommon(Common):
     """What the worker processes of a pool share: how they are started, with which modules, and who reads their stderr.
 
     Attributes:
-        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: not open.
+        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: none has been started.
         carriers: worker's index -> what it, and any that follows it, is sent along.
     """
 
@@ -65,31 +65,28 @@ class ProcessCommon(Common):
         self.stdout_too = options.prints or options.worker_output == "keep"
         self.reader: StderrReader | None = None
         self.carriers: dict[int, carried.Carrier] = {}
-        self.preload = Modules()
-        self._needed: list[str] = []  # modules
-
-    def open(self) -> None:
-        self.reader = StderrReader(shown=self.options.worker_output != "keep")
+        self.preload: tuple[str, ...] = ()  # modules that the fork server has imported, if it can
+        self.ours: tuple[str, ...] = ()  # those of this package, which it can
+        self._pickles: dict[bytes, None] = {}
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        (programs, found), carrier = carried.packed(modules.dumps, list(factories), slots, self.start_method)
+        programs, carrier = carried.packed(list(factories), slots, self.start_method)
         self.carriers[index] = carrier
-        self._needed += found
+        self._pickles[programs] = None
         return WorkerSpec(index, slots, programs, len(carrier.files))
 
     def prepare(self) -> None:
         if self.start_method != "forkserver" or self.options.worker_environ is not None:
             return
-        preload = self.options.preload
-        found = modules.worth_preloading(self._needed)
-        named = modules.named_by_multiprocessing() if preload is None else preload
-        asked = modules.worth_preloading(named, asked=True)
-        users = asked.users if preload is not None else (*asked.users, *found.users)
-        timeout = self.options.start_timeout
-        users = tuple(dict.fromkeys(users))
+        preload, found = self.options.preload, modules.named(self._pickles)
+        asked = modules.named_by_multiprocessing() if preload is None else preload
+        self.ours = tuple(filter(modules.is_ours, found))
+        users = [name for name in asked if name not in modules.NEVER]
+        if preload is None:
+            users += modules.worth_preloading(name for name in found if not modules.is_ours(name))
+        self.preload = tuple(dict.fromkeys(users))
         if not self.options.brief:
-            users = forkserver.prepare(users, timeout, asked=preload is not None)
-        self.preload = Modules(tuple(dict.fromkeys((*found.ours, *asked.ours))), users)
+            self.preload = forkserver.prepare(self.preload, self.options.start_timeout, asked=preload is not None)
 
     def close(self) -> None:
         for carrier in self.carriers.values():
@@ -103,7 +100,7 @@ class ProcessWorker(Worker):
 
     shared, payload_timeout = True, PAYLOAD_TIMEOUT
     _crash = -1  # a file: see `child.Start`
-    _child = Child(-1, -1, lambda timeout: None)
+    _child = Child(-1, -1, lambda: None)
 
     @classmethod
     def common_of(cls, options: PoolOptions) -> Common:
@@ -118,7 +115,9 @@ class ProcessWorker(Worker):
         self.report = ExitReport()
         self._forced = self.unreachable = self._ended = self._reaped = False
         self._made_by = os.getpid()
-        self._reader = cast(StderrReader, self.common.reader)  # open by now
+        with Later():
+            self.common.reader = self.common.reader or StderrReader(shown=self.common.options.worker_output != "keep")
+        self._reader = self.common.reader
         self._tail: Tail | None = None
         self._kills = oom.kills()
         self._watch = select.poll()  # its pidfd
@@ -139,7 +138,7 @@ class ProcessWorker(Worker):
         self.channel, theirs = Channel.pair()
         try:
             with theirs:
-                return _started(theirs, self.common.start_method, self.common.preload)
+                return _started(theirs, self.common)
         except BaseException:
             self.channel.close()
             raise
@@ -147,7 +146,7 @@ class ProcessWorker(Worker):
     def _greet(self, files: list[io.FileIO]) -> None:
         """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
         environ = environ_of(self.common.options.worker_environ, self.index)
-        start = child.Start(self.spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
+        start = child.Start.now(self.spec, environ)
         theirs: list[int] = []
         try:
             read, err = os.pipe()
@@ -264,7 +263,7 @@ class ProcessWorker(Worker):
             if self._has_its_number():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
-            status = self._child.reap(timeout)
+            status = self._child.reap() if forkserver.wait_readable([self._child.pidfd], timeout) else None
             lines = self._reader.finish(self._tail) if self._tail is not None else ()
             stack = os.pread(self._crash, 65536, child.REPORT).decode("utf-8", "replace").strip()
             killed = status == -signal.SIGKILL and not self._forced
@@ -328,20 +327,20 @@ def default_start_method() -> str:
     return "forkserver" if forkserver.works() else "spawn"
 
 
-def _started(sock: Any, start_method: str, preload: Modules) -> Child:
+def _started(sock: Any, common: ProcessCommon) -> Child:
     """A new process on `sock`."""
-    if start_method == "forkserver":
-        server = forkserver.server(preload.users)
-        pid, pidfd = server.fork(sock, preload.ours)
-        return Child(pid, pidfd, lambda timeout: server.status(pid, timeout))
-    if start_method == "spawn":
+    if common.start_method == "forkserver":
+        server = forkserver.server(common.preload)
+        pid, pidfd = server.fork(sock, common.ours)
+        return Child(pid, pidfd, partial(server.status, pid))
+    if common.start_method == "spawn":
         process = subprocess.Popen(
             forkserver.bootstrap("treadle.pool.child", f"main({sock.fileno()})"),
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
         )
-        process.returncode = 0  # as if it had been waited for: that is ours to do
-        return Child(process.pid, os.pidfd_open(process.pid), _reaper(process.pid))
+        process.returncode = 0  # it is waited for here
+        return Child(process.pid, os.pidfd_open(process.pid), partial(forkserver.waited, process.pid))
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -349,28 +348,7 @@ def _started(sock: Any, start_method: str, preload: Modules) -> Child:
         _after_fork()
         _only(sock.fileno())
         child.main(sock.fileno(), forked=True)
-    return Child(pid, os.pidfd_open(pid), _reaper(pid))
-
-
-def _reaper(pid: int) -> Callable[[float], int | None]:
-    status: list[int] = []
-
-    def reap(timeout: float) -> int | None:
-        deadline = time.monotonic() + timeout
-        while not status:
-            try:
-                found, raw = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                return None
-            if found:
-                status.append(os.waitstatus_to_exitcode(raw))
-            elif time.monotonic() >= deadline:
-                return None
-            else:
-                time.sleep(0.001)
-        return status[0]
-
-    return reap
+    return Child(pid, os.pidfd_open(pid), partial(forkserver.waited, pid))
 
 
 def _after_fork() -> None:

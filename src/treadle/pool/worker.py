@@ -51,9 +51,6 @@ class Common:
     def __init__(self, options: PoolOptions) -> None:
         self.options = options
 
-    def open(self) -> None:
-        """Open what they share, in a thread that no interrupt reaches."""
-
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
         """What one of them is made of. Raises whatever pickling its factories raises."""
         return WorkerSpec(index, slots, b"")

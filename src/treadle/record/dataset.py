@@ -491,7 +491,7 @@ class _Run:
             data_bytes=report.data_bytes,
             checks=checks(self._place.begun(), report.path),
             recoverable=self._spec is not None,
-            inference=self._collection.asked(),
+            inference=self._collection.stats(),
             before=sum(note.index in self._had for note in notes),
             seconds=seconds,
             start_seconds=self._starting,

@@ -42,7 +42,6 @@ def rows_of(summary: Summary, *, before: int = 0, wanted: int | None = None) -> 
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
     rows.append(("policy", asked(summary.inference)))
-    rows += [("advice", text) for text in summary.inference.get("advice", ())]
     rows.append(("advice", slow_policy(summary)))
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"

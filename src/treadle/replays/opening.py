@@ -29,8 +29,11 @@ def open_repro(source: Any, episode: int | None) -> Repro:
     """
     source = getattr(source, "repro", source)
     if source is None:
-        raise UsageError("there is no failure to replay: nothing has failed, or recorder=False was given")
+        why = "nothing has failed, recorder=False was given, or an item of planning's failed, which is not recorded"
+        raise UsageError(f"there is no failure to replay: {why}")
     found = source if isinstance(source, Repro) else _from_disk(path_of("source", source), episode)
+    if found.about.get("face") == "item":
+        raise UsageError("it is of an item of a planning batch, which this version does not replay")
     if "unkept" in found.about:
         raise UsageError(f"it cannot be replayed: {found.about['unkept']}")
     return found

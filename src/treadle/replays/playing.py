@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from treadle import seeding
 from treadle.errors import UsageError
-from treadle.program.gym_env import EnvRecipe, close_env, wants_numpy_integers
+from treadle.program.gym_env import EnvRecipe, wants_numpy_integers
 from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
 from treadle.progress import printable
@@ -350,53 +349,6 @@ def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> A
     layout = Layout.of(space)
     rows = [None if a is None else a[at : at + 1] for a in _leaves(repro, layout)]
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
-
-
-class ItemEnv:
-    """What planning steps, as an environment: a step begins in `state` where one is given, which it then forgets."""
-
-    observation_space = spaces.Discrete(1)  # nothing of it is compared
-
-    def __init__(self, repro: Repro, env: Any, trust: bool, pictures: bool) -> None:
-        named = repro.get("env_class", trust) if env is None else env
-        build = Named(named) if isinstance(named, str) else named
-        name = repro.get("name", trust)
-        name = name if "value" in repro.about["name"] else env_of(name)
-        drawn = {"render_mode": "rgb_array"} if pictures else {}
-        made = build(**{"name": name, "delay_setup": True, **(repro.get("kwargs", trust) or {}), **drawn})
-        made.setup()
-        self._made, self.state, self.dt = made, None, 1
-        self.close, self.metadata = partial(close_env, made), getattr(made, "metadata", None)
-
-    @property
-    def unwrapped(self) -> Any:
-        """The innermost environment that it has."""
-        return getattr(self._made, "unwrapped", self._made)
-
-    def step(self, action: Any) -> Any:
-        state, self.state = self.state, None
-        return self._made.step(action=action, state=state, dt=self.dt)[-5:]
-
-    def render(self) -> Any:
-        """A picture of where it is."""
-        return self._made.get_image()
-
-
-def script_of_item(repro: Repro, env: ItemEnv, trust: bool) -> Callable[[Player], None]:
-    """Items of a batch that planning stepped, one after the other: the one that raised, or those of which one ended its
-    worker. Each is stepped by its action, or by its actions, from its state."""
-    actions = repro.arrays["item"] if "item" in repro.arrays else repro.get("actions", trust)
-    states, several = repro.get("state", trust), repro.about["several"]["value"]
-
-    def script(player: Player) -> None:
-        result = player.result
-        for number, (state, action, dt) in enumerate(zip(states, actions, repro.about["dts"]["value"], strict=True)):
-            result.episode, result.steps, env.state, env.dt = number, 0, state, dt
-            for each in action if several else [action]:
-                if player.enough or player.step(each)[1]:
-                    break
-
-    return script
 
 
 def write_pictures(path: Path, frames: list[np.ndarray], env: Any) -> None:

@@ -16,12 +16,10 @@ from treadle.replays.checks import check_spaces
 from treadle.replays.child import in_child
 from treadle.replays.opening import add_stored, open_repro
 from treadle.replays.playing import (
-    ItemEnv,
     Player,
     limited,
     recipe_from,
     script_of_episode,
-    script_of_item,
     script_of_slot,
     task_env,
     write_pictures,
@@ -87,8 +85,6 @@ def replay(
         named = all(isinstance(each, str | bool | None) for each in (env, policy))  # so that a child can be told
         if ended and named and not pdb and not here and render is None:
             return in_child(repro, limit, env=env, policy=policy, step=step, trust=trust or repro.made_here)
-        if repro.about["face"] == "item" and policy is not None:
-            raise UsageError("an item of a planning batch has the actions that it was given, and no policy (--policy)")
         # steps are counted over all that is played, and `step` in the last episode of it
         before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
         until = None if step is None else step + before
@@ -122,11 +118,7 @@ def _play(
             ring()
 
         face, tasks = repro.about["face"], "make" in repro.about
-        built: Any
-        if face == "item":
-            built = ItemEnv(repro, env, trust, render is not None)
-        else:
-            built = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
+        built: Any = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
         try:
             if face == "episode":
                 add_stored(repro, built.observation_space, built.action_space)
@@ -134,9 +126,7 @@ def _play(
                 check_spaces(repro, built)
             frames: list[Any] | None = None if render is None else []
             player = Player(repro, built, until=until, debug=pdb, tick=begin, frames=frames, other=env is not None)
-            if face == "item":
-                script = script_of_item(repro, built, trust)
-            elif face == "slot":
+            if face == "slot":
                 script = script_of_slot(repro, built, trust)
             else:
                 script = script_of_episode(repro, built, policy, trust)

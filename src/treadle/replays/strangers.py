@@ -31,7 +31,7 @@ ID = re.compile(r"[A-Za-z0-9_./-]{1,200}")
 ADAPTERS = "GymV2"  # begins ids that build another environment, which an argument names
 TEXTS = frozenset({"render_mode", "obs_type", "difficulty", "map_name", "camera_name"})  # arguments that may be text
 WORD = re.compile(r"[A-Za-z0-9_]{1,40}")  # and which: no file, no module
-CODE = ("reset_options", "mailed", "make", "args", "start", "callbacks", "env_class", "name", "state")
+CODE = ("reset_options", "mailed", "make", "args", "start", "callbacks")
 _shown = json.dumps  # on one line, and with nothing that speaks to the terminal
 
 
@@ -73,7 +73,7 @@ def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[No
 def _refused(repro: Repro, env: Any, policy: Any) -> Iterator[str]:
     """What the file asks for and is not allowed, each with its name and its value."""
     face, told = repro.about["face"], repro.told
-    if env is None and face != "item" and not told("make") and (why := _why_not(told("env"))):
+    if env is None and not told("make") and (why := _why_not(told("env"))):
         yield f"env {_shown(told('env'))} ({why})"
     if (policy is True or (policy is None and _asks(repro))) and told("policy") not in (None, "random"):
         yield f"policy {_shown(told('policy'))}"

@@ -78,7 +78,7 @@ class CallerCollection(Growing):
             raise
         self._least = self._seats
         numbers = asking.batch_size, asking.patience, asking.pad_to
-        self._former = BatchFormer(self._seats, self.workers, *numbers, cores=bell.cores())
+        self._former = BatchFormer(self._seats, self.workers, *numbers)
         assert memory is not None  # such a pool has rows
         self._rows = SlotRows(memory, pool.workers, cast=True)
         self._playing: dict[int, int] = {}  # slot -> index of its episode
@@ -88,7 +88,6 @@ class CallerCollection(Growing):
         self._failed_envs: set[int] = set()  # slots whose environment has raised: the next episode has a new one
         self._moves: set[int] = set()  # slots whose episodes workers that were added are to play
         self._coming = 0  # slots whose requests are under way
-        self._policy_seconds = 0.0
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
         self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
 
@@ -127,9 +126,6 @@ class CallerCollection(Growing):
     def stats(self) -> dict[str, float]:
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
-
-    def advice(self) -> list[str]:
-        return self._former.advice()
 
     def again(self, schedule: Schedule, root: int) -> None:
         """Another run in the same environments: iterate once more. What is being played is given up."""
@@ -200,7 +196,7 @@ class CallerCollection(Growing):
             actions, infos = self._policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
-            self._policy_seconds += time.monotonic() - began
+            self._former.counts.policy += time.monotonic() - began
             blamed = self._blamed(error, slots)
             raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
@@ -212,7 +208,6 @@ class CallerCollection(Growing):
             for group in [[slot] for slot in mine] if alone else [mine]:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
-        self._policy_seconds += now - began
         self._former.answered(len(slots), began, now)
         if self._policy.told:
             self.remarks["policy"] = 0, "; ".join(self._policy.told)
@@ -372,7 +367,7 @@ class CallerCollection(Growing):
 
     def shares(self) -> dict[int, Shares]:
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
-        return {**super().shares(), CALLER: Shares(policy=self._policy_seconds)}
+        return {**super().shares(), CALLER: Shares(policy=self._former.counts.policy)}
 
     def close(self) -> None:
         super().close()

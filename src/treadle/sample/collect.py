@@ -147,14 +147,6 @@ class Collection:
         """How the policy was asked, where that is in the caller; else {}."""
         return {}
 
-    def advice(self) -> list[str]:
-        """What would have been faster, as far as it was measured."""
-        return []
-
-    def asked(self) -> dict[str, Any]:
-        """How the policy was asked in the caller, with the "advice" that follows; {}: it was not."""
-        return {**stats, "advice": self.advice()} if (stats := self.stats()) else {}
-
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         """The workers, each of which plays by itself."""
         factories = [partial(RolloutSlot, self._recipe, slot, globals) for slot in range(self.workers)]
@@ -467,12 +459,10 @@ class Collection:
         return found
 
     def warn(self) -> None:
-        """Log what was not logged at once: remarks, failures, advice; for faces that do not tell of them otherwise."""
+        """Log what was not logged at once: remarks, failures; for faces that do not tell of them otherwise."""
         for text in self.notes():
             log.warning("%s", text)
         self._failures.close(self.tally.restarts)
-        for text in self.advice():
-            log.info("the policy was asked in the caller; %s", text)
 
     def notes(self) -> list[str]:
         """The remarks that were not logged at once."""

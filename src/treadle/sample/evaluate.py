@@ -91,7 +91,7 @@ class Evaluation:
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
         tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
-        inference: how the policy was asked in the caller, as `treadle.sample.collect.Collection.asked`; {}: it was not.
+        inference: how the policy was asked in the caller, as `treadle.sample.collect.Collection.stats`; {}: it was not.
     """
 
     policy: str
@@ -284,7 +284,7 @@ def evaluate(
             if watch is not None:
                 watch(score)
         run.warn()
-        asked = run.asked()
+        asked = run.stats()
     name, played = policy_name(policy), [scores[index] for index in range(wanted)]
     parts = {
         task: evaluation_of(name, played[at * episodes : (at + 1) * episodes], seed) for at, task in enumerate(tasks)

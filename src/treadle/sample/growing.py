@@ -17,9 +17,8 @@ from treadle.pool.options import MOST_WORKERS
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.sample.collect import Collection
-from treadle.sample.growth import Growth
+from treadle.sample.growth import AT_ONCE, Growth
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.sample.more_workers import AT_ONCE
 from treadle.sample.rollout_slot import RolloutSlot
 from treadle.sample.slot import Globals
 

@@ -51,7 +51,7 @@ def vector_of(face: str, env: EnvLike, num_envs: int, /, **kwargs: Any) -> Vecto
 
 def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
     for name in kwargs:
-        text = None if name in OPTIONS else gone.instead(f"{name}=")  # a pool has it no more, a vector takes it
+        text = gone.instead(f"{name}=")
         if name in ("vectorization_mode", "vector_kwargs"):
             text = (
                 f"{name}= is of gymnasium.make_vec. Here workers=, inline= and backend= say who steps environments, "

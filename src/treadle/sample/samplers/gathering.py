@@ -5,6 +5,7 @@ Orders go out, trajectory batches come in, until a stop rule has enough; the sam
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections import defaultdict
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle import seeding
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.broadcast import Broadcast, Payload
@@ -26,13 +28,19 @@ from treadle.pool.failure import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
+from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
+from treadle.repro import Repro, failure_of, note, note_unkept, recipe_of
 from treadle.sample.failed import reason_of
 from treadle.sample.growth import Growth
-from treadle.sample.samplers.recorded import keep
+from treadle.sample.named import env_name
+from treadle.sample.samplers.agents import action_of, reset_agent
+from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
 from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, StopRule
 from treadle.sample.samplers.trajectories import Trajectories
+from treadle.sample.samplers.updates import environment, is_environment, of_gymnasium
+from treadle.sample.samplers.worker import ENVIRONMENTS, GLOBALS
 from treadle.sample.samplers.workers_lost import lost_of, why
 from treadle.sample.watch import Watch
 
@@ -40,6 +48,8 @@ log = logging.getLogger("treadle")
 
 VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played its first step
 LAST_VERSION = "agent_version_last"  # and its last
+
+MORE = 1000  # episodes that are played, by arrival, after those that a worker had told of before it died
 
 Broadcasts = tuple[Broadcast, ...]
 
@@ -416,3 +426,81 @@ class Gathering:
 
     def _cannot(self) -> WorkerError:
         return lost_of(self._group.lost, self._group.count)
+
+
+class AgentPlayed:
+    """A worker's agent as an `Actor`, asked as workers ask it.
+
+    Args:
+        told: the agent as it was at first, and its updates.
+        by_index: is it seeded for each episode, where it can be?
+    """
+
+    def __init__(self, told: list[Any], by_index: bool) -> None:
+        self._told, self._by_index = told, by_index
+        self._agent: Any = None
+
+    def start(self, row: int, seed: int) -> None:
+        """An episode begins."""
+        if self._agent is None:
+            worker = DefaultWorker(seed=None, max_episode_length=1, worker_number=0)
+            for update in copy.deepcopy(self._told):  # the caller's own agent stays as it is
+                worker.update_agent(update)
+            self._agent = worker.agent
+        seed_agent = getattr(self._agent, "seed", None)
+        if self._by_index and callable(seed_agent):
+            seed_agent(seed)
+        reset_agent(self._agent)
+
+    def act_alone(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """Its action, and what it says of it."""
+        return action_of(self._agent, observation)
+
+
+def keep(recipe: SlotRecipe, updates: Any, asked: Any, played: int, error: WorkerError) -> None:
+    """Keep it as the error's `repro`; nothing for what an update raised.
+
+    Args:
+        recipe: of the worker.
+        updates: what it was told since, as `Updates`.
+        asked: what it was doing, as `Asked`.
+        played: its episodes that have come.
+    """
+    order, number, factory, where = asked.order, asked.worker, recipe.factory, error.where
+    kind = getattr(factory, "_worker_class", None)
+    if order is None or where.phase == "update":
+        return
+    root, episode, trail = order.root, where.episode, dict(error.trail or {})
+    if not trail and not getattr(kind, "by_index", False):
+        name = getattr(kind, "__name__", "worker of one's own")
+        note_unkept(error, f"a {name} may play several environments at once, and none of them, a gymnasium.Env, raised")
+        return
+    agents = [recipe.agent, *(each.open() for each in updates.agent)]
+    envs = [recipe.env, *(each.open() for each in updates.env)]
+    if (which_env := trail.pop("env", None)) is not None:
+        envs = [each[which_env] if isinstance(each, list) else each for each in envs]
+    first, generator = trail.pop("start", (None, None))
+    plays: list[tuple[int | None, int | None, int | None]] = []  # seed of the reset, seed of all else, number
+    whose = f"worker {number}" if which_env is None else f"environment {which_env} of worker {number}"
+    which = f"episode {episode} of {whose}" if trail else f"the episodes of worker {number}"
+    if order.indices is not None:
+        indices = order.indices[asked.made :] if episode is None else (episode,)
+        which = f"episode {' or '.join(map(str, indices))}"
+        plays = [(seeding.episode_env_seed(root, i), seeding.episode_policy_seed(root, i), i) for i in indices]
+    elif trail:
+        plays = [(first, None, None)]
+    else:
+        path, stop = (number, order.incarnation), played + MORE if episode is None else episode + 1
+        begin = seeding.derive(root, ENVIRONMENTS, *path, len(envs)), seeding.derive(root, GLOBALS, *path), 0
+        plays = [begin, *((None, None, each) for each in range(1, stop))]
+    if not plays:  # all that was asked for had come
+        return
+    env = envs[0] if len(envs) == 1 and not is_environment(envs[0]) else partial(environment, envs)
+    about = {"face": "episode", "title": f"{which} of {env_name(envs[0])}", "plays": plays, "seed": plays[0][0]}
+    most = factory._max_episode_length
+    repro = Repro({**about, "generator": generator, "max_steps": int(most) if most < 1 << 62 else None}, trail)
+    recipe_of(repro, EnvRecipe(env, wrappers=(of_gymnasium,), registrations=None))
+    phase = "step" if "action.0" in trail else where.phase
+    repro.put("policy", AgentPlayed(agents, order.indices is not None))
+    repro.about["failed"] = failure_of(error, reason_of(error)) | {"phase": phase}
+    note(error, repro)
