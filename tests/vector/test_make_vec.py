@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import wrappers
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 from small_envs import Counter
 
@@ -73,7 +74,7 @@ def test_what_is_like_no_option_is_the_constructors() -> None:
 
 
 def test_an_argument_that_the_constructor_takes_is_no_misspelt_option() -> None:
-    class Nearly(gym.envs.classic_control.CartPoleEnv):
+    class Nearly(CartPoleEnv):
         def __init__(self, worker: int) -> None:
             super().__init__()
             self.worker = worker
