@@ -68,7 +68,7 @@ class Corridor(gym.Env):
         elif self.fault == "grip":
             deque(repeat(None), maxlen=0)
         elif self.fault == "drift":
-            self.x += time.monotonic_ns() % 1000
+            self.x += time.monotonic()
 
     def render(self) -> np.ndarray:
         picture = np.zeros((16, 16, 3), np.uint8)
