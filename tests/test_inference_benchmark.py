@@ -7,6 +7,8 @@ import math
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package
     sys.path.insert(0, str(ROOT))
@@ -52,6 +54,7 @@ def test_a_straggler_is_no_part_of_the_ideal() -> None:
     assert ideal(straggler) == ideal(alone)
 
 
+@pytest.mark.slow
 def test_many_slots_are_counted_by_the_ends_of_their_steps() -> None:
     rate, cores = many_slots.measured(many_slots.CONTESTANTS["coroutines, send and recv"], slots=4, seconds=1.0)
     assert 0 < rate < 4 / many_slots.LOWEST

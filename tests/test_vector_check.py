@@ -28,6 +28,7 @@ def ours(envs: Any, **options: Any) -> Any:
     return VectorEnv(envs, workers=2, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_gymnasiums_older_results_and_close_that_hangs_are_found() -> None:
     report = check_vector_env(gymnasium_async, drills=["caught timeout", "kill"], limit=8.0)
