@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def why(error: OSError) -> str:
@@ -35,6 +36,12 @@ def opened(path: str | Path, most: float = inf) -> BinaryIO:
         file.close()
         raise ValueError(f"{path} is no regular file, or too large")
     return file
+
+
+def read_json(path: str | Path, most: float = inf) -> Any:
+    """What a regular file of JSON holds. Raises what `opened` raises, and ValueError for what is no JSON."""
+    with opened(path, most) as file:
+        return json.load(file)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, Skipping, remedy
 from treadle.sample.watch import Failures, Tally
-from treadle.whole_file import opened
+from treadle.whole_file import read_json
 
 log = logging.getLogger("treadle")
 
@@ -300,9 +300,8 @@ def _undescribed(output: Path) -> str:
     nothing. A person may have changed its words."""
     path = output / "data" / minari_files.METADATA_FILE
     try:
-        with opened(path) as file:
-            if type(json.load(file)) is not dict:
-                return f"{path} is no JSON object"
+        if type(read_json(path)) is not dict:
+            return f"{path} is no JSON object"
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
     return ""

@@ -12,7 +12,7 @@ import gymnasium as gym
 from treadle.errors import UsageError
 from treadle.pool.interrupts import Later
 from treadle.record.hdf5 import library
-from treadle.whole_file import opened
+from treadle.whole_file import opened, read_json
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -101,8 +101,7 @@ def described(data: Path) -> list[Any]:
     _minari()
     from minari.serialization import deserialize_space
 
-    with opened(data / METADATA_FILE) as file:
-        metadata = json.load(file)
+    metadata = read_json(data / METADATA_FILE)
     spaces = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
     return [*spaces, metadata.get("env_spec")]
 

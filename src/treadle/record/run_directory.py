@@ -41,7 +41,7 @@ from treadle.record.parts import KEPT, recover, reopen
 from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, versions, write_text
 from treadle.repro import MOST_BYTES, SUFFIX, Repro
 from treadle.sample.skipping import Skipped
-from treadle.whole_file import opened
+from treadle.whole_file import read_json
 
 log = logging.getLogger("treadle")
 
@@ -396,7 +396,7 @@ def _begun_at(directory: Path) -> dict[str, Any]:
 def begun_in(directory: Path) -> tuple[dict[str, Any], str]:
     """What a run's `run.json` says, without its signature, and why somebody else may have written that; "": this user's
     own run has. Raises OSError, and what `intact` expects of a file that is damaged."""
-    content = unsealed(_read_json(directory / ARGUMENTS))
+    content = unsealed(read_json(directory / ARGUMENTS, MOST_BYTES))
     mark = content.pop("signature", "")
     return content, signing.doubt(*_to_sign(content), mark)
 
@@ -414,7 +414,7 @@ def skipped_at(parts: Path) -> list[Skipped]:
     if not path.exists():
         return []
     with intact(path):
-        content = _read_json(path)
+        content = read_json(path, MOST_BYTES)
         return skipped_of(content if isinstance(content, list) else unsealed(content)["skipped"])
 
 
@@ -462,11 +462,6 @@ def intact(path: Path) -> Iterator[None]:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         advice = "force=True (--force) starts again, or choose another directory"
         raise UsageError(f"{path} is damaged ({text}): {advice}") from error
-
-
-def _read_json(path: Path) -> Any:
-    with opened(path, MOST_BYTES) as file:
-        return json.load(file)
 
 
 def _write_skipped(parts: Path, skipped: Iterable[Skipped]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from treadle.record.journal import EpisodeNote
 from treadle.sample.rollout_slot import Shares
 from treadle.sample.skipping import Skipped
-from treadle.whole_file import opened, written
+from treadle.whole_file import read_json, written
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,8 +180,7 @@ def write_text(path: Path, text: str) -> None:
 
 def read_summary(path: str | Path) -> Summary:
     """What `write_summary` wrote. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
-    with opened(path) as file:
-        content = unsealed(json.load(file))
+    content = unsealed(read_json(path))
     content["skipped"] = [vars(each) for each in skipped_of(content.get("skipped", []))]
     content["returns"] = [math.nan if value is None else value for value in content["returns"]]
     return Summary(**content)
