@@ -51,10 +51,11 @@ _, __getattr__, __dir__ = lazily(__name__, _HOME | _FACES)
 
 if TYPE_CHECKING:
     from treadle.errors import *
-    from treadle.plan.batch import BatchEnv, Future, RolloutBatch
+    from treadle.plan.batch import BatchEnv, RolloutBatch
     from treadle.plan.checking import check_state
     from treadle.plan.env import PlanEnv
     from treadle.plan.external import ExternalProcess
+    from treadle.plan.futures import Future
     from treadle.plan.gym_plan_env import GymPlanEnv
     from treadle.plan.parallel import ParallelEnv, VectorizedEnv
     from treadle.program.torch_policy import torch_policy

@@ -2,8 +2,9 @@
 
 One idea: an item of a batch brings the state that it begins in, so any worker may do it, and do it again when another
 has died. In order of reading: `env` (an environment with its state), `gym_plan_env` (any Gymnasium environment as one);
-`parallel` (the door: `ParallelEnv`), `items` (what a batch is made of), `batch` (a pool and a future for each request;
-cut, sent, taken, put together), `work` and `stepping` (the worker's side); `checking` and `external` beside it.
+`parallel` (the door: `ParallelEnv`), `items` (what a batch is made of), `futures` (a pool, and a future for each
+request), `batch` (cut, sent, taken, put together), `work` and `stepping` (the worker's side); `checking` and `external`
+beside it.
 
 The names below are loaded when they are first used.
 """
@@ -17,7 +18,8 @@ HOME = homes(
         "parallel": "make VectorizedEnv ParallelEnv",
         "checking": "check_state StateReport",
         "external": "ExternalProcess",
-        "batch": "BatchEnv Future RolloutBatch",
+        "batch": "BatchEnv RolloutBatch",
+        "futures": "Future",
         ".states.state": "EnvState",
         ".states.keeper": "Keeper",
         ".states.replay": "Replayed",

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import gymnasium as gym
 
-from treadle.plan.batch import Future, Workers
+from treadle.plan.futures import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
 from treadle.pool.options import check_names
 

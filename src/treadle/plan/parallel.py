@@ -16,9 +16,10 @@ from treadle import gone
 from treadle.errors import ClosedPool, UsageError
 from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import ALL, Placement
-from treadle.plan.batch import BatchEnv, RolloutBatch, Workers
+from treadle.plan.batch import BatchEnv, RolloutBatch
 from treadle.plan.env import PlanEnv
 from treadle.plan.external import ExternalProcess
+from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
 from treadle.pool import bell, options
