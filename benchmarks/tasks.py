@@ -30,8 +30,7 @@ import numpy as np
 
 from benchmarks.measure import Measure, measure
 from benchmarks.report import machine, markdown, progress, summarise
-from treadle.tasks.core import RLStepResult, Task, TaskSampler
-from treadle.tasks.sensors import Sensor
+from treadle.tasks.core import RLStepResult, Sensor, Task, TaskSampler
 
 LENGTH = 100  # steps of a task
 ROWS = ("picture-8", "picture-64", "dict-8", "dict-64")

@@ -88,9 +88,8 @@ if TYPE_CHECKING:
     from treadle.states.keeper import Keeper
     from treadle.states.replay import Replayed
     from treadle.states.state import EnvState
-    from treadle.tasks.core import RLStepResult, Task, TaskSampler
+    from treadle.tasks.core import EnvType, RLStepResult, Sensor, SensorSuite, SubTaskType, Task, TaskSampler
     from treadle.tasks.gym import GymObservation, GymTask, GymTaskSampler, TaskEnv
-    from treadle.tasks.sensors import EnvType, Sensor, SensorSuite, SubTaskType
     from treadle.tasks.vector import TaskVectorStats
     from treadle.tasks.vectors import (
         COMPLETE_TASK_CALLBACK_KEY,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from treadle.tasks.core import RLStepResult, Task, TaskSampler
-from treadle.tasks.sensors import Sensor
+from treadle.tasks.core import RLStepResult, Sensor, Task, TaskSampler
 from treadle.tasks.vectors import SampledTasks, SingleProcessVectorSampledTasks, VectorSampledTasks
 
 RAISE, DIE, SLOW, LOCK, EXIT = 90, 91, 92, 93, 94  # actions that do harm

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import UsageError
-from treadle.tasks.core import RLStepResult, Task, ends_of
-from treadle.tasks.sensors import Sensor, SensorSuite
+from treadle.tasks.core import RLStepResult, Sensor, SensorSuite, Task, ends_of
 
 
 class Position(Sensor[list[int]]):

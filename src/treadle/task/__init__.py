@@ -4,8 +4,7 @@ from treadle.lazy import homes, lazily
 
 HOME = homes(
     {
-        ".tasks.core": "Task TaskSampler RLStepResult",
-        ".tasks.sensors": "Sensor SensorSuite EnvType SubTaskType",
+        ".tasks.core": "Task TaskSampler RLStepResult Sensor SensorSuite EnvType SubTaskType",
         ".tasks.gym": "GymTask GymTaskSampler GymObservation TaskEnv",
     }
 )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from treadle.errors import UsageError
 from treadle.pool.options import check_seconds, check_whole
-from treadle.tasks.sensors import SensorSuite
+from treadle.tasks.core import SensorSuite
 
 Init = TypeVar("Init", bound=Callable[..., None])
 START_METHODS = ("forkserver", "spawn", "fork")

@@ -13,8 +13,7 @@ from treadle.errors import UsageError
 from treadle.pool.options import check_seed, check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
-from treadle.tasks.core import METRICS_KEY, RLStepResult, Task, TaskSampler, ends_of
-from treadle.tasks.sensors import Sensor, SensorSuite
+from treadle.tasks.core import METRICS_KEY, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, ends_of
 
 OWN = frozenset({"rewards", METRICS_KEY})  # what `TaskEnv` itself puts into a step's info
 NO_LIMIT = 2**31 - 1  # max_steps of a task whose environment sets its own limit

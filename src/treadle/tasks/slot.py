@@ -26,10 +26,9 @@ from treadle.program.base import Description, Program
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import StepResult
 from treadle.spaces import Layout
-from treadle.tasks.core import ends_of
+from treadle.tasks.core import SensorSuite, ends_of
 from treadle.tasks.orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
 from treadle.tasks.rows import Code, action_rows, blank, fitting, observation_rows
-from treadle.tasks.sensors import SensorSuite
 
 NO_FIRST_TASK = (
     "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "

@@ -17,10 +17,9 @@ import numpy as np
 from treadle.errors import MissingExtra, UsageError
 from treadle.pool.options import CommonKeywords, check_names, default_backend
 from treadle.tasks import arguments
-from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, TaskSampler
+from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, Sensor, SensorSuite, TaskSampler
 from treadle.tasks.orders import Ask, NextTask, ResetSampler
 from treadle.tasks.refusals import NotSupported
-from treadle.tasks.sensors import Sensor, SensorSuite
 from treadle.tasks.vector import TaskVector
 from treadle.vector.turns import one_at_a_time
 
