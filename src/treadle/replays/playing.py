@@ -2,7 +2,7 @@
 
 Nothing of the pool is in between: the environment's frames are the innermost of the traceback, and a debugger stops in
 them. What only a process of its own can show (a death, a hang that holds the interpreter) is played in one: see
-`child.py`.
+`replay.py`.
 """
 
 from __future__ import annotations
