@@ -39,7 +39,7 @@ from benchmarks.batches import Pace
 from treadle.pool import bell
 from treadle.pool.failure import RestartPolicy, on_death
 from treadle.sample.batching import BatchFormer
-from treadle.sample.collect import MOST_ORDERS
+from treadle.sample.orders import MOST_ORDERS
 from treadle.sample.schedule import Schedule
 
 

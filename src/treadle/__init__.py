@@ -65,9 +65,10 @@ if TYPE_CHECKING:
     from treadle.replays.replay import replay
     from treadle.replays.result import Replay
     from treadle.repro import Repro, last_failure
-    from treadle.sample.collect import CollectionFailed, collect
+    from treadle.sample.collect import collect
     from treadle.sample.episode import Episode
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
+    from treadle.sample.failed import CollectionFailed
     from treadle.sample.samplers.adapt import GymEnv
     from treadle.sample.samplers.default_worker import DefaultWorker
     from treadle.sample.samplers.episode_batch import EpisodeBatch

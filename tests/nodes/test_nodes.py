@@ -28,7 +28,7 @@ import treadle
 import treadle.nodes.worker
 from treadle.errors import UsageError
 from treadle.nodes import ray_cluster as ray_cluster_module
-from treadle.sample import caller
+from treadle.sample import streams
 
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
 
@@ -66,7 +66,7 @@ def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
     ray_cluster: Any, serial: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(caller, "MOST_WAITING", 1 << 18)
+    monkeypatch.setattr(streams, "MOST_WAITING", 1 << 18)
     with caplog.at_level(logging.WARNING, "treadle"):
         for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, nodes=3):
             made.append(episode)
@@ -532,7 +532,7 @@ class Wide(gym.Env):
 def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first episode is not there all others wait for their turn: the nodes stop making more, and go on."""
     room, plenty = 100, 300  # megabytes, which are episodes; and what would be made soon if nothing stopped it
-    monkeypatch.setattr(caller, "MOST_WAITING", room << 20)
+    monkeypatch.setattr(streams, "MOST_WAITING", room << 20)
     (first,) = treadle.collect("CartPole-v1", episodes=1, seed=5, backend="serial")
     assert first.seed is not None
     begun, most = tmp_path / "begun", 0

@@ -19,7 +19,7 @@ import pytest
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.sample import caller, rollout_slot
+from treadle.sample import rollout_slot, streams
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
@@ -120,7 +120,7 @@ def test_unordered_gives_the_same_episodes() -> None:
 
 
 def test_a_small_buffer_only_makes_workers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller, "MOST_WAITING", 1)
+    monkeypatch.setattr(streams, "MOST_WAITING", 1)
     episodes = list(collect(Walk, episodes=30, workers=2))
     assert [episode.index for episode in episodes] == list(range(30))
 

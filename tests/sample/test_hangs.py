@@ -12,10 +12,11 @@ import pytest
 
 from treadle import seeding
 from treadle.pool import calls
-from treadle.sample import caller
-from treadle.sample.collect import CollectionFailed, collect
+from treadle.sample import streams
+from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
+from treadle.sample.failed import CollectionFailed
 
 HANGING = 5  # the episode that hangs
 HANGING_SEED = seeding.episode_env_seed(0, HANGING)
@@ -117,7 +118,7 @@ def test_a_worker_that_waits_for_its_caller_does_not_hang(
     with caplog.at_level(logging.WARNING, "treadle"):
         for buffered in (1, 1 << 30):
             made = 0
-            monkeypatch.setattr(caller, "MOST_WAITING", buffered)
+            monkeypatch.setattr(streams, "MOST_WAITING", buffered)
             options: dict[str, Any] = {"workers": 2, "step_timeout": 0.3}
             for _ in collect(Walk, episodes=150, seed=1, **options):
                 made += 1

@@ -17,7 +17,7 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
-from treadle.sample import caller
+from treadle.sample import streams
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 
@@ -427,7 +427,7 @@ def test_leaving_the_loop_leaves_nothing() -> None:
 
 def test_a_small_buffer_only_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = made(Walk, Plain(), num_envs=4)
-    monkeypatch.setattr(caller, "MOST_WAITING", 1)
+    monkeypatch.setattr(streams, "MOST_WAITING", 1)
     assert made(Walk, Plain(), num_envs=4) == plain
 
 
@@ -488,10 +488,10 @@ class Ahead(Remembering):
 def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
     from treadle.program.gym_env import EnvRecipe
     from treadle.sample.asking import Asking
-    from treadle.sample.caller import collection
     from treadle.sample.rollout_slot import RolloutRecipe
     from treadle.sample.schedule import Schedule
     from treadle.sample.skipping import Skipping
+    from treadle.sample.streams import collection
 
     chunk = {"n_action_steps": 3} if policy is Ahead else {}
     whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, **chunk)

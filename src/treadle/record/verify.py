@@ -22,11 +22,11 @@ from treadle.record.minari import DATA_FILE
 from treadle.record.parts import KEPT
 from treadle.record.run_directory import SUMMARY
 from treadle.record.summary import Summary, write_summary
-from treadle.sample.caller import collection
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
+from treadle.sample.streams import collection
 
 log = logging.getLogger("treadle")
 

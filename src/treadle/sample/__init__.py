@@ -10,7 +10,7 @@ HOME = homes(
     {
         "episode": "Episode",
         "samplers.adapt": "GymEnv",
-        "collect": "CollectionFailed",
+        "failed": "CollectionFailed",
         "evaluate": "compare Comparison Evaluation",
         "samplers.steps": "EnvSpec EnvStep InOutSpec TimeStep StepType",
         "samplers.updates": "EnvUpdate ExistingEnvUpdate NewEnvUpdate SetTaskUpdate",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -25,29 +24,24 @@ from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Op, Raised
-from treadle.pool.options import default_backend
 from treadle.pool.pool import Pool
 from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
-from treadle.program.gym_env import of_coroutines
 from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.program.suite import Suite
-from treadle.progress import Progress
 from treadle.sample import failed
 from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
-from treadle.sample.collect import MOST_WAITING, Collection
-from treadle.sample.episode import Episode
 from treadle.sample.growing import Growing
 from treadle.sample.inference import ENVS_PER_WORKER
+from treadle.sample.orders import CALLER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.slot import Globals
 from treadle.sample.watch import Watch
 from treadle.spaces import Mismatch
 
-CALLER = -1  # in the place of a worker's number
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
@@ -373,61 +367,3 @@ class CallerCollection(Growing):
         super().close()
         if hasattr(self, "_policy"):  # else it could not be made
             self._policy.close()
-
-
-def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
-    """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
-    of a cluster."""
-    nodes = placement is not None
-    if options.get("backend") is None:
-        coroutines = of_coroutines(recipe.env.env)
-        options["backend"] = "process" if nodes else default_backend(options, coroutines=coroutines)
-    if nodes:
-        from treadle.sample.nodes import NodesCollection  # whose runs on the nodes are those of this file
-
-        return NodesCollection(recipe, schedule, placement=placement, **options)
-    return (Growing if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
-
-
-def in_order(
-    recipe: RolloutRecipe,
-    schedule: Schedule,
-    ordered: bool,
-    progress: bool | None,
-    options: dict[str, Any],
-) -> Iterator[Episode]:
-    """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
-    `MOST_WAITING` bytes: workers wait when there are more."""
-    if schedule.complete:
-        return
-    waiting: dict[int, Episode] = {}
-    held = largest = 0
-
-    def room(outstanding: int) -> bool:
-        return held + largest * outstanding <= MOST_WAITING
-
-    shown = Progress(progress)
-    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
-        following = 0
-        try:
-            for index, _, episode in run:
-                if not ordered:
-                    if schedule.end is None or index < schedule.end:
-                        yield episode
-                    continue
-                waiting[index] = episode
-                largest = max(largest, episode.nbytes)
-                held += episode.nbytes
-                while following in schedule.skipped or following in waiting:
-                    if schedule.end is not None and following >= schedule.end:
-                        break
-                    next_one = waiting.pop(following, None)
-                    following += 1
-                    if next_one is not None:
-                        held -= next_one.nbytes
-                        yield next_one
-            for index in sorted(waiting):  # the last that was missing is one that is left out
-                if schedule.end is None or index < schedule.end:
-                    yield waiting[index]
-        finally:
-            run.warn()

@@ -29,12 +29,12 @@ from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
-from treadle.sample.caller import collection
 from treadle.sample.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, check_reset_options, options_of
 from treadle.sample.schedule import Schedule
+from treadle.sample.streams import collection
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
@@ -91,7 +91,7 @@ class Evaluation:
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
         tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
-        inference: how the policy was asked in the caller, as `treadle.sample.collect.Collection.stats`; {}: it was not.
+        inference: how the policy was asked in the caller, as `treadle.sample.orders.Collection.stats`; {}: it was not.
     """
 
     policy: str

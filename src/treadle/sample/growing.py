@@ -16,9 +16,9 @@ from treadle.pool.calls import Lost
 from treadle.pool.options import MOST_WORKERS
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
-from treadle.sample.collect import Collection
 from treadle.sample.growth import AT_ONCE, Growth
 from treadle.sample.inference import ENVS_PER_WORKER
+from treadle.sample.orders import Collection
 from treadle.sample.rollout_slot import RolloutSlot
 from treadle.sample.slot import Globals
 

@@ -20,8 +20,8 @@ from treadle.pool.calls import Event
 from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
-from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.orders import Collection
 from treadle.sample.rollout_slot import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
 

@@ -13,9 +13,9 @@ from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import Placement
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
-from treadle.sample.collect import Collection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts, made_in
+from treadle.sample.orders import Collection
 from treadle.sample.rollout_slot import Results, RolloutRecipe
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.slot import Globals
