@@ -42,7 +42,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"nodes"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress", "repro"}),
+    frozenset({"progress", "repro", "checks"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file"}),
     frozenset({"gone"}),
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
 
 ALL = 1_000_000  # as many nodes as there are
 

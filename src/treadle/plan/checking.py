@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.checks import check_whole
 from treadle.errors import StateDiffers, UsageError
 from treadle.plan.env import PlanEnv
-from treadle.pool.options import check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.states.keeper import Keeper
 

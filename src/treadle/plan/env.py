@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 
+from treadle.checks import check_seed
 from treadle.plan.items import items_of, whole
 from treadle.plan.stepping import told
-from treadle.pool.options import check_seed
 from treadle.pool.serve import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")

@@ -10,19 +10,16 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, TypedDict
 
 from treadle import gone
+from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
 from treadle.errors import UsageError
 from treadle.pool.failure import RestartPolicy
-from treadle.pool.wear import as_bytes
 from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
-MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
 OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
 WORKER_OUTPUTS = ("prefix", "keep")
 OWN = frozenset({"brief", "placement", "prints"})  # that are set by faces, not by users
@@ -228,66 +225,3 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keyword arguments that are a pool's options, and the others."""
     mine = {name: value for name, value in given.items() if name in NAMES}
     return mine, {name: value for name, value in given.items() if name not in NAMES}
-
-
-def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **given: Any) -> None:
-    """Raises UsageError for what is no whole number from `least` to `most`, nor None where that may be; by its name."""
-    for name, value in given.items():
-        if none and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            some = ", or None" if none else ""
-            raise UsageError(f"{name} must be a whole number of at least {least}{some}, got {value!r}")
-        if int(value) > most:
-            raise UsageError(f"{name} can be {most} at most, got {value!r}")
-
-
-def check_workers(workers: Any, *, none: bool = True) -> None:
-    """Raises UsageError for what is no number of workers, nor None where that may be."""
-    try:
-        check_whole(none=none, workers=workers)
-    except UsageError as error:
-        hint = ": backend='serial' steps everything in the caller, without workers" if workers == 0 else ""
-        raise UsageError(f"{error}{hint}") from None
-
-
-def check_seed(seed: Any, name: str = "seed") -> None:
-    """Raises UsageError for a negative number: environments would refuse it, in the middle of a reset of many."""
-    if isinstance(seed, Integral) and seed < 0:
-        raise UsageError(f"{name} must not be negative, got {seed}")
-
-
-def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tuple[Any, ...]:
-    """They as a tuple. Raises UsageError, by its name, for what is no several of what fits; `what`: these, in words."""
-    each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
-    if each is None or not all(map(fits, each)):
-        raise UsageError(f"{name} is a sequence of {what}, got {given!r}")
-    return each
-
-
-def names_of_modules(name: str, given: Any) -> tuple[str, ...]:
-    """`several` names of modules."""
-    return several(name, given, lambda one: isinstance(one, str), "names of modules")
-
-
-def path_of(name: str, given: Any) -> Path:
-    """It as a path. Raises UsageError for what is none."""
-    try:
-        if given != "":  # which would be the current directory
-            return Path(given)
-    except TypeError:
-        pass
-    raise UsageError(f"{name} is a path, got {given!r}")
-
-
-def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
-    """Raises UsageError for what is no time to wait."""
-    if none and seconds is None:
-        return
-    if (
-        not isinstance(seconds, Real)
-        or isinstance(seconds, bool)
-        or not (float(seconds) > 0 or (zero and seconds == 0))
-    ):
-        some = " or None" if none else ""
-        raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")

@@ -19,6 +19,7 @@ from functools import cache, cached_property
 from time import monotonic
 from typing import Any, Self, Unpack
 
+from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import bell
 from treadle.pool.arena import too_many_files
@@ -29,7 +30,7 @@ from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep
-from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names, check_whole, check_workers
+from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
 from treadle.pool.worker import BACKENDS, Worker
 
 

@@ -9,11 +9,11 @@ worker that has a limit is given no more than one round of them in advance.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from treadle.checks import as_bytes
 from treadle.errors import UsageError
 from treadle.pool.life import ALIVE
 
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from treadle.pool.options import PoolOptions
     from treadle.pool.worker import Worker
 
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 MANY = 1 << 62
 STATM = "/proc/{}/statm"
-
-
-def as_bytes(given: Any) -> int:
-    """Bytes: a whole number of them, or a text such as "2GB" (10^9) or "1.5 GiB" (2^30). Raises UsageError."""
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]i?)?b?", given.strip().lower()) if isinstance(given, str) else None
-    size = float(found[1]) * UNITS[found[2] or ""] if found else given
-    if isinstance(size, bool | str) or not isinstance(size, int | float) or not size >= 1 or size != size // 1:
-        raise UsageError(f"memory_limit is a number of bytes or a text such as '2GB' or '500 MiB', got {given!r}")
-    return int(size)
 
 
 def shown(size: float) -> str:

@@ -18,9 +18,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from treadle.checks import names_of_modules, several
 from treadle.errors import UsageError
 from treadle.pool.aside import Owner, Settled
-from treadle.pool.options import names_of_modules, several
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing

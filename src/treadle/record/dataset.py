@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.checks import check_whole, path_of
 from treadle.errors import MissingExtra, UsageError, Where
-from treadle.pool.options import check_names, check_whole, path_of
+from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table

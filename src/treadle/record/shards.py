@@ -16,8 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from treadle.checks import path_of
 from treadle.errors import UsageError
-from treadle.pool.options import path_of
 from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.merge import MergeReport, merge

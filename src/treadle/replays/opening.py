@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
+from treadle.checks import path_of
 from treadle.errors import UsageError
-from treadle.pool.options import path_of
 from treadle.record.merge import load
 from treadle.record.run_directory import FAILURES, LISTED, SUMMARY, begun_in
 from treadle.record.summary import Summary, read_summary

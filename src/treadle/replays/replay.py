@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle import seeding
+from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_seconds, check_whole
 from treadle.program.gym_env import close_env
 from treadle.progress import printable
 from treadle.replays.checks import check_spaces

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from treadle import seeding
+from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
 from treadle.nodes.placing import Placement
-from treadle.pool.options import NAMES, check_whole, check_workers
+from treadle.pool.options import NAMES
 from treadle.sample.inference import OPTIONS
 
 NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
+from treadle.checks import check_seconds, check_whole
 from treadle.errors import BadAction, UsageError
 from treadle.pool.aside import Settled
-from treadle.pool.options import check_seconds, check_whole
 from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
 from treadle.seeding import GlobalState

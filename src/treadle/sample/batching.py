@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treadle.pool.options import check_seconds, check_whole
+from treadle.checks import check_seconds, check_whole
 
 AGAIN = (8, 32, 128, 512)  # batches after which is chosen, as what was measured grows
 KEPT = 512  # step times and batches that are remembered

@@ -22,8 +22,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
+from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_names, check_whole
+from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle import pickling
+from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
 from treadle.sample.asking import Asking
 
 log = logging.getLogger("treadle")

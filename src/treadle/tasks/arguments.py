@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_seconds, check_whole
 from treadle.tasks.core import SensorSuite
 
 Init = TypeVar("Init", bound=Callable[..., None])

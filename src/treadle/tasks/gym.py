@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.checks import check_seed, check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_seed, check_whole
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.tasks.core import METRICS_KEY, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, ends_of

@@ -23,11 +23,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from treadle.checks import check_seed
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.pool.batch import Batch
 from treadle.pool.carried import CannotTravel
 from treadle.pool.lockstep import Lockstep, Operation
-from treadle.pool.options import check_seed
 from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed

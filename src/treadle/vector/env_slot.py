@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.pool.options import check_whole
 from treadle.program.gym_env import EnvRecipe, GymEnv
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import OnEnd, StepResult

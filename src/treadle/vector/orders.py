@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from treadle.checks import check_seed
 from treadle.errors import UsageError
-from treadle.pool.options import check_seed
 from treadle.vector.env_slot import Kept, Once
 from treadle.vector.refusals import WrongType
 

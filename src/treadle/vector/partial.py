@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
 from treadle.pool.batch import News, final_observation
@@ -37,7 +38,6 @@ from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Extras, Op
-from treadle.pool.options import check_seconds, check_whole
 from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch

@@ -16,8 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
-from treadle.pool.options import MOST_WORKERS, check_whole, check_workers
+from treadle.pool.options import MOST_WORKERS
 
 # Below these, more workers cost more than they gain: to wake one takes up to 100 us of a core, whatever it does then.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 200e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.pool.options import check_whole
+from treadle.checks import check_whole
 from treadle.sample.samplers.agents import reset_agent
 from treadle.sample.samplers.episode_batch import EpisodeBatch
 from treadle.sample.samplers.in_progress import InProgressEpisode

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.checks import check_whole
 from treadle.errors import attributes_of
-from treadle.pool.options import check_whole
 from treadle.pool.serve import snapshot
 from treadle.repro import fingerprint
 from treadle.sample.contract import in_step

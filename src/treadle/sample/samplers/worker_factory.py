@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
+from treadle.checks import check_seed, check_whole
 from treadle.errors import UsageError
 from treadle.pool import bell
-from treadle.pool.options import check_seed, check_whole
 from treadle.sample.samplers.agents import as_agent, is_parameters, set_parameters
 from treadle.sample.samplers.default_worker import DefaultWorker
 from treadle.sample.samplers.updates import as_update
