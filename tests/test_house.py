@@ -42,8 +42,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"nodes"}),
     frozenset({"pool"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress", "repro", "checks"}),
-    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file"}),
+    frozenset({"progress", "repro", "checks", "coroutines"}),
+    frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file", "interrupts"}),
     frozenset({"gone"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
@@ -339,7 +339,7 @@ def test_an_optional_dependency_with_two_files_is_seen() -> None:
 # --- one module lends memory ------------------------------------------------------------------------------------------
 
 LENDS = "treadle.pool.buffers"  # whose `Buffer` alone asks who holds an array
-ASKS_NO_ARRAYS = frozenset({"treadle.pool.interrupts"})  # of a block of code, whether it is over
+ASKS_NO_ARRAYS = frozenset({"treadle.interrupts"})  # of a block of code, whether it is over
 
 
 def other_lenders(files: dict[str, tuple[str, bool]]) -> list[str]:

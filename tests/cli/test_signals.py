@@ -10,7 +10,7 @@ import pytest
 from treadle.cli import options
 from treadle.cli.failures import CTRL_C, guarded
 from treadle.cli.main import main
-from treadle.pool.interrupts import Later
+from treadle.interrupts import Later
 
 
 @pytest.fixture(params=["in front", "in the background"])

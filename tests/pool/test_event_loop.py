@@ -19,8 +19,8 @@ import pytest
 from kit import until, within
 
 import treadle
+from treadle import coroutines
 from treadle.errors import TaskRaised, UsageError
-from treadle.pool import aside
 
 LIMIT, BLOCKED = 0.3, 0.9  # seconds: of a step, and of one that blocks the loop
 N = 8
@@ -189,7 +189,7 @@ def opened() -> Iterator[threading.Event]:
 
 
 def test_a_loop_that_is_blocked_for_good_is_told(opened: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "STUCK", 2 * LIMIT)
+    monkeypatch.setattr(coroutines, "STUCK", 2 * LIMIT)
 
     async def blocks_for_good() -> None:
         opened.wait(60)
@@ -241,7 +241,7 @@ async def blocks_in_a_context_of_its_own(opened: threading.Event) -> None:
 def test_a_loop_that_is_blocked_for_good_by_nobody_in_particular_is_told(
     opened: threading.Event, what: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "STUCK", 2 * LIMIT)
+    monkeypatch.setattr(coroutines, "STUCK", 2 * LIMIT)
     envs = vector(partial(what, opened), {5}, close_timeout=0.5)
     try:
         envs.reset(seed=1)
@@ -257,7 +257,7 @@ def test_a_task_that_nobody_waits_for_is_told_when_it_blocks_the_loop_for_good(
     opened: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its worker is not late: it has answered. That it was stopped at the end is logged once, by us."""
-    monkeypatch.setattr(aside, "STUCK", 2 * LIMIT)
+    monkeypatch.setattr(coroutines, "STUCK", 2 * LIMIT)
     begun: list[asyncio.Task[None]] = []
     blocked = threading.Event()
 
@@ -446,7 +446,7 @@ def test_steps_that_catch_everything_do_not_spin_when_their_pool_is_closed(caplo
 def test_what_goes_on_when_it_is_cancelled_does_not_outlive_its_time_in_a_loop_that_others_have(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(aside, "CLEAN_UP", 0.2)
+    monkeypatch.setattr(coroutines, "CLEAN_UP", 0.2)
     ended = threading.Event()
 
     async def goes_on() -> None:

@@ -21,7 +21,7 @@ from scripts import Script
 from conftest import ITS_OWN_ALARM
 from injector import Injector, Interrupt
 from treadle.errors import UsageError
-from treadle.pool.interrupts import Later, undisturbed
+from treadle.interrupts import Later, undisturbed
 from treadle.pool.pool import Pool
 from zoo.faults import Sound
 

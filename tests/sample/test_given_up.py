@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import treadle
+from treadle import coroutines
 from treadle.errors import UsageError
-from treadle.pool import aside
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
 from treadle.sample.episode import Episode
@@ -217,7 +217,7 @@ def test_coroutines_run_in_the_context_of_who_begins_them() -> None:
 
 
 def test_an_interrupt_while_a_coroutine_begins_stops_no_later_one() -> None:
-    loop = aside.Loop()
+    loop = coroutines.Loop()
 
     async def one() -> int:
         return 1

@@ -72,7 +72,7 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
     """SIGTERM: a scheduler that wants the machine back means what Ctrl-C means. It goes through Ctrl-C's handler, which
-    waits for the end of what must be whole (`treadle.pool.interrupts.Later`)."""
+    waits for the end of what must be whole (`treadle.interrupts.Later`)."""
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(number, frame)
 

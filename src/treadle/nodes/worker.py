@@ -28,6 +28,7 @@ import numpy as np
 
 from treadle import pickling
 from treadle.errors import UsageError
+from treadle.interrupts import Later
 from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import Cluster
@@ -37,7 +38,6 @@ from treadle.pool import carried, modules
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
 from treadle.pool.group import partition
-from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec

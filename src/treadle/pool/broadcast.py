@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from treadle import pickling
+from treadle.interrupts import owned
 from treadle.pool.channel import SPILL, mapped, spill, unpack
-from treadle.pool.interrupts import owned
 
 
 class Broadcast:

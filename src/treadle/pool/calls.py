@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
+from treadle.interrupts import Later
 from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
-from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request

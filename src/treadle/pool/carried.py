@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from treadle import pickling
 from treadle.errors import UsageError
-from treadle.pool.interrupts import owned
+from treadle.interrupts import owned
 
 AT_ONCE = 12  # descriptors in one message
 

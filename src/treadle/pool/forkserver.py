@@ -34,9 +34,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.errors import StartupFailed, TooManyFiles, Where
+from treadle.interrupts import Later, undisturbed
 from treadle.pool import lifeline
 from treadle.pool.forking import Spoilt
-from treadle.pool.interrupts import Later, undisturbed
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
     from treadle.pool.channel import Channel

@@ -15,11 +15,11 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
+from treadle.interrupts import undisturbed
 from treadle.pool import failure
 from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import RestartPolicy
-from treadle.pool.interrupts import undisturbed
 from treadle.pool.life import Event, State
 from treadle.pool.messages import Hello
 from treadle.pool.options import PoolOptions

@@ -1,5 +1,5 @@
 """Workers that are threads of the caller's. They cannot be killed: where one is late and is to be replaced, the
-coroutine that it waits for is cancelled (`aside.py`). Everything else is the same walk.
+coroutine that it waits for is cancelled (`treadle.coroutines`). Everything else is the same walk.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
 from treadle.pool import bell, child
-from treadle.pool.aside import EventLoop, GivenUp, Owner
 from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import TooManyFiles, UsageError, WorkerError
+from treadle.interrupts import Later
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
@@ -20,7 +21,6 @@ from treadle.pool.failure import RestartPolicy, bad_action
 from treadle.pool.fences import fence
 from treadle.pool.history import History
 from treadle.pool.info_rows import joined
-from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, orders_of, step_orders
 from treadle.pool.life import State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS

@@ -21,12 +21,12 @@ from typing import Any, Self, Unpack
 
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
+from treadle.interrupts import Later, undisturbed
 from treadle.pool import bell
 from treadle.pool.arena import too_many_files
 from treadle.pool.batch import Batch
 from treadle.pool.calls import Calls
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
-from treadle.pool.interrupts import Later, undisturbed
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep

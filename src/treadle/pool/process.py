@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any
 
 from treadle.errors import TooManyFiles, UsageError
+from treadle.interrupts import Later
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.failure import signal_name
-from treadle.pool.interrupts import Later
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec

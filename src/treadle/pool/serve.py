@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
+from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
-from treadle.pool.aside import GivenUp
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.pool.rows import Rows

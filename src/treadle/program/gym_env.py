@@ -19,8 +19,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from treadle.checks import names_of_modules, several
+from treadle.coroutines import Owner, Settled
 from treadle.errors import UsageError
-from treadle.pool.aside import Owner, Settled
 from treadle.program.base import Description, Program
 from treadle.program.ids import import_package, registered
 from treadle.program.registered import own_registrations, register_missing

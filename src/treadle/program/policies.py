@@ -33,8 +33,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
+from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError, Where, attributes_of
-from treadle.pool.aside import Settled
 from treadle.program import saved
 from treadle.spaces import Layout, Mismatch
 

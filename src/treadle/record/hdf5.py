@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.pool.interrupts import Later
+from treadle.interrupts import Later
 from treadle.record.columns import Column
 from treadle.record.journal import EpisodeNote, Record
 from treadle.record.packing import LEVEL, deflater

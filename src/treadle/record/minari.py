@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from treadle.errors import UsageError
-from treadle.pool.interrupts import Later
+from treadle.interrupts import Later
 from treadle.record.hdf5 import library
 from treadle.whole_file import opened, read_json
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from treadle import trees
 from treadle.checks import check_seconds, check_whole
+from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError
-from treadle.pool.aside import Settled
 from treadle.program.policies import _parameters, asker_of
 from treadle.program.saved import drawn_actions
 from treadle.seeding import GlobalState

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.coroutines import Owner
 from treadle.errors import UsageError
-from treadle.pool.aside import Owner
 from treadle.program.base import Description, Program
 from treadle.program.registered import own_registrations, register_missing
 from treadle.program.step import StepResult

@@ -28,12 +28,12 @@ import numpy as np
 
 from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError, WorkerError
+from treadle.interrupts import Later
 from treadle.pool import failure
 from treadle.pool.batch import News, final_observation
 from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
-from treadle.pool.interrupts import Later
 from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE
 from treadle.pool.line import BUSY_NS

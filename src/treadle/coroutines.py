@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool.interrupts import Later
+from treadle.interrupts import Later
 
 LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
 CLEAN_UP = 5.0  # seconds that a cancelled coroutine gets while the loop runs on
