@@ -37,7 +37,8 @@ import numpy as np
 import treadle
 from benchmarks.batches import Pace
 from treadle.pool import bell
-from treadle.pool.failure import RestartPolicy, on_death
+from treadle.pool.failure import on_death
+from treadle.pool.life import RestartPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.orders import MOST_ORDERS
 from treadle.sample.schedule import Schedule

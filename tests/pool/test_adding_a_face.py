@@ -14,7 +14,7 @@ import pytest
 from treadle.errors import TreadleError, WorkerDied
 from treadle.pool import failure
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.failure import RestartPolicy
+from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -49,7 +49,7 @@ def mapped(function: Callable[[Any], Any], items: Sequence[Any], **options: Any)
                 extras, worker = event.reply.extras, event.worker
                 assert extras is not None
                 for slot, raised in extras.raised.items():
-                    raise failure.task_error(raised, slot, worker)
+                    raise failure.task_error(raised, worker.at(slot))
                 results.update((event.tag, result) for result in extras.infos.values())
 
         def deal(worker: Worker) -> None:

@@ -11,9 +11,9 @@ from kit import until, within
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure, life
 from treadle.pool.calls import Done, Lost, Ready
-from treadle.pool.failure import RestartPolicy, Verdict
-from treadle.pool.life import State
-from treadle.pool.messages import Op
+from treadle.pool.failure import Verdict
+from treadle.pool.life import RestartPolicy, State
+from treadle.pool.messages import Op, signal_name
 from treadle.pool.pool import Pool
 from treadle.program.base import Program
 
@@ -235,8 +235,8 @@ def test_backoff_and_grace() -> None:
 
 
 def test_signals_have_names() -> None:
-    assert failure.signal_name(signal.SIGSEGV) == "SIGSEGV"
-    assert failure.signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
+    assert signal_name(signal.SIGSEGV) == "SIGSEGV"
+    assert signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
 
 
 def test_only_the_living_take_requests() -> None:

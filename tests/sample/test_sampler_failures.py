@@ -31,8 +31,7 @@ from treadle import (
     WorkersLost,
 )
 from treadle.pool.calls import Lost
-from treadle.pool.failure import RestartPolicy
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 from treadle.sample.contract import BadStep
 from treadle.sample.samplers import pool_sampler
 

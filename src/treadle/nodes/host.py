@@ -28,7 +28,7 @@ from treadle.nodes.travel import Batch, Said, Writer, read
 from treadle.pool.broadcast import Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.channel import parts_of, spill
-from treadle.pool.failure import RestartPolicy
+from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
 from treadle.pool.pool import Pool
 from treadle.pool.worker import SerialWorker, Worker, register

@@ -42,8 +42,7 @@ from treadle.plan.items import (
 )
 from treadle.plan.work import stacked
 from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
-from treadle.pool.failure import RestartPolicy
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 
 OBSERVATIONS = (None, "last", "all")
 

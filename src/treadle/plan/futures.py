@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.work import PlanSlot
 from treadle.pool import calls, failure
-from treadle.pool.failure import RestartPolicy
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.program.registered import own_registrations
@@ -145,7 +144,7 @@ class Workers:
                 future.settle(error=event.error)
 
     def _raised(self, slot: int, raised: Raised) -> Any:
-        return failure.task_error(raised, slot, self.by_slot[slot])
+        return failure.task_error(raised, self.by_slot[slot].at(slot))
 
     def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
         """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""

@@ -31,10 +31,9 @@ from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.interrupts import Later
 from treadle.pool import failure, life
 from treadle.pool.bell import SLICE, Waiting
-from treadle.pool.failure import RestartPolicy
 from treadle.pool.group import WorkerGroup
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
@@ -534,7 +533,7 @@ class Calls:
         """Start another one once a worker that retires has ended, and end it when it takes too long."""
         if worker.ended():
             for slot, raised in worker.last_words().items():
-                log.warning("%s", failure.task_error(raised, slot, worker))
+                log.warning("%s", failure.task_error(raised, worker.at(slot)))
             worker.bury()
             worker.see(life.Event.DIED)
             self.restart(worker)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import signal as signals
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.errors import (
     BadAction,
@@ -24,22 +22,14 @@ from treadle.errors import (
     attributes_of,
     task_raised,
 )
+from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import ExitReport, Raised, name_of
 from treadle.spaces import Mismatch
-
-if TYPE_CHECKING:
-    from treadle.pool.worker import Worker
 
 WINDOW = 600.0  # seconds within which restarts are counted
 MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 LEAST_GRACE = 5.0
-
-
-class RestartPolicy(Enum):
-    RAISE = "raise"
-    RESTART = "restart"
-    DROP = "drop"
 
 
 @dataclass(frozen=True)
@@ -102,12 +92,13 @@ def caster(expected: str, got: str) -> str:
     return "a wrapper such as gymnasium.wrappers.DtypeObservation can cast" if same_shape else ""
 
 
-def task_error(raised: Raised, slot: int, worker: Worker | None, again: str = "") -> WorkerError:
-    """The error of a slot whose program raised, in a worker or (None) the caller; the original is its `__cause__` where
-    it can be rebuilt. Where it was raised in this process, its frames are that one's `__traceback__`, down to the
-    user's own. `again`: the call that resets the slot, as the user spells it; "": there is none."""
-    at = raised.phase, raised.step, raised.episode, raised.seed, raised.last_action
-    where = Where(slot, None, None, *at) if worker is None else worker.at(slot, *at)
+def task_error(raised: Raised, slot: Where, again: str = "") -> WorkerError:
+    """The error of a slot whose program raised: `Worker.at` tells which, or `Where` of one in the caller. The original
+    is its `__cause__` where it can be rebuilt. Where it was raised in this process, its frames are that one's
+    `__traceback__`, down to the user's own. `again`: the call that resets the slot, as the user spells it; "": there
+    is none."""
+    at = {name: getattr(raised, name) for name in ("phase", "step", "episode", "seed", "last_action")}
+    where = replace(slot, **at)
     twin = raised.rebuilt()
     fields: dict[str, Any] = {
         "where": where,
@@ -127,7 +118,7 @@ def task_error(raised: Raised, slot: int, worker: Worker | None, again: str = ""
         )
     else:
         what = f"{raised.error_type}: {raised.message}" if raised.message else raised.error_type
-        hints = ["the worker lives"] if worker is not None and not worker.inline else []
+        hints = ["the worker lives"] if where.worker is not None else []
         hints += [f"call {again} to carry on"] if again else []
         hint = f" ({'; '.join(hints)})" if hints and raised.phase in ("step", "reset") else ""
         message = f"{where}: {what}{hint}. Traceback in .remote_traceback"
@@ -163,14 +154,13 @@ def _stand_in(raised: Raised, twin: BaseException | None, message: str, **fields
     return error
 
 
-def first_of(raised: dict[int, Raised], workers: Sequence[Worker], partial: Any, again: str) -> WorkerError:
-    """The error of the first of the slots whose programs raised; the others are in a note. `partial`: its field;
-    `again`: see `task_error`."""
+def first_of(raised: dict[int, Raised], at: Callable[[int], Where], partial: Any, again: str) -> WorkerError:
+    """The error of the first of the slots whose programs raised; the others are in a note. `at`: where a slot is;
+    `partial`: the error's field; `again`: see `task_error`."""
     first, *others = sorted(raised)
     for slot in others:
         raised[slot].frames.take()  # nobody asks for them
-    worker = next(m for m in workers if first in m.slots)
-    error = task_error(raised[first], first, worker, again)
+    error = task_error(raised[first], at(first), again)
     error.partial = partial
     if others:
         error.add_note(f"{len(others)} more slots failed: {others}")
@@ -256,10 +246,3 @@ def how_it_ended(error: WorkerDied, doing: str = "") -> str:
 def of_memory(error: WorkerDied) -> str:
     """Why a worker was killed for its memory: by us, or by the kernel."""
     return str(error).partition("the worker was killed: ")[2] or "memory ran out"
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

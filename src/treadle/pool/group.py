@@ -19,8 +19,7 @@ from treadle.interrupts import undisturbed
 from treadle.pool import failure
 from treadle.pool.arena import too_many_files
 from treadle.pool.bell import SLICE
-from treadle.pool.failure import RestartPolicy
-from treadle.pool.life import Event, State
+from treadle.pool.life import Event, RestartPolicy, State
 from treadle.pool.messages import Hello
 from treadle.pool.options import PoolOptions
 from treadle.pool.worker import BACKENDS, Common, SerialWorker, Worker
@@ -109,7 +108,7 @@ class WorkerGroup:
                     if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
                         if all(each.where.slot != slot for each in failures):  # those built together tell of one
-                            failures.append(failure.task_error(raised, slot, worker))
+                            failures.append(failure.task_error(raised, worker.at(slot)))
                     else:
                         hellos[worker.index] = hello
                 elif ended:
@@ -171,7 +170,7 @@ class WorkerGroup:
             slot, raised = hello.failed
             self._await_ends([worker], monotonic() + FAREWELL)  # it closes what it has built
             worker.bury()
-            error = failure.task_error(raised, slot, worker)
+            error = failure.task_error(raised, worker.at(slot))
             worker.failed(error)
             worker.see(Event.DIED)
             return error
@@ -198,7 +197,7 @@ class WorkerGroup:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for worker in self.workers:
             for slot, raised in worker.last_words().items():
-                log.warning("%s", failure.task_error(raised, slot, worker))
+                log.warning("%s", failure.task_error(raised, worker.at(slot)))
             worker.bury()
         self._common.close()
 

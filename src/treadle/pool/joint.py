@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from treadle.checks import check_seconds
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost, Order
-from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import share_of
-from treadle.pool.life import ALIVE
+from treadle.pool.life import ALIVE, RestartPolicy
 from treadle.pool.messages import Extras, Op
 from treadle.pool.worker import Worker
 from treadle.spaces import Mailed

@@ -73,6 +73,14 @@ TABLE: dict[tuple[State, Event], State] = {
 }
 
 
+class RestartPolicy(Enum):
+    """What a worker's death leads to."""
+
+    RAISE = "raise"
+    RESTART = "restart"
+    DROP = "drop"
+
+
 def after(state: State, event: Event) -> State:
     """The next state. Raises RuntimeError for what can never happen."""
     try:

@@ -16,8 +16,8 @@ from typing import Any
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
 from treadle.pool import bell, child
-from treadle.pool.failure import RestartPolicy
 from treadle.pool.layout import MemoryLayout
+from treadle.pool.life import RestartPolicy
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.rows import Rows

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import TooManyFiles, UsageError, WorkerError
+from treadle.errors import TooManyFiles, UsageError, Where, WorkerError
 from treadle.interrupts import Later
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
-from treadle.pool.failure import RestartPolicy, bad_action
+from treadle.pool.failure import bad_action
 from treadle.pool.fences import fence
 from treadle.pool.history import History
 from treadle.pool.info_rows import joined
 from treadle.pool.joint import JointRequest, orders_of, step_orders
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
@@ -490,7 +490,10 @@ class Lockstep:
             self._plain = False
         # no name in the frame that raises: that would be a circle
         again = self.calls.reset_of(raised)
-        raise self.calls.keep(failure.first_of(raised, self.pool.workers, partial, again), noted=True)
+        raise self.calls.keep(failure.first_of(raised, self._where, partial, again), noted=True)
+
+    def _where(self, slot: int) -> Where:
+        return next(worker.at(slot) for worker in self.pool.workers if slot in worker.slots)
 
 
 __all__ = ["Batch", "Lockstep"]

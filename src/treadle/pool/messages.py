@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import pickle
 import reprlib
+import signal
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -276,6 +277,13 @@ class ExitReport:
     oom: str | None = None
     at: Where | None = None
     lines: int = 0
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from treadle import gone
 from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
 from treadle.errors import UsageError
-from treadle.pool.failure import RestartPolicy
+from treadle.pool.life import RestartPolicy
 from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None

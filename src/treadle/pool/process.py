@@ -27,10 +27,9 @@ from treadle.pool import carried, child, forkserver, lifeline, modules, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
-from treadle.pool.failure import signal_name
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec
+from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
 from treadle.pool.options import PoolOptions, environ_of
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 from treadle.pool.worker import Common, Worker

@@ -29,10 +29,9 @@ from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.batch import Batches, News
 from treadle.pool.calls import Lost, Order
-from treadle.pool.failure import RestartPolicy
 from treadle.pool.joint import JointRequest
 from treadle.pool.layout import RowMemory
-from treadle.pool.life import State
+from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op
 from treadle.pool.worker import Worker
 from treadle.seeding import restart_seed

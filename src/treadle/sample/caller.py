@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.errors import BadAction, UsageError, WorkerError
+from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.pool import bell, failure
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.failure import RestartPolicy
 from treadle.pool.info_rows import InfoRows
+from treadle.pool.life import RestartPolicy
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
@@ -234,7 +234,7 @@ class CallerCollection(Growing):
             error = UsageError(f"{batch}: {error}")
         seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
         raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
-        told = failure.task_error(raised, slots[row], None)
+        told = failure.task_error(raised, Where(slots[row]))
         found = failed.raised(told, self._root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")

@@ -18,7 +18,7 @@ from typing import Any
 from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.failure import RestartPolicy
+from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -334,7 +334,7 @@ class Collection:
 
     def _error(self, raised: Raised, slot: int, worker: Worker) -> CollectionFailed:
         """What a slot's program raised."""
-        return failed.raised(failure.task_error(raised, slot, worker), self._root, len(self.schedule.lengths))
+        return failed.raised(failure.task_error(raised, worker.at(slot)), self._root, len(self.schedule.lengths))
 
     def _raised(self, error: CollectionFailed, worker: Worker) -> None:
         """An environment, a policy or the disk raised, or an episode cannot be read. Raises it, or notes it while

@@ -253,7 +253,7 @@ class Check:
         for event in heard:
             if isinstance(event, Done) and event.reply.extras is not None:
                 for slot, raised in event.reply.extras.raised.items():
-                    raise failure.task_error(raised, slot, worker)
+                    raise failure.task_error(raised, worker.at(slot))
                 found = event.reply.extras.infos[0]
         if not isinstance(event, Lost):
             return found

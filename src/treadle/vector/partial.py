@@ -35,7 +35,7 @@ from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
 from treadle.pool.joint import JointRequest, tell
-from treadle.pool.life import ALIVE
+from treadle.pool.life import ALIVE, RestartPolicy
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.slot_rows import ByMessage, SlotRows
@@ -263,7 +263,7 @@ class PartialBatches:
         self.recovery.landed(self._nobody, None)
         self._nobody.lost.clear()
         failed = [joint for joint in self._joints if joint.slots[0] in event.worker.slots]
-        if event.verdict is failure.RestartPolicy.RAISE:
+        if event.verdict is RestartPolicy.RAISE:
             self._joints.difference_update(failed)
             self._state[[slot for joint in failed for slot in joint.slots]] = STALE
             if failed:
@@ -297,7 +297,7 @@ class PartialBatches:
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
-                error = failure.task_error(raised[slot], slot, worker, self._calls.reset_of([slot]))
+                error = failure.task_error(raised[slot], worker.at(slot), self._calls.reset_of([slot]))
                 self._errors.append(self._calls.keep(error, noted=True))
             else:
                 self._state[slot] = READY

@@ -24,7 +24,7 @@ from treadle.pool import failure, life
 from treadle.pool.broadcast import Broadcast, Payload
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.carried import CannotTravel
-from treadle.pool.failure import RestartPolicy
+from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
@@ -363,7 +363,7 @@ class Gathering:
         if extras is not None:
             for result in extras.infos.values():
                 if isinstance(result, Mishap):
-                    error = failure.task_error(result.raised, asked.worker, event.worker)
+                    error = failure.task_error(result.raised, event.worker.at(asked.worker))
                     log.warning("worker %d raised and is replaced: %s", asked.worker, result.text)
                     self._group.keep(asked, error)
                 elif ours or (self._versions.keep and isinstance(rule, AtLeast)):
@@ -376,7 +376,7 @@ class Gathering:
                     for settled in rule.settled():
                         self._settle(settled)
             for raised in extras.raised.values():
-                self._raised(event, asked, failure.task_error(raised, asked.worker, event.worker))
+                self._raised(event, asked, failure.task_error(raised, event.worker.at(asked.worker)))
         if reply.last and ours:
             self._open.remove(asked)
 
