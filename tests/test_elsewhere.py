@@ -9,14 +9,14 @@ import gymnasium as gym
 import pytest
 
 import treadle
-from treadle.pool import forkserver, options
+from treadle.pool import backends, forkserver
 from treadle.program.gym_env import of_coroutines
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forkserver, "works", lambda: False)
-    options._tell_the_price.cache_clear()
+    backends._tell_the_price.cache_clear()
 
 
 class Coroutines(gym.Env[Any, Any]):
@@ -35,7 +35,7 @@ class Coroutines(gym.Env[Any, Any]):
     ],
 )
 def test_what_is_chosen(given: dict[str, Any], env: Any, chosen: str) -> None:
-    assert options.default_backend(given, coroutines=of_coroutines(env)) == chosen
+    assert backends.default_backend(given, coroutines=of_coroutines(env)) == chosen
 
 
 def test_every_face_chooses_and_the_price_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,12 +11,13 @@ from kit import with_fault
 
 import treadle
 from treadle.errors import UsageError
+from treadle.pool.backends import BACKENDS, register
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.messages import Hello, Reply, Request
 from treadle.pool.options import NAMES, PoolOptions, split
 from treadle.pool.pool import Pool
 from treadle.pool.serve import Server
-from treadle.pool.worker import BACKENDS, Worker, build_here, register
+from treadle.pool.worker import Worker, build_here
 from zoo.faults import Sound
 
 
@@ -87,7 +88,9 @@ def test_options_are_frozen_and_checked_once() -> None:
     options = PoolOptions(step_timeout=3)
     with pytest.raises(FrozenInstanceError):
         options.step_timeout = 4  # type: ignore[misc]
-    wrong = {"backend": "none", "on_failure": "hope", "worker_output": "loud", "start_timeout": 0, "max_restarts": -1}
+    with pytest.raises(UsageError, match="backend must be one of process, .*, got 'none'"):
+        Pool(with_fault(Sound), backend="none")
+    wrong = {"on_failure": "hope", "worker_output": "loud", "start_timeout": 0, "max_restarts": -1}
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=name):
             PoolOptions(**{name: value})  # type: ignore[arg-type]

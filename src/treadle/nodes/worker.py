@@ -35,6 +35,7 @@ from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.software import software
 from treadle.nodes.travel import PIECE, Batch, Said, packed, read
 from treadle.pool import carried, modules
+from treadle.pool.backends import register
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
 from treadle.pool.group import partition
@@ -42,7 +43,7 @@ from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
 from treadle.pool.options import PoolOptions
-from treadle.pool.worker import Common, Worker, register
+from treadle.pool.worker import Common, Worker
 
 log = logging.getLogger("treadle")
 

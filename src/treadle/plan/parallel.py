@@ -23,6 +23,7 @@ from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
 from treadle.pool import bell, options
+from treadle.pool.backends import default_backend
 
 FLAGS = (
     "SINGLETON",
@@ -342,7 +343,7 @@ class ParallelEnv(VectorizedEnv):
         elif ray_address is not None:
             raise UsageError("ray_address= goes with nodes=")
         elif self._pool_options.get("backend") is None:
-            self._pool_options["backend"] = options.default_backend(self._pool_options)
+            self._pool_options["backend"] = default_backend(self._pool_options)
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     @property

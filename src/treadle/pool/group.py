@@ -18,11 +18,12 @@ from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError
 from treadle.interrupts import undisturbed
 from treadle.pool import failure
 from treadle.pool.arena import too_many_files
+from treadle.pool.backends import kind_of
 from treadle.pool.bell import SLICE
 from treadle.pool.life import Event, RestartPolicy, State
 from treadle.pool.messages import Hello
 from treadle.pool.options import PoolOptions
-from treadle.pool.worker import BACKENDS, Common, SerialWorker, Worker
+from treadle.pool.worker import Common, SerialWorker, Worker
 
 log = logging.getLogger("treadle")
 
@@ -32,20 +33,23 @@ FAREWELL = 1.0  # seconds that workers get to close their slots when the pool ca
 
 
 class WorkerGroup:
-    """Args:
-    options: of the pool.
+    """All workers of a pool.
+
+    Args:
+        options: of the pool.
 
     Attributes:
         lock: held while workers are asked or heard, against a `close` from another thread.
         closed: is it over?
+        kind: the class of its workers, the caller's own share apart.
         workers: the workers, in the order in which they were started.
     """
 
     def __init__(self, options: PoolOptions) -> None:
         self.start_timeout = options.start_timeout
         self.lock, self.closed = threading.RLock(), False
-        self._kind = BACKENDS[options.backend]()
-        self._common, self._own = self._kind.common_of(options), Common(options)
+        self.kind = kind_of(options.backend)
+        self._common, self._own = self.kind.common_of(options), Common(options)
         self._added: list[Worker] = []
         self.workers: list[Worker] = []
         self.restarts = 0
@@ -55,8 +59,8 @@ class WorkerGroup:
 
     def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> Worker:
         """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
-        alien = inline and not self._kind.inline  # the caller's own share beside workers of another backend
-        kind, common = (SerialWorker, self._own) if alien else (self._kind, self._common)
+        alien = inline and not self.kind.inline  # the caller's own share beside workers of another backend
+        kind, common = (SerialWorker, self._own) if alien else (self.kind, self._common)
         factories = [factories[slot] for slot in slots]
         self._added.append(kind(common.spec(len(self._added), slots, factories), factories, common))
         return self._added[-1]
@@ -192,7 +196,7 @@ class WorkerGroup:
         for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             for worker in left:
                 worker.kill(number)
-            left = self._await_ends(left, monotonic() + (THREAD_SECONDS if self._kind.in_caller else seconds))
+            left = self._await_ends(left, monotonic() + (THREAD_SECONDS if self.kind.in_caller else seconds))
         if left:
             log.warning("closing: worker %s did not end", ", ".join(str(m.index) for m in left))
         for worker in self.workers:

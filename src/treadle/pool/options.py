@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import logging
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, TypedDict
 
 from treadle import gone
 from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
 from treadle.errors import UsageError
 from treadle.pool.life import RestartPolicy
-from treadle.pool.worker import BACKENDS
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
-OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
 WORKER_OUTPUTS = ("prefix", "keep")
 OWN = frozenset({"brief", "placement", "prints"})  # that are set by faces, not by users
 
@@ -115,8 +110,6 @@ class PoolOptions:
     brief: bool = False
 
     def __post_init__(self) -> None:
-        if self.backend not in list(BACKENDS):
-            raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
         if self.on_failure not in [each.value for each in RestartPolicy]:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
         if self.worker_output not in WORKER_OUTPUTS:
@@ -155,27 +148,6 @@ class PoolOptions:
     @property
     def policy(self) -> RestartPolicy:
         return RestartPolicy(self.on_failure)
-
-
-def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> str:
-    """The backend where nobody has said one: processes. Where these cannot be forked from a server, and no option that
-    is `given` asks for them, "thread" for environments of coroutines and "serial" for others, which is said once."""
-    from treadle.pool import forkserver
-
-    if forkserver.works() or any(given.get(name) is not None for name in OF_PROCESSES):
-        return "process"
-    _tell_the_price()
-    return "thread" if coroutines else "serial"
-
-
-@cache
-def _tell_the_price() -> None:
-    logging.getLogger("treadle").warning(
-        "worker processes are made for Linux (fork, pidfds), and this is %s: environments are stepped in this "
-        "process, on one core, and one that crashes takes your program with it; backend='process' tries new "
-        "interpreters (spawn)",
-        sys.platform,
-    )
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:

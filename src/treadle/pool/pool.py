@@ -31,7 +31,7 @@ from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
 from treadle.pool.lockstep import Lockstep
 from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
-from treadle.pool.worker import BACKENDS, Worker
+from treadle.pool.worker import Worker
 
 
 class Pool:
@@ -80,7 +80,7 @@ class Pool:
         self._at_end = ExitStack()  # lets go of the memory
         group = self.group = WorkerGroup(self.options)
         self.workers = group.workers
-        kind, cores = BACKENDS[self.options.backend](), bell.cores()
+        kind, cores = group.kind, bell.cores()
         if kind.inline:
             inline = n
         self._factories, self.later, self._rows = factories, later, rows

@@ -3,7 +3,7 @@
 `Worker` is the protocol. Its abstract methods are what a backend brings (a process, a thread, a remote machine); the
 rest, where a worker is in its life and what it still owes, is the same for all. `SerialWorker` at the end is the
 reference: the caller's own thread runs the slots, so nothing travels, nothing waits, and nothing can die alone. A
-backend is one class, made known by `register`:
+backend is one class, made known by `backends.register`:
 
     class MyWorker(Worker): ...
     register("mine", lambda: MyWorker)
@@ -445,30 +445,3 @@ def build_here(
     except BaseException:  # an interrupt: nobody else knows of them
         Server(spec.slots, programs, in_caller=True, local=True).close()
         raise
-
-
-# -- which backends there are ----------------------------------------------------------------------------------------
-
-
-def _thread() -> type[Worker]:
-    from treadle.pool.local import ThreadWorker
-
-    return ThreadWorker
-
-
-def _process() -> type[Worker]:
-    from treadle.pool.process import ProcessWorker
-
-    return ProcessWorker
-
-
-BACKENDS: dict[str, Callable[[], type[Worker]]] = {
-    "process": _process,
-    "thread": _thread,
-    "serial": lambda: SerialWorker,
-}
-
-
-def register(name: str, backend: Callable[[], type[Worker]]) -> None:
-    """Make a backend known under a name; `backend` returns its class, and is called by pools that ask for it."""
-    BACKENDS[name] = backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from treadle.pool.options import default_backend
+from treadle.pool.backends import default_backend
 from treadle.program.gym_env import of_coroutines
 from treadle.progress import Progress
 from treadle.sample.caller import CallerCollection

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from treadle.errors import MissingExtra, UsageError
-from treadle.pool.options import CommonKeywords, check_names, default_backend
+from treadle.pool.backends import default_backend
+from treadle.pool.options import CommonKeywords, check_names
 from treadle.tasks import arguments
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, Sensor, SensorSuite, TaskSampler
 from treadle.tasks.orders import Ask, NextTask, ResetSampler

@@ -22,7 +22,8 @@ from gymnasium.vector.async_vector_env import AsyncState
 from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
-from treadle.pool.options import PoolOptions, StartKeywords, check_names, default_backend
+from treadle.pool.backends import default_backend
+from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import of_coroutines
 from treadle.program.step import OnEnd

@@ -1,0 +1,65 @@
+"""The backends that there are, by name: which classes run a pool's workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from treadle.errors import UsageError
+from treadle.pool import forkserver
+from treadle.pool.worker import SerialWorker, Worker
+
+OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
+
+
+def _thread() -> type[Worker]:
+    from treadle.pool.local import ThreadWorker
+
+    return ThreadWorker
+
+
+def _process() -> type[Worker]:
+    from treadle.pool.process import ProcessWorker
+
+    return ProcessWorker
+
+
+BACKENDS: dict[str, Callable[[], type[Worker]]] = {
+    "process": _process,
+    "thread": _thread,
+    "serial": lambda: SerialWorker,
+}
+
+
+def register(name: str, backend: Callable[[], type[Worker]]) -> None:
+    """Make a backend known under a name; `backend` returns its class, and is called by pools that ask for it."""
+    BACKENDS[name] = backend
+
+
+def kind_of(name: Any) -> type[Worker]:
+    """The class of a backend. Raises UsageError where there is none of that name."""
+    if name not in list(BACKENDS):
+        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
+    return BACKENDS[name]()
+
+
+def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> str:
+    """The backend where nobody has said one: processes. Where these cannot be forked from a server, and no option that
+    is `given` asks for them, "thread" for environments of coroutines and "serial" for others, which is said once."""
+    if forkserver.works() or any(given.get(name) is not None for name in OF_PROCESSES):
+        return "process"
+    _tell_the_price()
+    return "thread" if coroutines else "serial"
+
+
+@cache
+def _tell_the_price() -> None:
+    logging.getLogger("treadle").warning(
+        "worker processes are made for Linux (fork, pidfds), and this is %s: environments are stepped in this "
+        "process, on one core, and one that crashes takes your program with it; backend='process' tries new "
+        "interpreters (spawn)",
+        sys.platform,
+    )
