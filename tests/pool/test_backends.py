@@ -88,7 +88,7 @@ def test_options_are_frozen_and_checked_once() -> None:
     options = PoolOptions(step_timeout=3)
     with pytest.raises(FrozenInstanceError):
         options.step_timeout = 4  # type: ignore[misc]
-    with pytest.raises(UsageError, match="backend must be one of process, .*, got 'none'"):
+    with pytest.raises(UsageError, match=r"backend must be one of process, .*, got 'none'"):
         Pool(with_fault(Sound), backend="none")
     wrong = {"on_failure": "hope", "worker_output": "loud", "start_timeout": 0, "max_restarts": -1}
     for name, value in wrong.items():
