@@ -11,6 +11,7 @@ Below it a pool has a worker for each slot, and a future for the answer to every
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,9 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.work import stacked
-from treadle.pool.buffers import ArenaBuffer, BufferPool, Region, Span
+from treadle.pool.buffers import ArenaBuffer, BufferPool, Region
 from treadle.pool.life import RestartPolicy, State
+from treadle.pool.pool import Pool
 
 OBSERVATIONS = (None, "last", "all")
 
@@ -51,6 +53,30 @@ MOST_BUFFERS = 32  # each is a mapping of its own
 LEAST_BYTES = 256 * 2**10  # of one
 LENT = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
 SPARE = 1.25  # states vary in size
+
+
+class Span:
+    """The requests that are sent from now on until `end`: those that may write to a buffer.
+
+    Who is at work on what says the pool, and not the sender, who may be cut short at any moment (Ctrl-C).
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._after, self._upto = pool.calls.last_id, sys.maxsize
+
+    def end(self) -> None:
+        """No more requests belong to it."""
+        self._upto = self._pool.calls.last_id
+
+    @property
+    def over(self) -> bool:
+        """Has every request of it, those that were given up included, been answered, or its worker buried?"""
+        for worker in self._pool.workers:
+            for owed in worker.owed:
+                if self._after < owed.request.id <= self._upto:
+                    return False
+        return True
 
 
 @dataclass(frozen=True)

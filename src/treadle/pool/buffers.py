@@ -7,7 +7,7 @@ Who holds what is one rule. An array that is lent is a fresh one over raw memory
 view, slice, torch tensor or pickle buffer that is made of it holds the array itself (numpy does not look through a base
 that is not an array), so a weak reference to it says whether anybody holds any of it. And what a worker may still write
 to is in use, too, whoever holds it: a buffer to which a late answer may come is pinned, and one that went to workers
-with requests waits for the `Span` of those.
+with requests waits for them (`Writers`).
 
 Small arrays (flags, rewards, the observations of small environments) are copied all the same: a copy costs less than
 lending. So whoever collects rewards in a list does not keep the images of the same batches from being written.
@@ -19,12 +19,11 @@ request and comes back with the answer (`BufferPool`). The results of samplers a
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import call
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,12 +31,19 @@ from treadle.errors import ArenaError
 from treadle.pool.arena import Arena, Field, view
 
 if TYPE_CHECKING:
-    from treadle.pool.pool import Pool
     from treadle.pool.rows import BlockFields, RolloutFields
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
 BYTES = np.dtype(np.uint8)
+
+
+class Writers(Protocol):
+    """Requests whose workers may write to a buffer."""
+
+    @property
+    def over(self) -> bool:
+        """Has every one of them been answered, or its worker buried?"""
 
 
 class Buffer:
@@ -52,7 +58,7 @@ class Buffer:
     def __init__(self) -> None:
         self.lent: list[weakref.ref[np.ndarray]] = []
         self.pins: set[int] = set()
-        self.writers: Span | None = None
+        self.writers: Writers | None = None
 
     @property
     def free(self) -> bool:
@@ -66,30 +72,6 @@ class Buffer:
         """An array over it is handed out."""
         self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
         return array
-
-
-class Span:
-    """The requests that are sent from now on until `end`.
-
-    Who is at work on what says the pool, and not the sender, who may be cut short at any moment (Ctrl-C).
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._after, self._upto = pool.calls.last_id, sys.maxsize
-
-    def end(self) -> None:
-        """No more requests belong to it."""
-        self._upto = self._pool.calls.last_id
-
-    @property
-    def over(self) -> bool:
-        """Has every request of it, those that were given up included, been answered, or its worker buried?"""
-        for worker in self._pool.workers:
-            for owed in worker.owed:
-                if self._after < owed.request.id <= self._upto:
-                    return False
-        return True
 
 
 # -- what steps are written to -----------------------------------------------------------------------------------------
