@@ -338,7 +338,7 @@ def test_an_optional_dependency_with_two_files_is_seen() -> None:
 
 # --- one module lends memory ------------------------------------------------------------------------------------------
 
-LENDS = "treadle.pool.buffers"  # whose `Buffer` alone asks who holds an array
+LENDS = "treadle.pool.lent"  # whose `Buffer` alone asks who holds an array
 ASKS_NO_ARRAYS = frozenset({"treadle.interrupts"})  # of a block of code, whether it is over
 
 

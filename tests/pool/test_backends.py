@@ -12,9 +12,9 @@ from kit import with_fault
 import treadle
 from treadle.errors import UsageError
 from treadle.pool.backends import BACKENDS, register
-from treadle.pool.layout import MemoryLayout
 from treadle.pool.messages import Hello, Reply, Request
 from treadle.pool.options import NAMES, PoolOptions, split
+from treadle.pool.place import Place
 from treadle.pool.pool import Pool
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
@@ -35,9 +35,9 @@ class Later(Worker):
     def hello(self) -> Hello:
         return self._hello
 
-    def join(self, memory: MemoryLayout) -> None:
-        assert memory.rows is not None
-        self.server.attach(memory.rows.of(self))
+    def join(self, place: Place) -> None:
+        assert place.rows is not None
+        self.server.attach(place.rows)
 
     def pack(self, payload: Any) -> Any:
         return None

@@ -13,7 +13,7 @@ from conftest import own_shm
 from treadle.errors import ArenaError
 from treadle.pool import arena as arenas
 from treadle.pool.arena import ALIGN, PAGE, Arena
-from treadle.pool.buffers import SMALL, BatchBuffers
+from treadle.pool.ring import SMALL, BatchBuffers
 
 N = SMALL // 8 + 1
 

@@ -39,10 +39,10 @@ from treadle.pool.backends import register
 from treadle.pool.broadcast import Payload
 from treadle.pool.channel import mapped
 from treadle.pool.group import partition
-from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import State
 from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
 from treadle.pool.options import PoolOptions
+from treadle.pool.place import Place
 from treadle.pool.worker import Common, Worker
 
 log = logging.getLogger("treadle")
@@ -325,8 +325,8 @@ class NodeWorker(Worker):
         self._next(Hello)
         return self._hello
 
-    def join(self, memory: MemoryLayout) -> None:
-        self.common.ring = memory.pool_bell.release
+    def join(self, place: Place) -> None:
+        self.common.ring = place.pool_bell.release
 
     def pack(self, payload: Any) -> Any:
         references = self._references(payload) if isinstance(payload, Payload) else []

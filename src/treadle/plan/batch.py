@@ -42,7 +42,7 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.work import stacked
-from treadle.pool.buffers import ArenaBuffer, BufferPool, Region
+from treadle.pool.lent import ArenaBuffer, BufferPool, Region
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.pool import Pool
 

@@ -25,7 +25,7 @@ from treadle.plan.items import (
 )
 from treadle.plan.stepping import walking
 from treadle.pool.arena import Arena
-from treadle.pool.buffers import Region
+from treadle.pool.lent import Region
 from treadle.pool.line import ITEM
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot

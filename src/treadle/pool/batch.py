@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.pool.arena import Arena, Field
-from treadle.pool.buffers import BatchBuffers
 from treadle.pool.info_rows import joined
 from treadle.pool.messages import Extras
-from treadle.pool.rows import RowFields
+from treadle.pool.ring import BatchBuffers, RowFields
 from treadle.spaces import Layout
 
 

@@ -379,7 +379,7 @@ class Calls:
                     self._died(worker, found, hear)
                 elif found:
                     with Later():
-                        worker.join(self.memory)
+                        worker.join(self.memory.place(worker))
                     self._taken[worker.index] = -1
                     hear(Ready(worker))
                 heard = heard or bool(found)

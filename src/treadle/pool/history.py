@@ -22,7 +22,7 @@ import numpy as np
 
 from treadle.errors import WorkerError
 from treadle.pool.arena import Field
-from treadle.pool.layout import RowMemory
+from treadle.pool.ring import RowMemory
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import Mailed
 

@@ -7,85 +7,22 @@ layouts come from the real slots and no environment is ever built just to be ask
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from treadle.errors import LayoutsDiffer, Where
+from treadle.errors import Where
 from treadle.pool import bell, fences
 from treadle.pool.arena import Arena, Field, Plan
 from treadle.pool.bell import CELL, Bell, PipeBell
-from treadle.pool.buffers import BatchBuffers, fields_of
 from treadle.pool.line import ITEM, LineFields
 from treadle.pool.messages import Op, Request
-from treadle.pool.rows import RolloutFields, RowFields, Rows, plan_leaves
+from treadle.pool.place import Place, Told
+from treadle.pool.ring import RowMemory
+from treadle.pool.rows import Rows
 from treadle.pool.serve import portable
-from treadle.spaces import Layout, Mailed
+from treadle.spaces import Mailed
 
 if TYPE_CHECKING:
     from treadle.pool.worker import Owed, Worker
-
-
-@dataclass(frozen=True)
-class Place:
-    """A worker process's place in the memory, as it is told. With it go descriptors: the arena's, then those of two
-    pipe bells (4) if there are no `arena_bells`.
-
-    Attributes:
-        rows: what all slots' rows are; None: there are none.
-        longest: ns of waits that it tries in; see `Rhythm`.
-    """
-
-    segments: list[tuple[int, int]]
-    line: LineFields
-    pool_bell: Field
-    arena_bells: bool
-    rows: tuple[RowFields, Layout, Layout] | None
-    longest: int
-
-
-class RowMemory:
-    """The rows of all slots.
-
-    Attributes:
-        observations, actions: of every slot.
-        finals: are there rows for terminal observations?
-        array: the array of a field.
-        done: the request that each slot has answered last.
-        buffers: blocks that are handed out.
-    """
-
-    def __init__(self, arena: Arena, descriptions: Sequence[Any], *, blocks: int) -> None:
-        self.arena, self.array = arena, arena.array
-        self.observations = _common_layout(descriptions, "observation_space")
-        self.actions = _common_layout(descriptions, "action_space")
-        self.actions.numpy_integers = all(about.numpy_integers for about in descriptions)
-        self.finals = any(d.finals for d in descriptions)
-        self._n, plan = len(descriptions), arena.plan()
-        self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, blocks + 1, self.finals)
-        arena.grow(plan)
-        self.done = arena.array(self.fields.done)
-        self.buffers = BatchBuffers(arena, [fields_of(block) for block in self.fields.blocks])
-
-    def of(self, worker: Worker) -> Rows:
-        """Those of a worker's slots."""
-        lo, hi = worker.slots[0], worker.slots[-1] + 1
-        return Rows(self.arena, self.fields, self.observations, self.actions, lo, hi)
-
-    def arrays(self, fields: Sequence[Field | None]) -> list[np.ndarray | None]:
-        """An array a leaf; None for a leaf without a fixed shape."""
-        return [None if field is None else self.array(field) for field in fields]
-
-    def plan_rollout(self, first: int, steps: int) -> tuple[RolloutFields, int]:
-        """Memory for a rollout whose blocks are numbered from `first` on, and its segment. Raises ArenaError."""
-        plan = self.arena.plan()
-        actions = plan_leaves(plan, self.actions, steps, self._n)
-        about = (plan, self._n, self.observations, self.finals, steps)
-        rollout = RolloutFields.plan(*about, first=first, steps=steps, actions=actions)
-        self.arena.grow(plan)
-        self.fields.blocks.rollouts.append(rollout)
-        return rollout, plan.segment
 
 
 class MemoryLayout:
@@ -156,16 +93,26 @@ class MemoryLayout:
         self._pipes.append(PipeBell.new())
         return self._pipes[-1]
 
-    def place(self, worker: Worker) -> tuple[Place, tuple[int, ...], Bell]:
-        """What a worker process is told of its place, the descriptors that go along, and its bell."""
-        line, rows, fds = self.lines[worker.index], self.rows, [self.arena.fd]
+    def rows_of(self, slots: tuple[int, ...]) -> Rows | None:
+        """Of a worker's slots, in this process; None where there are no rows."""
+        memory = self.rows
+        if memory is None:
+            return None
+        return Rows(self.arena, memory.fields, memory.observations, memory.actions, slots[0], slots[-1] + 1)
+
+    def place(self, worker: Worker) -> Place:
+        """A worker's part of the memory."""
+        line = self.lines[worker.index]
+        if not worker.shared:
+            return Place(self.arena, line, bell.LocalBell(), self.pool_bell, self.rows_of(worker.slots))
+        rows, fds, longest = self.rows, [self.arena.fd], self.longest
         told = None if rows is None else (rows.fields, rows.observations, rows.actions)
         ring = self._bells.get(worker.index) or self._bell(line.bell)
         if isinstance(ring, PipeBell) and isinstance(self.pool_bell, PipeBell):
             self._bells[worker.index] = ring
             fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        place = Place(self.arena.segments, line, self.pool_bell_field, self.arena_bells, told, self.longest[1])
-        return place, tuple(fds), ring
+        start = Told(self.arena.segments, line, self.pool_bell_field, self.arena_bells, told, longest[1])
+        return Place(self.arena, line, ring, self.pool_bell, None, longest[0], start, tuple(fds))
 
     def clear(self) -> None:
         """Let the memory go; arrays that were handed out keep theirs."""
@@ -221,22 +168,3 @@ def _action(rows: RowMemory, worker: Worker, slot: int, request: Request) -> Any
 def share_of(mailed: Mailed, lo: int, hi: int) -> Mailed:
     """What of a batch by message is about the slots lo to hi - 1."""
     return {leaf: values[lo:hi] for leaf, values in mailed.items()}
-
-
-def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:
-    """The layout of all slots. Bounds may differ between slots; keys, shapes and dtypes may not."""
-    spaces = [getattr(d, name) for d in descriptions]
-    first = Layout.of(spaces[0])
-    seen = {id(spaces[0])}
-    for slot, space in enumerate(spaces):
-        if id(space) in seen or space == spaces[0]:
-            continue
-        seen.add(id(space))
-        other = Layout.of(space)
-        if [(leaf.path, leaf.dtype, leaf.shape) for leaf in other.leaves] != [
-            (leaf.path, leaf.dtype, leaf.shape) for leaf in first.leaves
-        ]:
-            raise LayoutsDiffer(
-                f"slot {slot} has the {name} {space}, slot 0 has {spaces[0]}: they must share one layout"
-            )
-    return first

@@ -15,11 +15,11 @@ from typing import Any
 
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
-from treadle.pool import bell, child
-from treadle.pool.layout import MemoryLayout
+from treadle.pool import child
 from treadle.pool.life import RestartPolicy
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
+from treadle.pool.place import Place
 from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
@@ -111,14 +111,14 @@ class ThreadWorker(Worker):
     def building(self) -> int:
         return self._building
 
-    def join(self, memory: MemoryLayout) -> None:
-        fields, bells = memory.lines[self.index], (bell.LocalBell(), memory.pool_bell)
-        line = Line(memory.arena, fields, *bells, self.channel, self.slots)
+    def join(self, place: Place) -> None:
+        about = (place.arena, place.line, place.bell, place.pool_bell)
+        line = Line(*about, self.channel, self.slots)
         line.clear()
-        theirs = TheirLine(memory.arena, fields, *bells, self._theirs, self.slots)
+        theirs = TheirLine(*about, self._theirs, self.slots)
         theirs.owner = self._owner
         self.line = line
-        self._places.put((theirs, None if memory.rows is None else memory.rows.of(self)))
+        self._places.put((theirs, place.rows))
 
     def ended(self) -> bool:
         return self._owner.gone  # not Thread.is_alive, which an interrupt can make lie for ever

@@ -103,7 +103,7 @@ class Pool:
                 )
                 self._at_end.callback(self.memory.clear)
                 for worker in self.workers:
-                    worker.join(self.memory)
+                    worker.join(self.memory.place(worker))
 
             undisturbed(lay, lambda _: self._at_end.close())
             self.calls = Calls(group, self.memory, self.options)

@@ -27,10 +27,10 @@ from treadle.pool import carried, child, forkserver, lifeline, modules, oom
 from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
-from treadle.pool.layout import MemoryLayout
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
 from treadle.pool.options import PoolOptions, environ_of
+from treadle.pool.place import Place
 from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
 from treadle.pool.worker import Common, Worker
 
@@ -193,14 +193,13 @@ class ProcessWorker(Worker):
         said = os.pread(self._crash, child.REPORT, 0).strip(b"\0 ") if self._crash >= 0 else b""
         return int(said) if said else slots[0] if len(slots) == 1 else None
 
-    def join(self, memory: MemoryLayout) -> None:
-        place, fds, bell = memory.place(self)
-        longest = memory.longest[0]
-        line = Line(memory.arena, place.line, bell, memory.pool_bell, self.channel, self.slots, longest=longest)
+    def join(self, place: Place) -> None:
+        bells, longest = (place.bell, place.pool_bell), place.longest
+        line = Line(place.arena, place.line, *bells, self.channel, self.slots, longest=longest)
         line.clear()
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
-            self.channel.send(place, fds)
+            self.channel.send(place.told, place.fds)
 
     def ended(self) -> bool:
         if self._ended:

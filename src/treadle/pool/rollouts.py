@@ -17,8 +17,8 @@ import numpy as np
 
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import life
-from treadle.pool.buffers import RolloutMemory
 from treadle.pool.messages import Op
+from treadle.pool.ring import RolloutMemory
 from treadle.pool.rows import Mapping
 
 if TYPE_CHECKING:

@@ -1,108 +1,17 @@
-"""Rows: where the numbers of every slot lie in the arena, and quick ways to write and read them.
-
-A *block* is one batch: for every observation leaf an array [n, *shape], rewards, the two end flags, a `valid` flag
-(False on rows that are no transition: a reset in NEXT_STEP mode) and, where slots move on within a step, the same
-leaves again for the terminal observations. Actions have one array a leaf for all blocks. `done[slot]` holds the
-number of the last request whose row is whole; it is written last, so after a death it tells which slot was at work
-and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's episode begins, so that the
-caller can say of a dead worker in which step of which episode it was: `began` counts the slot's steps until then, which
-are the worker's steps of all its slots and the slot's `own`, in which others were left out.
-
-A *rollout* is a run of blocks, numbered on from the others, that lie one after the other in memory: every leaf is one
-array [steps, n, *shape], and a step of all slots writes one row of it. Observations have a row more, for what is seen
-before the first step: block t writes observation t + 1. The rows of terminal observations are shared by all its blocks.
-"""
+"""Rows: how a worker writes the rows of its slots, and reads their actions. What lies where: `ring.py`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field, Plan, view
+from treadle.pool.arena import Arena, Field, view
+from treadle.pool.ring import BlockFields, RolloutFields, RowFields
 from treadle.spaces import Layout
-
-
-@dataclass(frozen=True)
-class BlockFields:
-    observations: tuple[Field | None, ...]  # None: a leaf without a fixed shape
-    rewards: Field
-    terminated: Field
-    truncated: Field
-    valid: Field
-    finals: tuple[Field | None, ...]
-
-    @classmethod
-    def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool, *steps: int, **more: Any) -> Self:
-        """Those of n slots; with a number of `steps`, of a rollout, of which `more` is known."""
-        found: list[Any] = [plan_leaves(plan, layout, *(each + 1 for each in steps), n)]
-        found += [plan.add(code, (*steps, n)) for code in "d???"]
-        found += [plan_leaves(plan, layout, n) if finals else ()]
-        return cls(*found, **more)
-
-
-def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
-    """An array [*rows, *shape] for every fixed leaf; None for a loose one."""
-    return tuple(plan.add(leaf.dtype, (*rows, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves)
-
-
-@dataclass(frozen=True)
-class RolloutFields(BlockFields):
-    """One rollout: the blocks `first` to `first + steps - 1`. Fields are [steps, n, ...], observations a row more; the
-    finals are [n, ...], of all blocks alike, and () where slots do not move on within a step.
-
-    Attributes:
-        actions: written by the caller; nobody in a worker reads them.
-    """
-
-    first: int
-    steps: int
-    actions: tuple[Field | None, ...]
-
-    def __contains__(self, block: object) -> bool:
-        return isinstance(block, int) and 0 <= block - self.first < self.steps
-
-    def block(self, index: int) -> BlockFields:
-        """What block `index` writes."""
-        t = index - self.first
-        return BlockFields(
-            tuple(None if field is None else field.row(t + 1) for field in self.observations),
-            self.rewards.row(t),
-            self.terminated.row(t),
-            self.truncated.row(t),
-            self.valid.row(t),
-            self.finals,
-        )
-
-
-class Blocks(Sequence[BlockFields]):
-    """The blocks of a pool by number: those that stand as long as the pool does, then those of rollouts, which come
-    and go. Iteration and length are of the standing ones."""
-
-    def __init__(self, standing: Sequence[BlockFields]) -> None:
-        self._standing = tuple(standing)
-        self.rollouts: list[RolloutFields] = []
-
-    def __len__(self) -> int:
-        return len(self._standing)
-
-    def __iter__(self) -> Iterator[BlockFields]:
-        return iter(self._standing)
-
-    def __getitem__(self, index: Any) -> Any:
-        if index < len(self._standing):
-            return self._standing[index]
-        return self.rollout_of(index).block(index)
-
-    def rollout_of(self, index: int) -> RolloutFields:
-        """The rollout that a block belongs to. Raises IndexError when there is none."""
-        for rollout in self.rollouts:
-            if index in rollout:
-                return rollout
-        raise IndexError(f"there is no block {index}")
 
 
 @dataclass(frozen=True)
@@ -118,26 +27,6 @@ class Mapping:
     segments: list[tuple[int, int]]
     rollout: RolloutFields
     gone: dict[int, int]
-
-
-@dataclass(frozen=True)
-class RowFields:
-    """All rows of a pool, as planned by the caller and mapped by everyone."""
-
-    actions: tuple[Field | None, ...]
-    done: Field
-    began: Field
-    own: Field
-    episode: Field
-    seed: Field
-    blocks: Blocks
-
-    @classmethod
-    def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
-        found: list[Any] = [plan_leaves(plan, actions, n)]
-        found += [plan.add("i8", (n,)) for _ in range(5)]
-        found += [Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)])]
-        return cls(*found)
 
 
 Write = Callable[[Any], Any]

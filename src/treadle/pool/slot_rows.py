@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from treadle.pool.batch import Batches
-from treadle.pool.layout import RowMemory
 from treadle.pool.line import Chosen
 from treadle.pool.messages import Extras
+from treadle.pool.ring import RowMemory
 from treadle.pool.worker import Worker
 from treadle.spaces import BatchWriter
 

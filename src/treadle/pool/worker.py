@@ -33,8 +33,8 @@ from treadle.pool.messages import CLOSING, ExitReport, Hello, Raised, Reply, Req
 from treadle.pool.serve import Server, caught
 
 if TYPE_CHECKING:
-    from treadle.pool.layout import MemoryLayout
     from treadle.pool.options import PoolOptions
+    from treadle.pool.place import Place
 
 
 class Owed(NamedTuple):
@@ -149,7 +149,7 @@ class Worker(ABC):
         """Its first word, once it is there."""
 
     @abstractmethod
-    def join(self, memory: MemoryLayout) -> None:
+    def join(self, place: Place) -> None:
         """Its slots are built: give it its part of the memory. From now on it takes requests."""
 
     def take(self) -> Reply | None:
@@ -354,9 +354,9 @@ class SerialWorker(Worker):
     def hello(self) -> Hello | None:
         return self._hello
 
-    def join(self, memory: MemoryLayout) -> None:
-        if memory.rows is not None:
-            self.server.attach(memory.rows.of(self))
+    def join(self, place: Place) -> None:
+        if place.rows is not None:
+            self.server.attach(place.rows)
 
     def pack(self, payload: Any) -> Any:
         """Nothing travels, but in `post`."""

@@ -1,0 +1,134 @@
+"""Borrowed memory: a buffer is handed out as arrays, and used again when nobody holds them any more.
+
+Fresh copies of large results cost more than everything else on their way (page faults on new memory), and plain views
+are overwritten under the reader. A buffer that is lent is in between.
+
+Who holds what is one rule. An array that is lent is a fresh one over raw memory, and not a view of another array: every
+view, slice, torch tensor or pickle buffer that is made of it holds the array itself (numpy does not look through a base
+that is not an array), so a weak reference to it says whether anybody holds any of it. And what a worker may still write
+to is in use, too, whoever holds it: a buffer to which a late answer may come is pinned, and one that went to workers
+with requests waits for them (`Writers`).
+
+Memory of any size that goes to workers with a request, and comes back with the answer, is here, too (`BufferPool`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from treadle.errors import ArenaError
+from treadle.pool.arena import Arena, Field, view
+
+BYTES = np.dtype(np.uint8)
+references = partial(map, weakref.ref)  # to each of several arrays that are lent
+
+
+class Writers(Protocol):
+    """Requests whose workers may write to a buffer."""
+
+    @property
+    def over(self) -> bool:
+        """Has every one of them been answered, or its worker buried?"""
+
+
+class Buffer:
+    """Some memory, and who has it.
+
+    Attributes:
+        lent: references to the arrays over it that were handed out.
+        pins: why it must not be used, whoever holds it: numbers of blocks that a late worker may still write to.
+        writers: the requests whose workers may write to it; None: there are none.
+    """
+
+    def __init__(self) -> None:
+        self.lent: list[weakref.ref[np.ndarray]] = []
+        self.pins: set[int] = set()
+        self.writers: Writers | None = None
+
+    @property
+    def free(self) -> bool:
+        """Does nobody hold anything of it, and is nobody going to write to it?"""
+        for ref in self.lent:
+            if ref() is not None:
+                return False
+        return not self.pins and (self.writers is None or self.writers.over)
+
+    def lend(self, array: np.ndarray) -> np.ndarray:
+        """An array over it is handed out."""
+        self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
+        return array
+
+
+# -- memory that goes to workers with a request -----------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """A part of a buffer, as it travels: bytes `start` to `end`. `segments`: of the arena, when the buffer was new."""
+
+    segment: int
+    segments: list[tuple[int, int]]
+    start: int
+    end: int
+
+    def opened(self, arena: Arena) -> Any:
+        """The whole buffer's memory, in the process that asks."""
+        arena.join(self.segments)
+        return view(arena.array(Field(self.segment, 0, BYTES, (self.segments[self.segment][1],))))
+
+
+class ArenaBuffer(Buffer):
+    """Memory in the arena, in a segment of its own."""
+
+    def __init__(self, arena: Arena, nbytes: int) -> None:
+        super().__init__()
+        plan = arena.plan()
+        field = plan.add(BYTES, (nbytes,))
+        arena.grow(plan)
+        self.nbytes, self.segment, self.segments = nbytes, field.segment, list(arena.segments)
+        self.memory = view(arena.array(field))
+        self._raw = arena.buffer(field)[0]
+
+    def array(self, shape: tuple[int, ...], dtype: Any, at: int, least: int) -> np.ndarray:
+        """What lies at a place, as an array: the memory itself, or a copy of less than `least` bytes."""
+        array = np.ndarray(shape, dtype, self._raw, at)
+        return array.copy() if array.nbytes < least else self.lend(array)
+
+
+class BufferPool:
+    """Buffers of any size in an arena.
+
+    Args:
+        arena: to lay them in.
+        least: bytes of the smallest.
+        most: bytes of all together.
+        count: how many there may be.
+    """
+
+    def __init__(self, arena: Arena, *, least: int, most: int, count: int) -> None:
+        self._arena, self._least, self._most, self._count = arena, least, most, count
+        self.buffers: list[ArenaBuffer] = []
+
+    def take(self, nbytes: int) -> ArenaBuffer | None:
+        """A buffer of at least so many bytes; None when there is none to be had.
+
+        It is the same one again until it has `writers`, or something of it is held.
+        """
+        best: ArenaBuffer | None = None
+        for buffer in self.buffers:
+            if buffer.nbytes >= nbytes and (best is None or buffer.nbytes < best.nbytes) and buffer.free:
+                best = buffer
+        if best is not None:
+            return best
+        size = max(self._least, 1 << (nbytes - 1).bit_length())
+        if sum(buffer.nbytes for buffer in self.buffers) + size > self._most or len(self.buffers) >= self._count:
+            return None
+        try:
+            buffer = ArenaBuffer(self._arena, size)
+        except ArenaError:
+            return None
+        self.buffers.append(buffer)
+        return buffer
