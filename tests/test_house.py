@@ -41,6 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"nodes"}),
     frozenset({"pool"}),
+    frozenset({"memory"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro", "checks", "coroutines"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file", "interrupts"}),
@@ -200,7 +201,7 @@ def test_the_map_for_contributors_is_of_this_house() -> None:
         ("treadle.vector.sb3", "from treadle.nodes.worker import NodeWorker"),
         ("treadle.sample.nodes", "def f():\n    from treadle.pool.local import ThreadWorker"),
         ("treadle.record.minari", "from treadle import testing"),
-        ("treadle.spaces", "if TYPE_CHECKING:\n    from .pool.arena import Arena"),
+        ("treadle.spaces", "if TYPE_CHECKING:\n    from .memory.arena import Arena"),
         ("treadle.errors", "from treadle.trees import leaves"),
         ("treadle.pool.pool", "from treadle import VectorEnv"),
         ("treadle.pool.pool", "import treadle"),
@@ -338,7 +339,7 @@ def test_an_optional_dependency_with_two_files_is_seen() -> None:
 
 # --- one module lends memory ------------------------------------------------------------------------------------------
 
-LENDS = "treadle.pool.lent"  # whose `Buffer` alone asks who holds an array
+LENDS = "treadle.memory.lent"  # whose `Buffer` alone asks who holds an array
 ASKS_NO_ARRAYS = frozenset({"treadle.interrupts"})  # of a block of code, whether it is over
 
 

@@ -14,8 +14,8 @@ from kit import (
     within,
 )
 
+from treadle.memory.arena import Arena
 from treadle.pool import bell as bells
-from treadle.pool.arena import Arena
 from treadle.pool.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
 from treadle.pool.pool import Pool
 from treadle.pool.rhythm import LONGEST

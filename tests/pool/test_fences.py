@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import treadle
+from treadle.memory import fences
+from treadle.memory.arena import Arena
 from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.pool import fences
 from treadle.pool import line as lines
-from treadle.pool.arena import Arena
 from treadle.pool.bell import LocalBell
 from treadle.pool.channel import Channel
 from treadle.pool.line import Line, LineFields

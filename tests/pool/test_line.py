@@ -9,7 +9,7 @@ import pytest
 from kit import until, within
 
 from injector import Pressed
-from treadle.pool.arena import Arena
+from treadle.memory.arena import Arena
 from treadle.pool.bell import LocalBell
 from treadle.pool.channel import SPILL, Channel
 from treadle.pool.info_rows import InfoPacker, InfoRows

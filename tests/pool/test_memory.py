@@ -11,9 +11,9 @@ import pytest
 
 from conftest import own_shm
 from treadle.errors import ArenaError
-from treadle.pool import arena as arenas
-from treadle.pool.arena import ALIGN, PAGE, Arena
-from treadle.pool.ring import SMALL, BatchBuffers
+from treadle.memory import arena as arenas
+from treadle.memory.arena import ALIGN, PAGE, Arena
+from treadle.memory.ring import SMALL, BatchBuffers
 
 N = SMALL // 8 + 1
 

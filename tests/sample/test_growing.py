@@ -19,8 +19,8 @@ import pytest
 from test_collect import same
 
 import treadle
+from treadle.memory.arena import ArenaError
 from treadle.pool import bell
-from treadle.pool.arena import ArenaError
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError, WorkerDied, WorkerTimeout
+from treadle.memory.lent import ArenaBuffer, BufferPool, Region
 from treadle.plan.external import ExternalProcess
 from treadle.plan.futures import TAKING, Future, Workers
 from treadle.plan.items import (
@@ -42,7 +43,6 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.work import stacked
-from treadle.pool.lent import ArenaBuffer, BufferPool, Region
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.pool import Pool
 

@@ -23,7 +23,7 @@ from treadle.errors import UsageError
 from treadle.states.state import EnvState
 
 if TYPE_CHECKING:
-    from treadle.pool.lent import Region
+    from treadle.memory.lent import Region
     from treadle.pool.messages import Raised
 
 ALIGN = 64

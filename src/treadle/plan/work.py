@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.memory.arena import Arena
+from treadle.memory.lent import Region
 from treadle.plan.items import (
     ALIGN,
     Ask,
@@ -24,8 +26,6 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.stepping import walking
-from treadle.pool.arena import Arena
-from treadle.pool.lent import Region
 from treadle.pool.line import ITEM
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot

@@ -5,9 +5,9 @@ Restarts, deadlines and deaths are decided in one place; a face says only what a
 
 In order of reading: `child` (its `serve` is the worker's loop), `worker` (the protocol, and `serial`, the
 reference), `messages`, `life` and `failure` (what travels, a worker's life as a table, what to do about a death),
-`calls` (the book), `group` and `pool` (all workers; what a caller holds); then how rows lie (`layout`, `rows`,
-`arena`, `buffers`) and how words and wakings travel (`line`, `bell`, `channel`); `serve` (what a worker does with a
-request); `lockstep` with `joint`, `batch` and `recover` (all slots at once), `slot_rows` and `rollouts`
-(some of them, many steps). What starts and ends processes (`process`, `forkserver`, `forking`, `lifeline`,
+`calls` (the book), `group` and `pool` (all workers; what a caller holds); then how rows lie (`layout`, `place`,
+and `treadle.memory`) and how words and wakings travel (`line`, `bell`, `channel`); `serve` (what a worker does with
+a request); `lockstep` with `joint`, `batch` and `recover` (all slots at once), `slot_rows` and `rollouts` (some of
+them, many steps). What starts and ends processes (`process`, `forkserver`, `forking`, `lifeline`,
 `stderr`) can wait.
 """

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field
+from treadle.memory.arena import Arena, Field
+from treadle.memory.ring import BatchBuffers, RowFields
 from treadle.pool.info_rows import joined
 from treadle.pool.messages import Extras
-from treadle.pool.ring import BatchBuffers, RowFields
 from treadle.spaces import Layout
 
 

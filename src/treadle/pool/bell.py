@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field
+from treadle.memory.arena import Arena, Field
 from treadle.pool.rhythm import LONGEST, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32

@@ -28,7 +28,7 @@ from typing import Any
 
 from treadle import pickling
 from treadle.interrupts import owned
-from treadle.pool.arena import anonymous_file, map_file, too_many_files
+from treadle.memory.arena import anonymous_file, map_file, too_many_files
 from treadle.whole_file import why
 
 HEAD = struct.Struct("<II")  # bytes of the body, number of descriptors

@@ -21,14 +21,14 @@ from multiprocessing.process import current_process
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
+from treadle.memory.arena import Arena, closed_by_others
+from treadle.memory.rows import Rows
 from treadle.pool import forking, lifeline
-from treadle.pool.arena import Arena, closed_by_others
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
 from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
 from treadle.pool.messages import Extras, Hello, Op, Raised, Request, WorkerSpec, picklable, without_failing
-from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import build_here
 from treadle.whole_file import why

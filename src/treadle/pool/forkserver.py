@@ -260,7 +260,7 @@ class ForkServer:
             except BaseException as error:
                 # an answer that comes later would be taken for that to another request
                 self.stop()
-                from treadle.pool.arena import too_many_files
+                from treadle.memory.arena import too_many_files
 
                 limited = isinstance(error, TooManyFiles) or too_many_files(error)
                 if isinstance(error, OSError) and not limited:

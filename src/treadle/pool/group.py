@@ -16,8 +16,8 @@ from typing import Any
 
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.interrupts import undisturbed
+from treadle.memory.arena import too_many_files
 from treadle.pool import failure
-from treadle.pool.arena import too_many_files
 from treadle.pool.backends import kind_of
 from treadle.pool.bell import SLICE
 from treadle.pool.life import Event, RestartPolicy, State

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.pool.arena import Field
-from treadle.pool.ring import RowMemory
+from treadle.memory.arena import Field
+from treadle.memory.ring import RowMemory
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import Mailed
 

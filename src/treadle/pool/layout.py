@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import Where
-from treadle.pool import bell, fences
-from treadle.pool.arena import Arena, Field, Plan
+from treadle.memory import fences
+from treadle.memory.arena import Arena, Field, Plan
+from treadle.memory.ring import RowMemory
+from treadle.memory.rows import Rows
+from treadle.pool import bell
 from treadle.pool.bell import CELL, Bell, PipeBell
 from treadle.pool.line import ITEM, LineFields
 from treadle.pool.messages import Op, Request
 from treadle.pool.place import Place, Told
-from treadle.pool.ring import RowMemory
-from treadle.pool.rows import Rows
 from treadle.pool.serve import portable
 from treadle.spaces import Mailed
 

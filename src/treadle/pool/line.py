@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from treadle.interrupts import Later
-from treadle.pool.arena import Arena, Field, Plan, view
+from treadle.memory.arena import Arena, Field, Plan, view
+from treadle.memory.fences import fence
 from treadle.pool.bell import CELL, Bell, Waiting
 from treadle.pool.channel import Undecodable
-from treadle.pool.fences import fence
 from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
 from treadle.pool.messages import Extras, Raised, Reply
 

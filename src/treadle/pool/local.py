@@ -15,12 +15,12 @@ from typing import Any
 
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
+from treadle.memory.rows import Rows
 from treadle.pool import child
 from treadle.pool.life import RestartPolicy
 from treadle.pool.line import Line
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.place import Place
-from treadle.pool.rows import Rows
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
 

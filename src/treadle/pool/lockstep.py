@@ -14,11 +14,11 @@ import numpy as np
 
 from treadle.errors import TooManyFiles, UsageError, Where, WorkerError
 from treadle.interrupts import Later
+from treadle.memory.fences import fence
 from treadle.pool import failure
 from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import bad_action
-from treadle.pool.fences import fence
 from treadle.pool.history import History
 from treadle.pool.info_rows import joined
 from treadle.pool.joint import JointRequest, orders_of, step_orders

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treadle.pool.arena import Arena, Field
+from treadle.memory.arena import Arena, Field
+from treadle.memory.ring import RowFields
+from treadle.memory.rows import Rows
 from treadle.pool.bell import Bell
 from treadle.pool.line import LineFields
-from treadle.pool.ring import RowFields
-from treadle.pool.rows import Rows
 from treadle.spaces import Layout
 
 

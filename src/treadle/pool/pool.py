@@ -22,8 +22,8 @@ from typing import Any, Self, Unpack
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later, undisturbed
+from treadle.memory.arena import too_many_files
 from treadle.pool import bell
-from treadle.pool.arena import too_many_files
 from treadle.pool.batch import Batch
 from treadle.pool.calls import Calls
 from treadle.pool.group import FAREWELL, WorkerGroup, partition

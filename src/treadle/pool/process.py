@@ -23,8 +23,8 @@ from typing import Any
 
 from treadle.errors import TooManyFiles, UsageError
 from treadle.interrupts import Later
+from treadle.memory.arena import anonymous_file
 from treadle.pool import carried, child, forkserver, lifeline, modules, oom
-from treadle.pool.arena import anonymous_file
 from treadle.pool.carried import AT_ONCE
 from treadle.pool.channel import Channel, Undecodable
 from treadle.pool.line import Line

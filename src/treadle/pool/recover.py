@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import UsageError, WorkerError
+from treadle.memory.ring import RowMemory
 from treadle.pool import failure, life
 from treadle.pool.batch import Batches, News
 from treadle.pool.calls import Lost, Order
 from treadle.pool.joint import JointRequest
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op
-from treadle.pool.ring import RowMemory
 from treadle.pool.worker import Worker
 from treadle.seeding import restart_seed
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import UsageError, WorkerError
+from treadle.memory.ring import RolloutMemory
+from treadle.memory.rows import Mapping
 from treadle.pool import life
 from treadle.pool.messages import Op
-from treadle.pool.ring import RolloutMemory
-from treadle.pool.rows import Mapping
 
 if TYPE_CHECKING:
     from treadle.pool.lockstep import Lockstep

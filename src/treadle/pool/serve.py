@@ -22,9 +22,9 @@ import numpy as np
 from treadle import pickling
 from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
+from treadle.memory.rows import Rows
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
-from treadle.pool.rows import Rows
 from treadle.spaces import Mailed
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)

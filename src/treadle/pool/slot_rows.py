@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from treadle.memory.ring import RowMemory
 from treadle.pool.batch import Batches
 from treadle.pool.line import Chosen
 from treadle.pool.messages import Extras
-from treadle.pool.ring import RowMemory
 from treadle.pool.worker import Worker
 from treadle.spaces import BatchWriter
 

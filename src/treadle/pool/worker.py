@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.errors import TooManyFiles, UsageError, Where, WorkerError, WorkerTimeout
 from treadle.interrupts import Later
-from treadle.pool.arena import too_many_files
+from treadle.memory.arena import too_many_files
 from treadle.pool.life import ALIVE, TABLE, Event, State, after
 from treadle.pool.line import Chosen, Line
 from treadle.pool.messages import CLOSING, ExitReport, Hello, Raised, Reply, Request, WorkerSpec

@@ -22,7 +22,7 @@ from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from time import monotonic, process_time
 from typing import NamedTuple
 
-from treadle.pool.arena import memory_available
+from treadle.memory.arena import memory_available
 from treadle.pool.bell import cores
 from treadle.pool.life import ALIVE
 from treadle.pool.pool import Pool

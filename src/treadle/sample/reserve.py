@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-from treadle.pool.arena import NO_RESERVE
+from treadle.memory.arena import NO_RESERVE
 
 SIZES = (1 << 36, 1 << 32, 1 << 28)  # bytes to ask for, the most first
 

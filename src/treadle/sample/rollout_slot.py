@@ -21,7 +21,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, attributes_of
-from treadle.pool.arena import closed_by_others
+from treadle.memory.arena import closed_by_others
 from treadle.pool.messages import Raised
 from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec

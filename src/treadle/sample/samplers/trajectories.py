@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.pool.lent import Buffer
+from treadle.memory.lent import Buffer
 from treadle.sample.reserve import reserved
 from treadle.sample.samplers.columns import cut_table, join_tables, joined
 from treadle.sample.samplers.episode_batch import EpisodeBatch

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.arena import Arena, Field, view
-from treadle.pool.ring import BlockFields, RolloutFields, RowFields
+from treadle.memory.arena import Arena, Field, view
+from treadle.memory.ring import BlockFields, RolloutFields, RowFields
 from treadle.spaces import Layout
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from treadle.errors import ArenaError
-from treadle.pool.arena import Arena, Field, view
+from treadle.memory.arena import Arena, Field, view
 
 BYTES = np.dtype(np.uint8)
 references = partial(map, weakref.ref)  # to each of several arrays that are lent

@@ -29,8 +29,8 @@ from typing import Any, Self
 import numpy as np
 
 from treadle.errors import LayoutsDiffer
-from treadle.pool.arena import Arena, Field, Plan
-from treadle.pool.lent import Buffer, references
+from treadle.memory.arena import Arena, Field, Plan
+from treadle.memory.lent import Buffer, references
 from treadle.spaces import Layout
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
