@@ -108,7 +108,7 @@ def test_memory_is_bounded(way: str, recorder: Any) -> None:
             grown = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()
-        kept = envs._pool.calls.history._chunks
+        kept = envs._lockstep.history._chunks
         assert len(kept) > 2, "it was filled"
         assert kept[0].first > 0, "and written over"
         assert grown < 1.3 * MOST, f"{grown:,} bytes, {grown / rows:.0f} a row"
@@ -137,7 +137,7 @@ def test_what_was_done_by_message_is_replayed(way: str) -> None:
                         envs.recv(min=2)
                 envs.send(["3"], [2])
                 envs.recv(min=1)
-        history = envs._pool.calls.history
+        history = envs._lockstep.history
         assert len(history._chunks) > 2
     result = treadle.replay(failed.value)
     assert (result.as_recorded, result.steps) == (True, steps + 1), str(result)

@@ -23,7 +23,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,14 +37,9 @@ from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request
 from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
-from treadle.pool.worker import Owed, Worker
-
-if TYPE_CHECKING:
-    from treadle.pool.history import History
+from treadle.pool.worker import Order, Owed, Worker
 
 log = logging.getLogger("treadle")
-
-Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
 
 # of more workers than that deaths and deadlines are looked for after so many seconds only, and so many more for each;
 # to look at each of hundreds after every ring took half of a core at 2,000 answers a second
@@ -108,6 +103,13 @@ class Ready(NamedTuple):
 Event = Done | Lost | Ready
 
 
+class Notes(Protocol):
+    """Records resets (`during_step`: instead of a step under way) and failures (`noted`: so is the step)."""
+
+    def reset(self, orders: Sequence[Order], *, during_step: bool) -> None: ...
+    def failed(self, error: WorkerError, *, noted: bool = False) -> None: ...
+
+
 class Calls:
     """Args:
         group: the workers.
@@ -121,7 +123,7 @@ class Calls:
         wear: which workers are worn out; it retires none by itself, as only a schedule knows where an episode ends.
         blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
             made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
-        history: what slots were made to do, where that is recorded: it is told of resets and failures.
+        notes: what records resets and failures; None: nothing does.
         again: what the user of the face calls to reset slots, "{slots}" in the place of their list; "": there is none.
     """
 
@@ -131,7 +133,7 @@ class Calls:
         self.wear, self.close_timeout = Wear(options), options.close_timeout
         self.broken: WorkerError | None = None
         self.blame: Callable[[Worker, WorkerError], bool] | None = None
-        self.history: History | None = None
+        self.notes: Notes | None = None
         self.again = "reset(slots={slots})"
         self.last_id = self.overruns = 0
         self._looked = 0.0  # when deaths and deadlines were looked for
@@ -190,8 +192,8 @@ class Calls:
                     if each is not None:
                         each.discard()
                 raise
-            if op is Op.RESET and self.history is not None:
-                self.history.reset(orders, during_step=getattr(tag, "op", None) is Op.STEP)
+            if op is Op.RESET and self.notes is not None:
+                self.notes.reset(orders, during_step=getattr(tag, "op", None) is Op.STEP)
             with Later():
                 for (worker, payload, slots), each in zip(orders, packed, strict=True):
                     if op is not Op.STEP or len(slots) < len(worker.slots):
@@ -271,8 +273,7 @@ class Calls:
         """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
 
         False at once when nothing can happen, or when `until`, asked after every ring, says so. Each event is told as
-        it is taken, so that Ctrl-C comes before or after both, where no environments run in the caller. Raises as
-        `submit`.
+        it is taken: Ctrl-C comes before or after both, where no environments run in the caller. Raises as `submit`.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -433,8 +434,8 @@ class Calls:
 
     def keep(self, error: WorkerError, *, noted: bool = False) -> WorkerError:
         """The error, with what it can be replayed from, or why it cannot. `noted`: see `History.failed`."""
-        if self.history is not None:
-            self.history.failed(error, noted=noted)
+        if self.notes is not None:
+            self.notes.failed(error, noted=noted)
         return error
 
     def _give_up(self, worker: Worker) -> None:

@@ -16,18 +16,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from treadle.errors import WorkerError
 from treadle.memory.arena import Field
 from treadle.memory.ring import RowMemory
+from treadle.pool.worker import Order
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import Mailed
-
-if TYPE_CHECKING:
-    from treadle.pool.calls import Order
 
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk

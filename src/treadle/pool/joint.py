@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.checks import check_seconds
 from treadle.errors import WorkerError
-from treadle.pool.calls import Calls, Done, Event, InFlight, Lost, Order
+from treadle.pool.calls import Calls, Done, Event, InFlight, Lost
 from treadle.pool.layout import share_of
 from treadle.pool.life import ALIVE, RestartPolicy
 from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Worker
+from treadle.pool.worker import Order, Worker
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:

@@ -26,11 +26,10 @@ from treadle.pool.life import RestartPolicy, State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
 from treadle.pool.recover import Recovery
-from treadle.pool.worker import Worker
+from treadle.pool.worker import Order, Worker
 from treadle.spaces import BatchWriter, Mailed, Mismatch
 
 if TYPE_CHECKING:
-    from treadle.pool.calls import Order
     from treadle.pool.pool import Pool
     from treadle.repro import Repro
 
@@ -47,6 +46,7 @@ class Lockstep:
 
     Attributes:
         recovery: how it goes on after a worker's death; None: that is the end.
+        history: what slots were made to do; None: it is not recorded, see `record`.
         mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
     """
 
@@ -72,7 +72,7 @@ class Lockstep:
         self._must_reset = True
         self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
-        self._history: History | None = None
+        self.history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
 
     @property
@@ -104,7 +104,7 @@ class Lockstep:
 
     def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
-        self._history = self.calls.history = History(self.memory, describe, full=full)
+        self.history = self.calls.notes = History(self.memory, describe, full=full)
         self.step = self._bind()
 
     def placed(self, slots: Collection[int]) -> None:
@@ -125,7 +125,7 @@ class Lockstep:
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._buffers.take, self._batches
-        hand_out = batches.hand_out if self._history is None else self._history.keeping(batches.hand_out)
+        hand_out = batches.hand_out if self.history is None else self.history.keeping(batches.hand_out)
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
         ring = pool.memory.pool_bell.acquire
         single = [leaf.path for leaf in self.observations.leaves if leaf.fixed] == [()]
@@ -472,14 +472,14 @@ class Lockstep:
             if recovery is not None and ended:
                 recovery.note_ends(batch.terminated | batch.truncated, self._slots)
         self._raise_first([e for e in extras if e is not None], batch)
-        if self._history is not None and joint is not None and joint.op is Op.RESET and not batch.news:
-            self._history.begun(block)
+        if self.history is not None and joint is not None and joint.op is Op.RESET and not batch.news:
+            self.history.begun(block)
         return batch
 
     def _note(self, block: int, joint: JointRequest | None) -> None:
         """Record a step that was made by way of the books, or did not go well."""
-        if self._history is not None and (joint is None or joint.op is Op.STEP):
-            self._history.note(block, None if joint is None else self.mailed)
+        if self.history is not None and (joint is None or joint.op is Op.STEP):
+            self.history.note(block, None if joint is None else self.mailed)
 
     def _raise_first(self, extras: list[Extras], partial: Any, moved: bool = True) -> None:
         raised = {slot: why for each in extras for slot, why in each.raised.items()}

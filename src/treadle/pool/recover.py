@@ -29,11 +29,11 @@ from treadle.errors import UsageError, WorkerError
 from treadle.memory.ring import RowMemory
 from treadle.pool import failure, life
 from treadle.pool.batch import Batches, News
-from treadle.pool.calls import Lost, Order
+from treadle.pool.calls import Lost
 from treadle.pool.joint import JointRequest
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Worker
+from treadle.pool.worker import Order, Worker
 from treadle.seeding import restart_seed
 
 if TYPE_CHECKING:

@@ -336,6 +336,9 @@ class Worker(ABC):
         return wanted
 
 
+Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
+
+
 class SerialWorker(Worker):
     """Runs its requests when somebody takes the replies. A stream runs one reply further at each `take`."""
 

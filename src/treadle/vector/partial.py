@@ -123,8 +123,8 @@ class PartialBatches:
             raise bad_action(error, len(chosen), actions) from None
         gone, counts = self._lockstep.gone, self._counts.singles
         living = [slot for slot in chosen if slot not in gone] if gone else chosen
-        if self._calls.history is not None:
-            self._calls.history.add(living, mailed)
+        if self._lockstep.history is not None:
+            self._lockstep.history.add(living, mailed)
         self._post(Op.STEP, dict.fromkeys(living), mailed)
         for slot in living:
             counts[slot] += 1
@@ -165,8 +165,8 @@ class PartialBatches:
         if self._errors:
             raise self._errors.popleft()
         found = self._hand_out(list(islice(self._ready, most)))
-        if self._calls.history is not None and not self.open:
-            self._calls.history.all_made()
+        if self._lockstep.history is not None and not self.open:
+            self._lockstep.history.all_made()
         return found
 
     # -- sending -----------------------------------------------------------------------------------------------------
