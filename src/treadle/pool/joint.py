@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from treadle.checks import check_seconds
 from treadle.errors import WorkerError
@@ -21,11 +21,20 @@ from treadle.pool.messages import Extras, Op
 from treadle.pool.worker import Order, Worker
 from treadle.spaces import Mailed
 
-if TYPE_CHECKING:
-    from treadle.pool.batch import Batches, News
-    from treadle.pool.recover import Recovery
-
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
+
+
+class AfterDeath(Protocol):
+    """How joint requests go on after a worker's death."""
+
+    def lost(self, joint: JointRequest, event: Lost) -> None:
+        """A worker has died, and is replaced or dropped, while this joint request and its others were under way."""
+
+    def broken(self, error: WorkerError) -> None:
+        """A worker has died, and nobody takes its place."""
+
+    def begin_due(self, joint: JointRequest) -> None:
+        """Ask fresh workers for the episodes that are to begin with them, in this joint request and its others."""
 
 
 def orders_of(workers: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
@@ -46,7 +55,7 @@ def step_orders(workers: Sequence[Worker], mailed: Mailed | None) -> list[Order]
 def tell(waiting: Any, event: Event) -> None:
     """Give the news of a pool that steps to whom they are for: tags are joint requests, or like one (with `answered`
     and `fail`). `waiting`: one of them, which is told of every death."""
-    recovery: Recovery | None = waiting.recovery
+    recovery: AfterDeath | None = waiting.recovery
     if isinstance(event, Done):
         event.tag.answered(event)
     elif isinstance(event, Lost) and recovery is not None and event.verdict is not RestartPolicy.RAISE:
@@ -65,7 +74,6 @@ class JointRequest:
     posted: somebody is going to wait for it; else it was interrupted, if it is still open.
     extras: what answers have said beyond their rows.
     others: the joint requests that are under way beside it.
-    batches: makes its batch; None: it has none.
     recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this one:
     begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
     unsent: those of `begins` that a fresh worker has yet to be asked for.
@@ -74,7 +82,6 @@ class JointRequest:
     void: slots that were dropped in it and had no episode to be cut.
     told: errors of workers that died in a call.
     before: slot -> episodes it had begun when its next one was asked for.
-    news: slot -> what its batch tells besides rows and infos.
     """
 
     op: Op
@@ -82,8 +89,7 @@ class JointRequest:
     slots: tuple[int, ...]
     posted: bool = False
     others: Callable[[], Iterable[JointRequest]] = tuple
-    batches: Batches | None = None
-    recovery: Recovery | None = None
+    recovery: AfterDeath | None = None
     extras: list[Extras] = field(default_factory=list)
     begins: dict[int, Any] = field(default_factory=dict)
     unsent: set[int] = field(default_factory=set)
@@ -92,7 +98,6 @@ class JointRequest:
     void: set[int] = field(default_factory=set)
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
-    news: dict[int, News] = field(default_factory=dict)
     _given_up: list[Worker] = field(default_factory=list)
     _failures: list[WorkerError] = field(default_factory=list)
     _cut_short: set[int] = field(default_factory=set)
@@ -120,7 +125,7 @@ class JointRequest:
         last_call, recovery, hear = None, self.recovery, partial(tell, self)
         while True:
             if recovery is not None and not self._failures:
-                recovery.ask_the_fresh(self)
+                recovery.begin_due(self)
             changing = recovery is not None and not self._failures and calls.changing
             if not changing and not calls.awaited(self):
                 break
@@ -166,8 +171,7 @@ class JointRequest:
     def stale(self) -> set[int]:
         """Slots that may have moved without anybody seeing it."""
         gone = [worker.slots for worker in self._given_up]
-        dropped = set() if self.recovery is None else self.recovery.gone
-        return self._spoiled.union(dropped, self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
+        return self._spoiled.union(self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
     def moved_unseen(self) -> set[int]:
         """Slots that must be reset when it is over: they have raised, or an interrupt has cut them short."""

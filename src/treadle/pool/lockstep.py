@@ -261,7 +261,7 @@ class Lockstep:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
         if self.recovery is not None:
             self.recovery.catch_up(self.calls.last_id if before < 0 else before)
-        return JointRequest(op, block, tuple(slots), batches=self._batches, recovery=self.recovery)
+        return JointRequest(op, block, tuple(slots), recovery=self.recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class Lockstep:
             orders = self.recovery.step_orders(joint, orders)
         self._launch(joint, orders, posted)
         if self.recovery is not None:
-            self.recovery.ask_the_fresh(joint)
+            self.recovery.begin_due(joint)
         return joint
 
     def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
@@ -401,7 +401,7 @@ class Lockstep:
             joint.collect(self.calls, timeout)
         except WorkerError as error:
             self._joint, self._plain = None, False
-            self._stale.update(joint.stale())
+            self._stale.update(joint.stale(), self.gone)
             if joint.op is Op.CALL:
                 error.partial = joint.results()
             else:  # a late worker may still write here: what is handed out must be a copy
@@ -447,7 +447,7 @@ class Lockstep:
             joint.collect(self.calls)
         except WorkerError:
             self._joint = None
-            self._stale |= joint.stale()
+            self._stale.update(joint.stale(), self.gone)
             raise
         if self.recovery is not None:
             self.recovery.dropped(joint)
@@ -464,8 +464,8 @@ class Lockstep:
         recovery = self.recovery
         self._note(block, joint)
         if recovery is not None and joint is not None:
-            nothing = recovery.fill(joint)
-            batch = self._batches.assemble(block, extras, nothing, news=joint.news)
+            nothing, news = recovery.fill(joint, self._batches)
+            batch = self._batches.assemble(block, extras, nothing, news=news)
             recovery.landed(joint, batch.terminated | batch.truncated)
         else:
             batch = self._batches.assemble(block, extras, ended=ended)

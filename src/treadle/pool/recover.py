@@ -173,7 +173,7 @@ class Recovery:
 
     # -- while it is on its way --------------------------------------------------------------------------------------
 
-    def ask_the_fresh(self, joint: JointRequest) -> None:
+    def begin_due(self, joint: JointRequest) -> None:
         """Ask workers that have taken dead ones' places for the episodes that are to begin with them."""
         for each in (joint, *joint.others()):
             for worker in self._pool.workers if each.unsent else ():
@@ -265,14 +265,13 @@ class Recovery:
 
     # -- when it has come --------------------------------------------------------------------------------------------
 
-    def fill(self, joint: JointRequest) -> set[int]:
-        """Write the rows that no worker has written, and the news. Returns the slots whose rows are to be nothing."""
+    def fill(self, joint: JointRequest, batches: Batches) -> tuple[set[int], dict[int, News]]:
+        """Write the rows that no worker has written. Returns the slots whose rows are to be nothing, and the news."""
         raised = {slot for each in joint.extras for slot in each.raised}
         finals: dict[int, Any] = {}
-        news = joint.news
+        news: dict[int, News] = {}
         for slot in joint.cut - raised:
             news[slot] = News.ABORTED | News.DROPPED if self._is_gone(slot) else News.ABORTED
-            batches = joint.batches or self._batches
             if self._moves_on[slot]:
                 finals[slot] = {}, batches.keep_final(joint.block, slot)
             if slot not in joint.begins:
@@ -285,7 +284,7 @@ class Recovery:
             news[slot] = News.DROPPED if joint.op is Op.STEP else News.ABORTED | News.DROPPED
         if finals:
             joint.extras.append(Extras({}, {}, finals, {}))
-        return self.gone | joint.void
+        return self.gone | joint.void, news
 
     def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
         """The joint request is over, and the caller is told all about it. `ended`: bool of each of its slots' rows;

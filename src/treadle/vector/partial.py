@@ -152,7 +152,7 @@ class PartialBatches:
         while not self._errors and len(self._ready) < least and self._awaited:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if self.recovery is not None:
-                self.recovery.ask_the_fresh(self._nobody)
+                self.recovery.begin_due(self._nobody)
             heard = self._calls.poll(left, self._hear)
             if self._heard:
                 self._settle()
@@ -206,7 +206,7 @@ class PartialBatches:
         """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
         recovery, slots = self.recovery, list(asked)
         assert recovery is not None
-        joint = JointRequest(op, self._rows.block, tuple(slots), batches=self._rows.batches, recovery=recovery)
+        joint = JointRequest(op, self._rows.block, tuple(slots), recovery=recovery)
         if op is Op.RESET:
             payload: Any = recovery.orders(joint, asked)
             if worker.state not in ALIVE:
@@ -280,9 +280,10 @@ class PartialBatches:
         self._joints.discard(joint)
         recovery, slots = self.recovery, joint.slots
         assert recovery is not None
-        self._rows.clear(recovery.fill(joint).intersection(slots))
+        nothing, news = recovery.fill(joint, self._rows.batches)
+        self._rows.clear(nothing.intersection(slots))
         recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
-        self._news.update(joint.news)
+        self._news.update(news)
         self._arrived(self._rows.worker_of(slots[0]), slots, joint.extras)
 
     def _arrived(self, worker: Worker, slots: tuple[int, ...], said: Sequence[Extras | None]) -> None:
