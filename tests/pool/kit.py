@@ -4,12 +4,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.pool.pool import Pool
+from treadle.pool.batch import Batch
+from treadle.pool.lockstep import Lockstep
+from treadle.pool.pool import Pool as AnyPool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 from zoo.faults import Sound
@@ -19,6 +22,21 @@ PROCESS: list[dict[str, Any]] = [
     {"backend": "process", "workers": 2},
     {"backend": "process", "workers": 2, "start_method": "spawn"},
 ]
+
+
+class Pool(AnyPool):
+    """A pool whose slots step together."""
+
+    @cached_property
+    def lockstep(self) -> Lockstep:
+        return Lockstep(self)
+
+    @property
+    def step(self) -> Callable[[Any], Batch]:
+        return self.lockstep.step
+
+    def reset(self, *args: Any, **kwargs: Any) -> Batch:
+        return self.lockstep.reset(*args, **kwargs)
 
 
 def show(setup: Any) -> str:

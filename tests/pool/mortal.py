@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
-from treadle.pool.pool import Pool
+from pool.kit import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 

@@ -15,7 +15,7 @@ import contextlib, json, os, sys, time, signal, threading, warnings
 sys.path.append({str(Path(__file__).parent.parent)!r})
 import numpy as np
 from treadle.errors import UsageError
-from treadle.pool.pool import Pool
+from pool.kit import Pool
 from treadle.program.gym_env import gym_env
 from zoo import faults
 from zoo.faults import Sound

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import with_fault
+from kit import Pool, with_fault
 
 import treadle
 from treadle.errors import UsageError
@@ -15,7 +15,6 @@ from treadle.pool.backends import BACKENDS, register
 from treadle.pool.messages import Hello, Reply, Request
 from treadle.pool.options import NAMES, PoolOptions, split
 from treadle.pool.place import Place
-from treadle.pool.pool import Pool
 from treadle.pool.serve import Server
 from treadle.pool.worker import Worker, build_here
 from zoo.faults import Sound

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit import (
+    Pool,
     show,
     until,
     warm,
@@ -17,7 +18,6 @@ from kit import (
 from treadle.memory.arena import Arena
 from treadle.pool import bell as bells
 from treadle.pool.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
-from treadle.pool.pool import Pool
 from treadle.pool.rhythm import LONGEST
 from zoo.faults import SlowOnce
 

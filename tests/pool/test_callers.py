@@ -13,11 +13,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from kit import PROCESS, show
+from kit import PROCESS, Pool, show
 from scripts import PRELUDE, Script
 
 from treadle.errors import UsageError
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from zoo.faults import Sound
 

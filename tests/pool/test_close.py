@@ -21,6 +21,7 @@ from kit import (
     EVERYWHERE,
     LOCAL,
     PROCESS,
+    Pool,
     show,
     sound_rows,
     until,
@@ -32,7 +33,6 @@ from scripts import Script, alive, descendants
 
 from conftest import own_shm
 from treadle.errors import ClosedPool, StartupFailed, UsageError
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from zoo import faults
 from zoo.faults import Sound

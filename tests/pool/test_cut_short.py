@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit import ACTIONS, warm
+from kit import ACTIONS, Pool, warm
 
 from conftest import ITS_OWN_ALARM
 from treadle.errors import TaskRaised, UsageError, WorkerTimeout
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from zoo import faults
 from zoo.faults import Sound

@@ -16,6 +16,7 @@ from kit import (
     FAULTY,
     LOCAL,
     PROCESS,
+    Pool,
     check_where,
     show,
     sound_rows,
@@ -37,7 +38,6 @@ from treadle.errors import (
 from treadle.pool import failure
 from treadle.pool.forkserver import wait_readable
 from treadle.pool.life import State
-from treadle.pool.pool import Pool
 from treadle.pool.process import ProcessWorker
 from treadle.program.gym_env import gym_env
 from zoo import faults

@@ -8,12 +8,11 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from kit import ACTIONS, EVERYWHERE, FAULTY, LOCAL, PROCESS, is_remote, show, warm, with_fault
+from kit import ACTIONS, EVERYWHERE, FAULTY, LOCAL, PROCESS, Pool, is_remote, show, warm, with_fault
 
 import hostile
 from hostile import BEYOND, ZOO, Case, Raises
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, Where, WorkerDied, WorkerError
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 
 EACH = {**ZOO, **BEYOND}

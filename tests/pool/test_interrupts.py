@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import ACTIONS, show, until, warm, with_fault
+from kit import ACTIONS, Pool, show, until, warm, with_fault
 from scripts import Script
 
 from conftest import ITS_OWN_ALARM
 from injector import Injector, Interrupt
 from treadle.errors import UsageError
 from treadle.interrupts import Later, undisturbed
-from treadle.pool.pool import Pool
 from zoo.faults import Sound
 
 

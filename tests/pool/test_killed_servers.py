@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import until
+from kit import Pool, until
 
 import treadle
 from treadle.errors import StartupFailed
 from treadle.pool import forkserver
 from treadle.pool.forkserver import ForkServer
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from zoo.faults import Sound
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import until
+from kit import Pool, until
 from mortal import T, doom, mortals
 
 from treadle.errors import BrokenPool, UsageError, WorkerDied
 from treadle.pool.batch import News
 from treadle.pool.life import State
-from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 
 SEEDS = [70, 71, 72, 73]

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from kit import until, within
+from kit import Pool, until, within
 from mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
 from plain import keep, rows_of, same
 
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.batch import News
-from treadle.pool.pool import Pool
 from treadle.program.step import OnEnd
 from treadle.seeding import restart_seed
 

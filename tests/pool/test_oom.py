@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import Pool
 
 from treadle.errors import WorkerDied
 from treadle.pool import oom
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from zoo.faults import Sound
 

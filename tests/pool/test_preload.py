@@ -15,14 +15,13 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from kit import within
+from kit import Pool, within
 from scripts import Script
 
 from treadle.errors import StartupFailed
 from treadle.pickling import dumps
 from treadle.pool import forking, forkserver
 from treadle.pool.modules import named, worth_preloading
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe, gym_env
 from treadle.program.policies import load_object
 from treadle.sample.named import Named

@@ -16,6 +16,7 @@ from kit import (
     FAULTY,
     LOCAL,
     PROCESS,
+    Pool,
     check_where,
     is_remote,
     show,
@@ -31,7 +32,6 @@ from treadle.errors import (
     WorkerDied,
 )
 from treadle.pool.life import State
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 from zoo import faults

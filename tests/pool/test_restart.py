@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit import until, within
+from kit import Pool, until, within
 
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure, life
@@ -14,7 +14,6 @@ from treadle.pool.calls import Done, Lost, Ready
 from treadle.pool.failure import Verdict
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Op, signal_name
-from treadle.pool.pool import Pool
 from treadle.program.base import Program
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import Pool
 from plain import Row, Waverer, actions_for, digest, play, rows_of, same
 
-from treadle.pool.pool import Pool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
 

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import ACTIONS, EVERYWHERE, FAULTY, show, until, warm, with_fault, within
+from kit import ACTIONS, EVERYWHERE, FAULTY, Pool, show, until, warm, with_fault, within
 from scripts import alive
 
 from treadle.errors import (
     WorkerDied,
 )
 from treadle.pool.line import BOX
-from treadle.pool.pool import Pool
 from zoo import faults
 
 

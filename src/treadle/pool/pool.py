@@ -1,8 +1,8 @@
 """The pool: the caller's side of many workers. It starts, asks, watches, restarts and closes them; it knows neither
 environments nor tasks, only programs that describe themselves.
 
-What is under way is in `calls.py`; here are its arguments, its beginning and its end, and the schedule that most of its
-users want, lockstep.
+What is under way is in `calls.py`; here are its arguments, its beginning and its end. Schedules stand on it: `Lockstep`
+steps all slots at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from time import monotonic
 from typing import Any, Self, Unpack
 
@@ -24,12 +24,10 @@ from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
 from treadle.pool import bell
-from treadle.pool.batch import Batch
 from treadle.pool.calls import Calls
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
 from treadle.pool.layout import MemoryLayout
 from treadle.pool.life import Event, State
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
 from treadle.pool.worker import Worker
 
@@ -117,11 +115,6 @@ class Pool:
                 raise limited from error
             raise
 
-    @cached_property
-    def lockstep(self) -> Lockstep:
-        """The lockstep schedule over this pool's slots. Raises UsageError when it was made with rows=False."""
-        return Lockstep(self)
-
     def grow(self, count: int) -> list[Worker]:
         """Start so many more workers, each for the next slot of those that were left for `later`. See `Calls.extend`.
 
@@ -135,15 +128,6 @@ class Pool:
             self.memory.extend(added, bell.who_tries(len(self.workers) + count, 0, cores, self._rows))
             self.calls.extend(added)
         return added
-
-    def reset(self, *args: Any, **kwargs: Any) -> Batch:
-        """See `Lockstep.reset`."""
-        return self.lockstep.reset(*args, **kwargs)
-
-    @cached_property
-    def step(self) -> Callable[[Any], Batch]:
-        """`step(actions) -> Batch`; see `Lockstep`."""
-        return self.lockstep.step
 
     def in_slot_order(self) -> list[Worker]:
         return self.group.in_slot_order()

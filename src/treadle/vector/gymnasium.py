@@ -23,6 +23,7 @@ from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.pool import bell
 from treadle.pool.backends import default_backend
+from treadle.pool.lockstep import Lockstep
 from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import of_coroutines
@@ -132,7 +133,7 @@ class VectorEnv(SlotCalls):
         engine = _start(slots, workers=workers, inline=inline, options=pool)
         try:
             spaces = vector_spaces(engine.descriptions, observation_mode)
-            lockstep, about = engine.lockstep, engine.descriptions[0].metadata
+            lockstep, about = Lockstep(engine), engine.descriptions[0].metadata
             if pool.recorder:
                 lockstep.record(partial(_repro_of, slots, spaces), full=pool.recorder == "full")
         except BaseException:
