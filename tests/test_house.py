@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
     frozenset({"program"}),
-    frozenset({"nodes"}),
+    frozenset({"nodes", "lockstep"}),
     frozenset({"pool"}),
     frozenset({"memory"}),
     frozenset({"spaces", "states"}),
@@ -248,7 +248,7 @@ def test_the_backends_that_no_face_may_name_are_those_that_there_are() -> None:
 # What only one file may do: take answers from workers, wait on the pool's bell (but for the fast lane, which is a
 # closure over its own names), keep which requests are under way under which tags, decide what follows a death.
 ONLY_CALLS = ("worker.take", "pool_bell.acquire", "Waiting", "InFlight", "on_death")
-ALLOWED = {("treadle.pool.lockstep", "pool_bell.acquire"), ("treadle.pool.line", "Waiting")}
+ALLOWED = {("treadle.lockstep.lockstep", "pool_bell.acquire"), ("treadle.pool.line", "Waiting")}
 CALLS = "treadle.pool.calls"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.pool.batch import Batch
-from treadle.pool.lockstep import Lockstep
+from treadle.lockstep.batch import Batch
+from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool as AnyPool
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd

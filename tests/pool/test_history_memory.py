@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.pool import history
+from treadle.lockstep import history
 
 N, MOST, CHUNK = 4, 1 << 18, 1 << 14
 

@@ -11,7 +11,7 @@ from kit import Pool, until
 from mortal import T, doom, mortals
 
 from treadle.errors import BrokenPool, UsageError, WorkerDied
-from treadle.pool.batch import News
+from treadle.lockstep.batch import News
 from treadle.pool.life import State
 from treadle.program.step import OnEnd
 

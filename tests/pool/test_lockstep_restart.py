@@ -15,8 +15,8 @@ from mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
 from plain import keep, rows_of, same
 
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
+from treadle.lockstep.batch import News
 from treadle.pool import failure
-from treadle.pool.batch import News
 from treadle.program.step import OnEnd
 from treadle.seeding import restart_seed
 

@@ -7,7 +7,6 @@ In order of reading: `child` (its `serve` is the worker's loop), `worker` (the p
 reference), `messages`, `life` and `failure` (what travels, a worker's life as a table, what to do about a death),
 `calls` (the book), `group` and `pool` (all workers; what a caller holds); then how rows lie (`layout`, `place`,
 and `treadle.memory`) and how words and wakings travel (`line`, `bell`, `channel`); `serve` (what a worker does with
-a request); `lockstep` with `joint`, `batch` and `recover` (all slots at once), `slot_rows` and `rollouts` (some of
-them, many steps). What starts and ends processes (`process`, `forkserver`, `forking`, `lifeline`,
+a request). What starts and ends processes (`process`, `forkserver`, `forking`, `lifeline`,
 `stderr`) can wait.
 """

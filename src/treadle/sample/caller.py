@@ -18,6 +18,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
+from treadle.lockstep.slot_rows import SlotRows
 from treadle.pool import bell, failure
 from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.info_rows import InfoRows
@@ -25,7 +26,6 @@ from treadle.pool.life import RestartPolicy
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
-from treadle.pool.slot_rows import SlotRows
 from treadle.pool.worker import Worker
 from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.program.suite import Suite

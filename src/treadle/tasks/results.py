@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.batch import Batch, News
+from treadle.lockstep.batch import Batch, News
 from treadle.program.own_names import own_names
 from treadle.spaces import Layout
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult

@@ -25,9 +25,9 @@ import numpy as np
 
 from treadle.checks import check_seed
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
-from treadle.pool.batch import Batch
+from treadle.lockstep.batch import Batch
+from treadle.lockstep.lockstep import Lockstep, Operation
 from treadle.pool.carried import CannotTravel
-from treadle.pool.lockstep import Lockstep, Operation
 from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed

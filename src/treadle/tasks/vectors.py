@@ -25,7 +25,7 @@ from treadle.tasks.vector import TaskVector
 from treadle.vector.turns import one_at_a_time
 
 if TYPE_CHECKING:
-    from treadle.pool.lockstep import Operation
+    from treadle.lockstep.lockstep import Operation
 
 COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
 # commands that change nothing in the books: what each asks of a slot, from its data

@@ -12,7 +12,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from treadle.errors import BadAction, UsageError
-from treadle.pool.lockstep import Lockstep
+from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool
 from treadle.vector.env_slot import Ask
 from treadle.vector.infos import BatchForm

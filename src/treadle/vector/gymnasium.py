@@ -21,9 +21,9 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
+from treadle.lockstep.lockstep import Lockstep
 from treadle.pool import bell
 from treadle.pool.backends import default_backend
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import of_coroutines

@@ -29,7 +29,7 @@ import numpy as np
 
 from treadle import gone
 from treadle.errors import UsageError
-from treadle.pool.batch import NO_NEWS, Batch, News
+from treadle.lockstep.batch import NO_NEWS, Batch, News
 from treadle.pool.info_rows import InfoRows, columns_of_rows
 from treadle.program.own_names import kept_as, own_names
 

@@ -5,7 +5,7 @@ A slot is *free* (its last result was received), *out* (it has a request), *read
 in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
 
 Where the pool goes on after a worker's death (on_failure "restart", "drop"), what was asked of its slots is not lost:
-it comes as a row that is cut, marked as in lockstep (`pool.recover`, which keeps the books here, too), and a slot that
+it comes as a row that is cut, marked as in lockstep (`Recovery` keeps the books here, too), and a slot that
 was not asked when it died is told of by its next row. A request is then a joint request of its own, about slots of one
 worker. The row that tells of a dropped slot is its last: nothing is sent to it any more.
 
@@ -29,16 +29,16 @@ import numpy as np
 from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later
+from treadle.lockstep.batch import News, final_observation
+from treadle.lockstep.joint import JointRequest, tell
+from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.pool import failure
-from treadle.pool.batch import News, final_observation
 from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.pool.info_rows import InfoRows, gathered
-from treadle.pool.joint import JointRequest, tell
 from treadle.pool.life import ALIVE, RestartPolicy
 from treadle.pool.line import BUSY_NS
 from treadle.pool.messages import Extras, Op
-from treadle.pool.slot_rows import ByMessage, SlotRows
 from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
 from treadle.vector.core import Core
@@ -247,11 +247,11 @@ class PartialBatches:
                     self._lost(event)
 
     def answered(self, event: Done) -> None:
-        """See `pool.joint.tell`."""
+        """See `joint.tell`."""
         self._arrived(event.worker, event.call.slots, [event.reply.extras])
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
-        """See `pool.joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
+        """See `joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
         slots = [slot for call in lost for slot in call.slots]
         self._state[slots] = STALE
         if slots:

@@ -1,6 +1,6 @@
 """Rollouts: what a policy saw, did and got in the next T steps, as arrays [T, n, ...] that nobody had to stack.
 
-Workers write their rows straight into the rollout's memory (see `treadle.pool.rollouts`); the caller's part of a step
+Workers write their rows straight into the rollout's memory (see `lockstep/rollouts.py`); the caller's part of a step
 is to ask the policy. For images that is the difference between storing them and not: a copy of a batch costs more than
 its whole way through shared memory.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from treadle import trees
-from treadle.pool.rollouts import RolloutBuffer, Rollouts
+from treadle.lockstep.rollouts import RolloutBuffer, Rollouts
 from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core

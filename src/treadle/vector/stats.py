@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.line import BUSY_NS
-from treadle.pool.lockstep import Lockstep
 from treadle.pool.pool import Pool
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import WorkerTimeout
-from treadle.pool.lockstep import Lockstep
+from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool
 from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, WaitTimeout
 

@@ -22,7 +22,7 @@ from treadle.pool import life
 from treadle.pool.messages import Op
 
 if TYPE_CHECKING:
-    from treadle.pool.lockstep import Lockstep
+    from treadle.lockstep.lockstep import Lockstep
 
 
 @dataclass(frozen=True)

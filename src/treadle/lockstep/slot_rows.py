@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.lockstep.batch import Batches
 from treadle.memory.ring import RowMemory
-from treadle.pool.batch import Batches
 from treadle.pool.line import Chosen
 from treadle.pool.messages import Extras
 from treadle.pool.worker import Worker

@@ -14,18 +14,18 @@ import numpy as np
 
 from treadle.errors import TooManyFiles, UsageError, Where, WorkerError
 from treadle.interrupts import Later
+from treadle.lockstep.batch import Batch, Batches
+from treadle.lockstep.history import History
+from treadle.lockstep.joint import JointRequest, orders_of, step_orders
+from treadle.lockstep.recover import Recovery
 from treadle.memory.fences import fence
 from treadle.pool import failure
-from treadle.pool.batch import Batch, Batches
 from treadle.pool.bell import SLICE
 from treadle.pool.failure import bad_action
-from treadle.pool.history import History
 from treadle.pool.info_rows import joined
-from treadle.pool.joint import JointRequest, orders_of, step_orders
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
 from treadle.pool.messages import Extras, Op
-from treadle.pool.recover import Recovery
 from treadle.pool.worker import Order, Worker
 from treadle.spaces import BatchWriter, Mailed, Mismatch
 

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.errors import UsageError, WorkerError
+from treadle.lockstep.batch import Batches, News
+from treadle.lockstep.joint import JointRequest
 from treadle.memory.ring import RowMemory
 from treadle.pool import failure, life
-from treadle.pool.batch import Batches, News
 from treadle.pool.calls import Lost
-from treadle.pool.joint import JointRequest
 from treadle.pool.life import RestartPolicy, State
 from treadle.pool.messages import Extras, Op
 from treadle.pool.worker import Order, Worker
