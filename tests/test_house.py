@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
     frozenset({"program"}),
-    frozenset({"nodes", "lockstep"}),
+    frozenset({"nodes", "lockstep", "stream"}),
     frozenset({"pool"}),
     frozenset({"memory"}),
     frozenset({"spaces", "states"}),
@@ -274,6 +274,26 @@ def test_only_the_book_of_calls_hears_from_workers_and_decides() -> None:
     assert {line.rpartition(": ")[2].split()[0] for line in outside_of_calls({"treadle.x": (source, package)})} == {
         *ONLY_CALLS
     }
+
+
+# Who waits for news: a stream and a question, a joint request, a user's turn (partial batches, futures), and a relay.
+WAITING = frozenset({"stream.stream", "lockstep.joint", "vector.partial", "plan.futures", "nodes.host"})
+
+
+def those_who_wait(files: dict[str, tuple[str, bool]]) -> set[str]:
+    """The files that call `poll` of a pool's book of calls."""
+    return {
+        name.removeprefix("treadle.")
+        for name, (source, _) in files.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and re.search(r"(^|[._])calls\.poll$", ast.unparse(node.func))
+    }
+
+
+def test_a_new_schedule_is_a_stream() -> None:
+    assert those_who_wait(source_files()) == WAITING
+    assert those_who_wait({"treadle.x": ("pool.calls.poll(None, heard)", False)}) == {"x"}
+    assert those_who_wait({"treadle.x": ("poll.poll(0)", False)}) == set()
 
 
 # --- optional dependencies --------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from treadle.nodes.travel import PIECE, Writer, packed, read
 from treadle.nodes.worker import values_for
 from treadle.sample.node_rollouts import FedSchedule, NodeCollection, made_in
 from treadle.sample.nodes import wanted
-from treadle.sample.watch import Tally
+from treadle.stream.watch import Tally
 
 TWO = [Machine("a", "10.0.0.1", 4), Machine("b", "10.0.0.2", 16)]
 

@@ -205,7 +205,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
         expected = columns(sampling.obtain_samples(0, 60, None))
     with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
         run, times = sampling._here._run, count()
-        heard, poll = run._heard, run.calls.poll
+        heard, poll = run.stream._carry_out, run.calls.poll
 
         def interrupted(events: Any) -> Any:
             if next(times) == 5:
@@ -217,7 +217,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
             assert told or timeout is not None, "nothing will ever come"
             return told
 
-        monkeypatch.setattr(run, "_heard", interrupted)
+        monkeypatch.setattr(run.stream, "_carry_out", interrupted)
         monkeypatch.setattr(run.calls, "poll", polled)
         with pytest.raises(KeyboardInterrupt):
             sampling.obtain_samples(0, 60, None)

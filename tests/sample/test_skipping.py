@@ -17,7 +17,7 @@ from hypothesis import assume, given, strategies
 from treadle import seeding
 from treadle.cli.options import amount
 from treadle.errors import UsageError, Where, WorkerDied, WorkerTimeout
-from treadle.sample import skipping, watch
+from treadle.sample import failed, skipping
 from treadle.sample.collect import collect
 from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed, cause_of, crash_of
@@ -107,7 +107,7 @@ def key(episode: Episode) -> tuple[int, bytes]:
 @pytest.fixture
 def each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every failure has a line of its own, however fast they come."""
-    monkeypatch.setattr(watch, "APART", 0.0)
+    monkeypatch.setattr(failed, "APART", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -514,7 +514,7 @@ def test_failures_of_one_cause_have_one_line_a_second(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And all are told at the end, grouped."""
-    monkeypatch.setattr(watch, "APART", 3600.0)
+    monkeypatch.setattr(failed, "APART", 3600.0)
     list(collect(Raises, workers=2, **SKIP))
     first, last = [record.getMessage() for record in caplog.records]
     assert first.endswith("; it is left out")
@@ -566,7 +566,7 @@ def test_what_an_older_version_has_left_out_is_told_too() -> None:
 
 
 LIBRARY = "/venv/lib/python3.11/site-packages/gymnasium/core.py"
-OURS = Path(watch.__file__).parent / "collect.py"
+OURS = Path(failed.__file__).parent / "collect.py"
 
 
 def stack(*frames: tuple[Any, int], first: bool = True) -> str:

@@ -41,7 +41,7 @@ from treadle.record.told import rows_of
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
-from treadle.sample.failed import CollectionFailed
+from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, file_and_name, reference_of
 from treadle.sample.orders import CALLER, Collection
@@ -49,7 +49,7 @@ from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, Skipping, remedy
 from treadle.sample.streams import collection
-from treadle.sample.watch import Failures, Tally
+from treadle.stream.watch import Tally
 from treadle.whole_file import read_json
 
 log = logging.getLogger("treadle")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -20,7 +19,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.slot_rows import SlotRows
 from treadle.pool import bell, failure
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, Lost
 from treadle.pool.info_rows import InfoRows
 from treadle.pool.life import RestartPolicy
 from treadle.pool.line import BUSY_NS
@@ -39,8 +38,8 @@ from treadle.sample.orders import CALLER
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Watch
 from treadle.spaces import Mismatch
+from treadle.stream.watch import Watch
 
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
@@ -125,12 +124,10 @@ class CallerCollection(Growing):
         """Another run in the same environments: iterate once more. What is being played is given up."""
         # steps of environments; nobody waits for more than what each is at. Who owes what the pool knows: an interrupt
         # may have lost what was told here, and the count with it
-        events = deque[Event]()
-        while self.calls and self.calls.poll(None, events.append):
-            self._heard(events)
+        self.stream.drain()
         self._coming = 0
         self.schedule, self._root, self._failure = schedule, root, None
-        self._watch = Watch(schedule.standing(), None)
+        self.stream.watch = Watch(schedule.standing(), None)
         for mine in self._dealt.values():
             mine.clear()
         for kept in (self._playing, self._suspects, self._deaths, self._out):
@@ -139,7 +136,7 @@ class CallerCollection(Growing):
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def _deal(self, held: int = 0) -> None:
+    def give(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
         free: list[tuple[int, int, Worker]] = []  # in whose turn it is: first those of who plays least
         for worker in self._able() if self._failure is None and len(self._playing) < self._seats else ():
@@ -242,8 +239,8 @@ class CallerCollection(Growing):
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
-    def _ready(self, worker: Worker) -> None:
-        super()._ready(worker)
+    def ready(self, worker: Worker) -> None:
+        super().ready(worker)
         self._rows.add(worker)
         self._former.workers = self.workers
         if not self.calls.growing:
@@ -255,12 +252,12 @@ class CallerCollection(Growing):
         self._begun[list(worker.slots)] = 0
         self._failed_envs.difference_update(worker.slots)
 
-    def _patience(self) -> float | None:
+    def patience(self) -> float | None:
         """Seconds to wait for the next event at most."""
-        limits = [super()._patience(), self._former.wait(time.monotonic())]
+        limits = [super().patience(), self._former.wait(time.monotonic())]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
+    def answered(self, event: Done) -> list[tuple[int, int, Any]]:
         slots, worker, extras = event.tag, event.worker, event.reply.extras
         if type(slots) is not tuple:
             return []
@@ -347,7 +344,7 @@ class CallerCollection(Growing):
         self._died_in[worker.index] = playing, list(guilty)
         return bool(guilty)
 
-    def _died(self, event: Lost) -> None:
+    def died(self, event: Lost) -> None:
         worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
@@ -357,7 +354,7 @@ class CallerCollection(Growing):
             event = event._replace(verdict=RestartPolicy.RAISE)
         for slot in worker.slots:
             self._playing.pop(slot, None)
-        super()._died(event)
+        super().died(event)
 
     def shares(self) -> dict[int, Shares]:
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""

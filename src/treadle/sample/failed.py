@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 from treadle import seeding
@@ -20,9 +21,11 @@ from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
 from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, options_of
-from treadle.sample.skipping import Cause
+from treadle.sample.skipping import Cause, Skipped, grouped
 
 log = logging.getLogger("treadle")
+
+APART = 1.0  # seconds between two lines about failures of one cause
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = f"{_HERE}{os.sep}", "<"
@@ -206,6 +209,50 @@ def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, 
     at = max(0, stack.find("Current thread")) if innermost_first else 0
     frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack[at:] + stack[:at])]
     return [frame for frame in (frames if innermost_first else frames[::-1]) if not frame[0].startswith(_OURS)]
+
+
+class Failures:
+    """What has failed in a run. Each failure is logged, but of one cause at most one line in `APART` seconds.
+
+    Args:
+        left_out: episodes that an earlier part of the run went on without.
+        note: called whenever there is one more.
+
+    Attributes:
+        left_out: episodes that the run goes on without, by index.
+    """
+
+    def __init__(self, left_out: Iterable[Skipped] = (), note: Callable[[Failures], None] | None = None) -> None:
+        self.left_out, self._note = {each.index: each for each in left_out}, note or (lambda failures: None)
+        self._unsaid = False
+        self._due: dict[Any, float] = {}  # kind of line, cause -> when the next may come
+
+    def __str__(self) -> str:
+        """The episodes that were left out, by cause."""
+        return "; ".join(grouped(self.left_out.values())) or "none"
+
+    def warn(self, what: str, error: WorkerError, text: str) -> None:
+        """A failure. `what`: lines of another kind about the same cause are told apart by it."""
+        key, now = (what, cause_of(error)), monotonic()
+        if now < self._due.get(key, 0.0):
+            self._unsaid = True
+            return
+        self._due[key] = now + APART
+        log.warning("%s", text)
+
+    def leave_out(self, index: int, error: CollectionFailed) -> None:
+        """An episode is left out. What it can be replayed from is written already, as DIR/failures/NAME."""
+        at: Any = error.where
+        path = getattr(error.repro, "path", None)
+        repro = "/".join(path.parts[-2:]) if path else ""
+        self.left_out[index] = Skipped(index, at.seed, error.reason, step=at.step, repro=repro, **vars(error.cause))
+        self._note(self)
+        self.warn("left out", error, f"{error}; it is left out")
+
+    def close(self, restarts: int) -> None:
+        """The run has ended, having replaced so many workers: log what was not."""
+        if self._unsaid:
+            log.warning("workers replaced in all: %d; episodes left out: %s", restarts, self)
 
 
 def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:

@@ -59,12 +59,12 @@ class Growing(Collection):
             yield each
             growth.away += monotonic() - before
 
-    def _patience(self) -> float | None:
-        patience = super()._patience()
+    def patience(self) -> float | None:
+        patience = super().patience()
         return patience if self._growth is None else self._growth.patience(patience)
 
-    def _deal(self, held: int = 0) -> None:
-        super()._deal(held)
+    def give(self, held: int = 0) -> None:
+        super().give(held)
         if self._growth is not None and self._failure is None:
             self._growth.turn(self._unmade(), self._left())
 
@@ -82,14 +82,14 @@ class Growing(Collection):
         # those that are added are to find something to do
         return self.schedule.share(self.workers if self._growth is None else max(self.workers, AT_ONCE))
 
-    def _ready(self, worker: Worker) -> None:
-        super()._ready(worker)
+    def ready(self, worker: Worker) -> None:
+        super().ready(worker)
         if not worker.restarts and not worker.retired:  # it was added
             self.workers += 1
             self._least += self._recipe.rows
             self.tally.added += 1
 
-    def _died(self, event: Lost) -> None:
+    def died(self, event: Lost) -> None:
         if event.worker.extra and self._growth is not None:
             self._growth.stop()
-        super()._died(event)
+        super().died(event)

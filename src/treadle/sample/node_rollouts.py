@@ -9,14 +9,12 @@ results.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 from treadle.nodes.host import Site, worth_sending
-from treadle.pool.calls import Event
 from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
@@ -124,16 +122,14 @@ class OnNode(Collection):
 
     def turn(self, seconds: float | None) -> Results:
         """Wait for what comes (None: do not), give out what there is, and tell of it."""
-        self.told, results, events = Results(), Results(), deque[Event]()
+        self.told, results = Results(), Results()
         try:
-            if seconds is not None:
-                patience = self._patience()
-                self.calls.poll(seconds if patience is None else min(seconds, patience), events.append)
-                results = self._heard(events)
-            self._deal()
+            if seconds is None:
+                self.give()
+            else:
+                results = self.stream.turn(seconds)
         except CollectionFailed as error:
             self._raised(error, self.pool.workers[0])
-            results = Results()
         return results + self.told
 
     def _share(self) -> tuple[int, int]:

@@ -86,14 +86,14 @@ class NodesCollection(Collection):
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def _deal(self, held: int = 0) -> None:
+    def give(self, held: int = 0) -> None:
         self._in_all = self._rows_in_all()
         self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
         self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
         ahead = sum(max(TIMES * AHEAD, self._soon(each)) * self._rows(each) for each in self.pool.workers)
         self.schedule.window = max(self.schedule.window, int(4 * ahead))
-        super()._deal(held)
+        super().give(held)
 
     def _soon(self, worker: Worker) -> float:
         """Episodes that each environment of a node makes in `AHEAD_SECONDS`, as far as is known."""
@@ -115,9 +115,9 @@ class NodesCollection(Collection):
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
-    def _patience(self) -> float | None:
+    def patience(self) -> float | None:
         """While a node is awaited somebody looks for it now and then."""
-        patience = super()._patience()
+        patience = super().patience()
         there = [each.placed for each in self.pool.workers]
         if any(there):
             self._alone_since = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 
 from treadle.errors import WorkerError
 from treadle.pool import bell, failure, life
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, Lost
 from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
@@ -26,7 +26,7 @@ from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
 from treadle.sample.episode import Episode
-from treadle.sample.failed import CollectionFailed
+from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.pack import Pack
 from treadle.sample.rollout_slot import (
     BATCH,
@@ -42,7 +42,8 @@ from treadle.sample.rollout_slot import (
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import HINT, Skipping, remedy
 from treadle.sample.slot import Globals
-from treadle.sample.watch import Failures, Tally, Watch
+from treadle.stream.stream import Stream, answers
+from treadle.stream.watch import Tally, Watch
 
 log = logging.getLogger("treadle")
 
@@ -100,7 +101,6 @@ class Collection:
         self._keep, self._asked_for = keep or (lambda repro: None), recipe
         self._room = room or (lambda outstanding: True)
         self.tally = Tally(by_worker={})
-        self._watch = Watch(schedule.standing(), tell, recipe.rows)
         count = workers or bell.cores()
         if schedule.end is not None:  # whoever would find nothing to do need not start
             count = max(1, min(count, schedule.end - len(schedule.lengths) - len(schedule.skipped)))
@@ -127,6 +127,7 @@ class Collection:
         self._deadline = 0.0  # when the failure is raised at the latest
         self._out: set[int] = set()  # workers that get no more orders
         self.remarks: dict[str, tuple[int, str]] = {}  # kind -> lowest index, text
+        self.stream = Stream(self.calls, self, self, self, Watch(schedule.standing(), tell, recipe.rows))
 
     @property
     def spaces(self) -> tuple[Any, Any]:
@@ -155,43 +156,31 @@ class Collection:
             failed.record(self._asked_for, self._root, error, self.spaces, self._keep)
 
     def _made(self) -> Iterator[tuple[int, int, Any]]:
-        watch, heard = self._watch, deque[Event]()
-        watch.begin(self.pool)
-        self._deal()
-        while not self.schedule.complete:
-            self.calls.poll(watch.patience(self._patience()), heard.append)
-            watch.look()
-            results = self._heard(heard)
-            self._deal(len(results))  # before the results are used: that may take long
-            yield from results
-            if self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline):
-                break
-        watch.end()
+        self.stream.watch.begin(self.pool)
+        yield from self.stream
+        self.stream.watch.end()
         if self._failure is not None:
             error = self._failure[1]
             error.finished = len(self.schedule.lengths)
             raise error
         self.tally.speculative = len(self.schedule.issued) + len(self.schedule.speculative)
 
-    def _heard(self, events: deque[Event]) -> list[tuple[int, int, Any]]:
-        """What events tell, which are taken from the deque one by one."""
-        results: list[tuple[int, int, Any]] = []
-        while events:
-            event = events.popleft()
-            if isinstance(event, Done):
-                results += self._answered(event)
-            elif isinstance(event, Lost):
-                self._died(event)
-            else:
-                self._ready(event.worker)
-        return results
+    @property
+    def done(self) -> bool:
+        """Is all there?"""
+        return self.schedule.complete
 
-    def _ready(self, worker: Worker) -> None:
+    @property
+    def over(self) -> bool:
+        """Has an episode failed, and are those before it over, too?"""
+        return self._failure is not None and not (self._awaited() and time.monotonic() < self._deadline)
+
+    def ready(self, worker: Worker) -> None:
         """A worker was started in the place of another."""
         self._fresh.add(worker.index)
         self._given[worker.index] = 0
 
-    def _patience(self) -> float | None:
+    def patience(self) -> float | None:
         """Seconds to wait for the next event at most; None: for ever."""
         return None if self._failure is None else max(0.0, self._deadline - time.monotonic())
 
@@ -203,7 +192,7 @@ class Collection:
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def _deal(self, held: int = 0) -> None:
+    def give(self, held: int = 0) -> None:
         """Give orders to workers that have too little to do. `held`: results that the caller has not had yet."""
         dealt = self._dealt
         able = self._able()
@@ -278,7 +267,7 @@ class Collection:
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
-    def _answered(self, event: Done) -> list[tuple[int, int, Any]]:
+    def answered(self, event: Done) -> list[tuple[int, int, Any]]:
         extras, worker = event.reply.extras, event.worker
         if extras is None:
             return []
@@ -289,7 +278,7 @@ class Collection:
     def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Worker, slot: int) -> Results:
         """Note what a slot has made; returns what the run did not have."""
         at, tally, found = worker.index, self.tally, Results()
-        heard = self._watch.heard if self._watch.wanted else None
+        heard = self.stream.watch.heard if self.stream.watch.wanted else None
         if ready:
             self._fresh.discard(at)
         steps = tally.steps
@@ -373,7 +362,7 @@ class Collection:
         self._died_in[at] = playing, list(guilty)
         return bool(guilty)
 
-    def _died(self, event: Lost) -> None:
+    def died(self, event: Lost) -> None:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         worker, finished = event.worker, len(self.schedule.lengths)
         at = worker.index
@@ -430,23 +419,15 @@ class Collection:
         """Seconds spent, per worker. Ends the run: workers are asked once their streams are over."""
         self.calls.stop()
         found: dict[int, Shares] = {}
-        asked = {worker.index for worker in self.pool.workers if worker.state in life.ALIVE}
-
-        def hear(event: Event) -> None:
-            if isinstance(event, Lost):
-                log.warning("%s", event.error)
-                asked.discard(event.worker.index)
-            elif isinstance(event, Done) and event.tag == SHARES:
-                asked.discard(event.worker.index)
-                if event.reply.extras is not None:
-                    found[event.worker.index] = Shares.together(event.reply.extras.infos.values())
-
         for worker in self.pool.workers:
-            if worker.index in asked:
+            if worker.state in life.ALIVE:
                 calls: dict[int, Any] = dict.fromkeys(worker.slots, ("shares", (), {}))
                 self.calls.submit(worker, Op.CALL, calls, worker.slots, SHARES)
-        while asked and self.calls.poll(self.pool.options.close_timeout, hear):
-            continue
+        for event in answers(self.calls, SHARES, self.pool.options.close_timeout):
+            if isinstance(event, Lost):
+                log.warning("%s", event.error)
+            elif isinstance(event, Done) and event.tag is SHARES and event.reply.extras is not None:
+                found[event.worker.index] = Shares.together(event.reply.extras.infos.values())
         return found
 
     def warn(self) -> None:

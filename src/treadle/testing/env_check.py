@@ -24,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure, forkserver
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
@@ -32,6 +32,7 @@ from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name, env_of
+from treadle.stream.stream import answers
 from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
 from treadle.testing.processes import children_of, parent_of, runs
 from treadle.testing.verdict import FAULT, WARNING, Report, short
@@ -236,7 +237,6 @@ class Check:
     def _ask(self, pool: Pool, doing: str, name: str, *args: Any) -> Any:
         """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Gone."""
         self._told(doing)
-        heard: list[Event] = []
         (worker,) = pool.workers
         found: Any = None
         pool.calls.step_timeout = self._timeout
@@ -245,8 +245,7 @@ class Check:
             a_step, a_start = (sum(played) + sum(resets)) / len(played), self._built + max(resets)
             pool.calls.step_timeout += round(MANY_STEPS[name] * a_step + MANY_STARTS * a_start, 1)
         pool.calls.submit(worker, Op.STREAM, {0: (name, args)}, (0,), name)
-        while not heard or (isinstance(heard[-1], Done) and not heard[-1].reply.last):
-            pool.calls.poll(None, heard.append)
+        heard = answers(pool.calls, name)
         if self._server is not None and self._safe and not _serves(self._server):
             self._safe = False
             self.report.add(FAULT, "dies", f"{doing}: it ends the process that has started it (os.getppid())", PARENT)
@@ -460,13 +459,11 @@ class Check:
         """Its process is killed: the pool must name that, and nothing may be left."""
         (worker,) = pool.workers
         children = children_of(worker.pid or 0)
-        heard: list[Event] = []
         pool.calls.submit(worker, Op.STREAM, {0: ("walk", (self._seed, 10**9, 3600.0, 6))}, (0,), "walk")
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         start = time.monotonic()
-        while not heard:
-            pool.calls.poll(None, heard.append)
+        answers(pool.calls, "walk")
         took = time.monotonic() - start
         pool.close()
         self._children |= set(children)

@@ -33,6 +33,7 @@ from treadle.pool.options import PoolOptions
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Description, Program
+from treadle.stream.stream import answers
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
 
 log = logging.getLogger("treadle")
@@ -93,13 +94,7 @@ def _ask(pool: Pool, name: str) -> None:
 
 def _asked(pool: Pool, name: str) -> Event:
     _ask(pool, name)
-    return _heard(pool)
-
-
-def _heard(pool: Pool) -> Event:
-    events: list[Event] = []
-    pool.calls.poll(None, events.append)
-    return events[0]
+    return answers(pool.calls, name)[0]
 
 
 def _said(event: Event) -> Any:
@@ -130,7 +125,7 @@ def _time_in_line(pool: Pool) -> float:
             sleep(BETWEEN)
         _ask(pool, "beside")
         own = compute_beside()
-        theirs = _said(_heard(pool))
+        theirs = _said(answers(pool.calls, "beside")[0])
         if theirs is None:
             return 0.0
         least = min(least, (own + theirs) / 2)

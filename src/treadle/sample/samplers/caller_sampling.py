@@ -29,7 +29,7 @@ from treadle.sample.samplers.gathering import LAST_VERSION, VERSION
 from treadle.sample.samplers.steps import EnvSpec
 from treadle.sample.samplers.updates import environment
 from treadle.sample.schedule import Schedule
-from treadle.sample.watch import Watch
+from treadle.stream.watch import Watch
 
 OWN = frozenset({VERSION, LAST_VERSION})
 
@@ -59,7 +59,7 @@ class Stamped(CallerCollection):
 
     def watched(self, watch: Watch) -> None:
         """Tell this one of the next run."""
-        self._watch = watch
+        self.stream.watch = watch
 
     def ask_from_now(self, agent: Any) -> None:
         """Ask another agent, also in what is under way."""

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from time import monotonic
 from typing import Any
@@ -22,7 +23,7 @@ from treadle import seeding
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure, life
 from treadle.pool.broadcast import Broadcast, Payload
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.calls import Done, Lost
 from treadle.pool.carried import CannotTravel
 from treadle.pool.life import RestartPolicy
 from treadle.pool.messages import Op
@@ -42,7 +43,8 @@ from treadle.sample.samplers.trajectories import Trajectories
 from treadle.sample.samplers.updates import environment, is_environment, of_gymnasium
 from treadle.sample.samplers.worker import ENVIRONMENTS, GLOBALS
 from treadle.sample.samplers.workers_lost import lost_of, why
-from treadle.sample.watch import Watch
+from treadle.stream.stream import Stream
+from treadle.stream.watch import Watch
 
 log = logging.getLogger("treadle")
 
@@ -271,6 +273,8 @@ class Gathering:
         told: workers that have had an order of it.
     """
 
+    over = False  # a failure that ends a sampling is raised at once
+
     def __init__(
         self,
         group: SamplerPool,
@@ -292,28 +296,21 @@ class Gathering:
         Late episodes are left behind: workers are stopped, unless they are kept. What a worker failed of in an earlier
         sampling that could not wait for it counts as if it were of this one.
         """
-        group, rule, watch = self._group, self._rule, self._watch
+        group, watch = self._group, self._watch
         lost = group.lost
         group.calls.check()
         self._versions.now += 1
         group.calls.stop()
-        if lost and (rule.needs_all or len(lost) == group.count):
+        if lost and (self._rule.needs_all or len(lost) == group.count):
             raise self._cannot()
-        growth = group.growth
         try:
             watch.begin(group.pool)
-            if growth is not None:
-                growth.begin()
-            self._hear(0.0)  # most have ended long ago
-            self._send()
-            while not rule.done:
-                heard = self._hear(watch.patience(None if growth is None else growth.patience()))
-                watch.look()
-                group.look_for_more(rule)
-                if not heard and not self._open and not group.calls.expects:
-                    raise self._cannot()
-                if not rule.done:
-                    self._send()
+            if group.growth is not None:
+                group.growth.begin()
+            stream = Stream(group.calls, self._rule, self, self, watch)
+            ended = stream.hear(0.0)  # most have ended long ago
+            for settled in chain(ended, stream):
+                self._settle(settled)
         except WorkerError:
             for asked in self._open:
                 asked.told = True
@@ -322,6 +319,17 @@ class Gathering:
             watch.end()
             if not self._versions.keep and not group.closed:
                 group.calls.stop()
+
+    def patience(self) -> float | None:
+        """As long as it takes until workers may be added."""
+        return None if self._group.growth is None else self._group.growth.patience()
+
+    def give(self, held: int = 0) -> None:
+        """Orders for workers, of which there may be more now. Raises WorkersLost when there are none."""
+        self._group.look_for_more(self._rule)
+        self._send()
+        if not self._open and not self._rule.done and not self._group.calls.expects:
+            raise self._cannot()
 
     def _send(self) -> None:
         """Give orders to those who have too few, unless they have not ended what they were stopped in yet.
@@ -338,28 +346,16 @@ class Gathering:
                         self.told.add(worker)
                         self._open.append(group.send(worker, replace(self._order, **wanted), self._versions.now))
 
-    def _hear(self, timeout: float | None) -> bool:
-        """All that has happened, also what is behind something that raises: it does not come again."""
-        events: list[Event] = []
-        self._group.calls.poll(timeout, events.append)
-        error: WorkerError | None = None
-        for event in events:
-            try:
-                if isinstance(event, Done):
-                    self._answered(event)
-                elif isinstance(event, Lost):
-                    self._died(event)
-            except WorkerError as another:
-                error = another if error is None else error
-        if error is not None:
-            raise error
-        return bool(events)
+    def ready(self, worker: Worker) -> None:
+        """It was replaced, or added: its next order says all."""
 
-    def _answered(self, event: Done) -> None:
+    def answered(self, event: Done) -> list[Trajectories]:
+        """Batches of the result whose place in it is certain now."""
         asked, reply, rule = event.tag, event.reply, self._rule
         extras, ours = reply.extras, asked in self._open
+        made: list[Trajectories] = []
         if event.cut and not ours:  # whoever interrupted that sampling knows
-            return
+            return made
         if extras is not None:
             for result in extras.infos.values():
                 if isinstance(result, Mishap):
@@ -373,12 +369,12 @@ class Gathering:
                     if taken is not None and self._watch.wanted:
                         returns = float(taken.columns["rewards"].sum())
                         self._watch.heard(event.worker, len(taken.lengths), len(taken.codes), returns)
-                    for settled in rule.settled():
-                        self._settle(settled)
+                    made += rule.settled()
             for raised in extras.raised.values():
                 self._raised(event, asked, failure.task_error(raised, event.worker.at(asked.worker)))
         if reply.last and ours:
             self._open.remove(asked)
+        return made
 
     def _raised(self, event: Done, asked: Asked, error: WorkerError) -> None:
         """What a worker raised, in an order of this sampling or in an earlier one that did not wait for it."""
@@ -399,7 +395,8 @@ class Gathering:
         self._group.lose(at, error)
         self._missed()
 
-    def _died(self, event: Lost) -> None:
+    def died(self, event: Lost) -> None:
+        """What it was to make is made by others. Raises its error where that is wanted."""
         if event.tags and event.verdict is not None:
             self._group.keep(event.tags[0], event.error)
         for asked in event.tags:

@@ -38,7 +38,7 @@ from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRu
 from treadle.sample.samplers.trajectories import ResultBuffers, Trajectories, batch_of
 from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.sample.schedule import Schedule
-from treadle.sample.watch import Watch
+from treadle.stream.watch import Watch
 
 SCHEDULES = ("arrival", "deterministic")
 POOL_OPTIONS = NAMES - {"backend"} | set(OPTIONS)

@@ -1,24 +1,15 @@
-"""How far a run is, and what fails in it, told while it goes on: the same for collecting, evaluating and sampling."""
+"""How far a run is, told while it goes on: the same for collecting, evaluating and sampling."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
-from typing import Any
 
-from treadle.errors import WorkerError
 from treadle.pool.pool import Pool
 from treadle.pool.worker import Worker
 from treadle.progress import Standing, throttled
-from treadle.sample.failed import CollectionFailed, cause_of
-from treadle.sample.skipping import Skipped, grouped
-
-log = logging.getLogger("treadle")
 
 PATIENCE = 0.1  # seconds between two looks at workers that say nothing
-APART = 1.0  # seconds between two lines about failures of one cause
 
 
 @dataclass
@@ -105,47 +96,3 @@ class Watch:
                     worker.looked = None
             self.now.under_way = 0
             self._at_last(self.now)
-
-
-class Failures:
-    """What has failed in a run. Each failure is logged, but of one cause at most one line in `APART` seconds.
-
-    Args:
-        left_out: episodes that an earlier part of the run went on without.
-        note: called whenever there is one more.
-
-    Attributes:
-        left_out: episodes that the run goes on without, by index.
-    """
-
-    def __init__(self, left_out: Iterable[Skipped] = (), note: Callable[[Failures], None] | None = None) -> None:
-        self.left_out, self._note = {each.index: each for each in left_out}, note or (lambda failures: None)
-        self._unsaid = False
-        self._due: dict[Any, float] = {}  # kind of line, cause -> when the next may come
-
-    def __str__(self) -> str:
-        """The episodes that were left out, by cause."""
-        return "; ".join(grouped(self.left_out.values())) or "none"
-
-    def warn(self, what: str, error: WorkerError, text: str) -> None:
-        """A failure. `what`: lines of another kind about the same cause are told apart by it."""
-        key, now = (what, cause_of(error)), monotonic()
-        if now < self._due.get(key, 0.0):
-            self._unsaid = True
-            return
-        self._due[key] = now + APART
-        log.warning("%s", text)
-
-    def leave_out(self, index: int, error: CollectionFailed) -> None:
-        """An episode is left out. What it can be replayed from is written already, as DIR/failures/NAME."""
-        at: Any = error.where
-        path = getattr(error.repro, "path", None)
-        repro = "/".join(path.parts[-2:]) if path else ""
-        self.left_out[index] = Skipped(index, at.seed, error.reason, step=at.step, repro=repro, **vars(error.cause))
-        self._note(self)
-        self.warn("left out", error, f"{error}; it is left out")
-
-    def close(self, restarts: int) -> None:
-        """The run has ended, having replaced so many workers: log what was not."""
-        if self._unsaid:
-            log.warning("workers replaced in all: %d; episodes left out: %s", restarts, self)

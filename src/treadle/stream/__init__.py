@@ -1,0 +1,1 @@
+"""Streams: workers that are asked for more until there is enough."""

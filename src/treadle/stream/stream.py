@@ -1,0 +1,126 @@
+"""The loop of every stream: hear what workers have made, ask for more, hand out what was made.
+
+Three parts decide, and the loop alone calls `Calls.poll`:
+
+| part | decides | examples |
+|---|---|---|
+| source | what is made, and when it is enough | the indices of a schedule; at least so many steps |
+| courier | how a worker is asked, and how its answers are read | orders of indices; a row to each slot |
+| fate | what a death means | the indices again, elsewhere; the end of the run |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from treadle.errors import WorkerError
+from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.worker import Worker
+from treadle.stream.watch import Watch
+
+Made = TypeVar("Made")
+MadeBy = TypeVar("MadeBy", covariant=True)
+
+
+class Source(Protocol):
+    """What is to be made."""
+
+    @property
+    def done(self) -> bool:
+        """Is there enough?"""
+
+
+class Courier(Protocol[MadeBy]):
+    """How workers are asked."""
+
+    def give(self, held: int) -> None:
+        """Ask for what is wanted now. held: results that the caller has not had yet."""
+
+    def answered(self, event: Done) -> Iterable[MadeBy]:
+        """What an answer brings; what a program raised is the fate's."""
+
+    def ready(self, worker: Worker) -> None:
+        """A worker was started in the place of another, or was added."""
+
+    def patience(self) -> float | None:
+        """Seconds after which `give` may have something to do although nothing has happened; None: never."""
+
+
+class Fate(Protocol):
+    """What failures mean."""
+
+    @property
+    def over(self) -> bool:
+        """Is a failure due that ends the stream?"""
+
+    def died(self, event: Lost) -> None:
+        """A worker has failed. Raises WorkerError where that ends the stream."""
+
+
+class Stream(Generic[Made]):
+    """Iterate it for what is made, until the source is done or the fate says that it is over.
+
+    Everything that was heard is carried out before the first error of it is raised. Results are handed out after the
+    next requests have been sent, because the caller may take long over them.
+    """
+
+    def __init__(self, calls: Calls, source: Source, courier: Courier[Made], fate: Fate, watch: Watch) -> None:
+        self.calls, self.source, self.courier, self.fate, self.watch = calls, source, courier, fate, watch
+
+    def __iter__(self) -> Iterator[Made]:
+        self.courier.give(0)
+        while not self.source.done and not self.fate.over:
+            yield from self.turn()
+
+    def turn(self, seconds: float | None = None) -> list[Made]:
+        """One round, in which news are awaited for so many seconds at most (None: until the courier has to act)."""
+        made = self.hear(seconds)
+        self.watch.look()
+        if not self.source.done:
+            self.courier.give(len(made))
+        return made
+
+    def hear(self, seconds: float | None = None) -> list[Made]:
+        """Wait for news as `turn` does, and take them."""
+        patience = self.watch.patience(self.courier.patience())
+        limits = [each for each in (seconds, patience) if each is not None]
+        events: list[Event] = []
+        self.calls.poll(min(limits, default=None), events.append)
+        return self._carry_out(events)
+
+    def drain(self) -> None:
+        """Take all that is still awaited."""
+        events: list[Event] = []
+        while self.calls and self.calls.poll(None, events.append):
+            self._carry_out(events)
+            events.clear()
+
+    def _carry_out(self, events: Iterable[Event]) -> list[Made]:
+        made: list[Made] = []
+        error: WorkerError | None = None
+        for event in events:
+            try:
+                if isinstance(event, Done):
+                    made += self.courier.answered(event)
+                elif isinstance(event, Lost):
+                    self.fate.died(event)
+                else:
+                    self.courier.ready(event.worker)
+            except WorkerError as another:
+                error = error or another
+        try:
+            if error is not None:
+                raise error
+            return made
+        finally:
+            del error  # its traceback knows this frame
+
+
+def answers(calls: Calls, tag: Any, timeout: float | None = None) -> list[Event]:
+    """All that happens until no request under the tag is awaited; or, with a `timeout`, until nothing does for so many
+    seconds."""
+    events: list[Event] = []
+    while calls.awaits(tag) and calls.poll(timeout, events.append):
+        continue
+    return events
