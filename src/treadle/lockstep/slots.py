@@ -1,0 +1,133 @@
+"""A slot's life as a table: state -> event -> state. Pure; of lockstep and of partial batches.
+
+    OVER, NEW --begun--> RUNNING --ended--> OVER (or RUNNING, where a slot moves on within the step)
+    RUNNING --died--> CUT --told--> NEW, or WAITS where only a reset begins an episode
+    any that is not out of use --asked--> NEW | --unseen--> STALE
+    any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --told--> GONE
+
+A worker's death takes the environments of its slots along (`recover.py`). What stands out for a slot then is its state:
+the caller has yet to be told of a cut, an episode has yet to begin in a fresh environment, or a reset is needed. Where
+the event means something else from way to way, the table has a state for each `Way` of going on after an episode.
+
+Most steps end no episode and are noted by nobody, so OVER is right for one request only: see `SlotLife.catch_up`.
+A pair that is not in the table is a bug in its caller, and raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, IntEnum
+
+import numpy as np
+
+
+class Slot(IntEnum):
+    RUNNING = 0
+    OVER = 1  # its episode has ended, and the next one has not begun
+    CUT = 2  # its worker died in an episode, and nobody was told
+    NEW = 3  # an episode is about to begin: it was asked for, or the next step begins it
+    WAITS = 4  # its episode was cut, which was told: it waits for a reset
+    STALE = 5  # it may have moved in a request whose result nobody saw: it must be reset
+    LAST = 6  # dropped in an episode, and nobody was told
+    VOID = 7  # dropped between two episodes, and nobody was told
+    GONE = 8  # dropped, and told so
+
+
+class Seen(Enum):
+    ASKED = "asked"  # a reset was sent
+    BEGUN = "begun"  # the first observation of an episode is there
+    ENDED = "ended"
+    DIED = "died"  # its worker died, and another one takes its place
+    DROPPED = "dropped"  # its worker died, and none does
+    UNSEEN = "unseen"  # a request about it raised, was late or was interrupted
+    TOLD = "told"  # the caller has a row of it
+
+
+class Way(IntEnum):
+    """How a slot goes on after an episode."""
+
+    SAME = 0  # within the step
+    NEXT = 1  # the next step begins another one
+    HOLD = 2  # by a reset alone
+
+
+_S, _E = Slot, Seen
+_WAYS = (_S.NEW, _S.NEW, _S.WAITS)
+_IN_USE = (_S.RUNNING, _S.OVER, _S.CUT, _S.NEW, _S.WAITS, _S.STALE)
+
+TABLE: dict[tuple[Slot, Seen], tuple[Slot, Slot, Slot]] = {  # a state for each way
+    **{(s, _E.ASKED): (_S.NEW,) * 3 for s in _IN_USE},
+    **{(s, _E.UNSEEN): (_S.STALE,) * 3 for s in _IN_USE},
+    **{(s, _E.DROPPED): (_S.LAST if s in (_S.RUNNING, _S.CUT) else _S.VOID,) * 3 for s in _IN_USE},
+    **{(s, _E.DIED): (s,) * 3 for s in (_S.CUT, _S.NEW, _S.WAITS, _S.STALE)},
+    **{(s, _E.TOLD): (s,) * 3 for s in (_S.RUNNING, _S.OVER, _S.NEW, _S.WAITS, _S.STALE, _S.GONE)},
+    (_S.OVER, _E.BEGUN): (_S.RUNNING,) * 3,
+    (_S.NEW, _E.BEGUN): (_S.RUNNING,) * 3,
+    (_S.RUNNING, _E.ENDED): (_S.RUNNING, _S.OVER, _S.OVER),
+    (_S.RUNNING, _E.DIED): (_S.CUT,) * 3,
+    (_S.OVER, _E.DIED): _WAYS,
+    (_S.CUT, _E.TOLD): _WAYS,
+    (_S.LAST, _E.TOLD): (_S.GONE,) * 3,
+    (_S.VOID, _E.TOLD): (_S.GONE,) * 3,
+}
+_NEVER = 255
+_AFTER = {
+    event: np.array([TABLE.get((state, event), (_NEVER,) * 3) for state in Slot], np.uint8) for event in Seen
+}  # [state, way]
+
+
+class SlotLife:
+    """The states of a pool's slots.
+
+    Args:
+        ways: how each goes on after an episode.
+
+    Attributes:
+        states: uint8[n], of `Slot`.
+        at: the request up to which OVER is right.
+        plain: is every slot RUNNING or OVER, so that all can simply be stepped?
+    """
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self._ways = np.array(ways, np.uint8)
+        self.states = np.zeros(len(ways), np.uint8)
+        self.at, self.plain = 0, True
+
+    def see(self, event: Seen, slots: Iterable[int]) -> None:
+        """Something has happened to these slots. Raises RuntimeError for what can never happen; then none has moved."""
+        chosen = np.fromiter(slots, np.intp)
+        if not len(chosen):
+            return
+        then = _AFTER[event][self.states[chosen], self._ways[chosen]]
+        if (then == _NEVER).any():
+            slot = int(chosen[then == _NEVER][0])
+            raise RuntimeError(f"slot {slot}, which is {self.state(slot).name}, cannot see '{event.value}'")
+        self.states[chosen] = then
+        self.plain = bool(self.states.max() <= Slot.OVER)
+
+    def catch_up(self, id: int) -> None:
+        """Up to request `id` nothing has ended but what was noted: slots that were OVER before it have begun."""
+        if self.at != id:
+            self.see(Seen.BEGUN, self.of(Slot.OVER))
+            self.at = id
+
+    def state(self, slot: int) -> Slot:
+        return Slot(int(self.states[slot]))
+
+    def of(self, *states: Slot) -> list[int]:
+        """The slots in these states."""
+        found: list[int] = np.isin(self.states, states).nonzero()[0].tolist()
+        return found
+
+
+def diagram() -> str:
+    """The table as Markdown, one line a state: what `docs/life.md` shows."""
+    lines = ["| state | what it may see, and what it is then |", "|---|---|"]
+    for state in Slot:
+        arrows = [
+            f"{event.value} → {' or '.join(dict.fromkeys(each.name for each in then))}"
+            for (at, event), then in TABLE.items()
+            if at is state
+        ]
+        lines.append(f"| {state.name} | {', '.join(sorted(arrows))} |")
+    return "\n".join(lines) + "\n"
