@@ -35,9 +35,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"replays", "sb3", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
     frozenset({"record", "testing"}),
-    frozenset({"tasks"}),
+    frozenset({"tasks", "samplers"}),
     frozenset({"vector", "plan", "sample"}),
     frozenset({"task"}),
+    frozenset({"play"}),
     frozenset({"program"}),
     frozenset({"nodes", "lockstep", "stream"}),
     frozenset({"pool"}),
@@ -195,8 +196,10 @@ def test_the_map_for_contributors_is_of_this_house() -> None:
         ("treadle.pool.pool", "def f():\n    from ..program import base"),
         ("treadle.pool.pool", "from .. import program"),
         ("treadle.vector.sb3", "import treadle.plan.envs"),
-        ("treadle.sample.samplers.steps", "from treadle.vector import sampled"),
-        ("treadle.sample.samplers.steps", "import importlib\nimportlib.import_module('treadle.plan')"),
+        ("treadle.sample.schedule", "from treadle.vector import sampled"),
+        ("treadle.sample.schedule", "import importlib\nimportlib.import_module('treadle.plan')"),
+        ("treadle.sample.schedule", "from treadle.samplers import steps"),
+        ("treadle.play.recipe", "from treadle.sample.asking import CallerPolicy"),
         ("treadle.vector.sb3", "from treadle.pool import process"),
         ("treadle.vector.sb3", "from treadle.nodes.worker import NodeWorker"),
         ("treadle.sample.nodes", "def f():\n    from treadle.pool.local import ThreadWorker"),
@@ -421,7 +424,7 @@ def test_faces_are_there_after_import_treadle_and_not_in_star() -> None:
 
 def test_public_names_are_in_their_rooms_too() -> None:
     homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
-    for room in ("plan", "sample", "tasks", "vector"):
+    for room in ("plan", "sample", "samplers", "tasks", "vector"):
         package = importlib.import_module(f"treadle.{room}")
         wanted = {n for n, (home, _, module) in homes.items() if home == package.__name__ and n != module}
         assert wanted <= set(package.__all__) == set(dir(package))
@@ -433,7 +436,7 @@ def test_public_names_are_in_their_rooms_too() -> None:
 
 
 def test_importing_a_room_loads_no_library() -> None:
-    assert loaded_by("import treadle.vector, treadle.tasks, treadle.sample, treadle.plan") == set()
+    assert loaded_by("import treadle.vector, treadle.tasks, treadle.sample, treadle.samplers, treadle.plan") == set()
 
 
 def test_a_loaded_library_is_seen() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle import plan, sample, tasks, vector
+from treadle import plan, sample, samplers, tasks, vector
 from treadle.lazy import homes, lazily, names_of
 
 __version__ = "0.1.0"
@@ -25,6 +25,7 @@ _HOME = {
     **names_of("vector", vector.HOME),
     **names_of("tasks", tasks.HOME),
     **names_of("sample", sample.HOME),
+    **names_of("samplers", samplers.HOME),
     **{name: at for name, at in names_of("plan", plan.HOME).items() if name not in ("make", "StateReport")},
     # names that are modules in their rooms, and names of rooms that have no list
     "make_vec": "vector.make_vec",
@@ -32,7 +33,7 @@ _HOME = {
     "collect": "sample.collect",
     "torch_policy": "program.torch_policy",
     "evaluate": "sample.evaluate",
-    "rollout": "sample.samplers.rollout",
+    "rollout": "samplers.rollout",
     "collect_dataset": "record.dataset",
     "merge_shards": "record.shards",
     "load": "record.merge",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from treadle.plan.futures import Future
     from treadle.plan.gym_plan_env import GymPlanEnv
     from treadle.plan.parallel import ParallelEnv, VectorizedEnv
+    from treadle.play.episode import Episode
     from treadle.program.torch_policy import torch_policy
     from treadle.record.dataset import collect_dataset
     from treadle.record.merge import load
@@ -66,26 +68,25 @@ if TYPE_CHECKING:
     from treadle.replays.result import Replay
     from treadle.repro import Repro, last_failure
     from treadle.sample.collect import collect
-    from treadle.sample.episode import Episode
     from treadle.sample.evaluate import Comparison, Evaluation, compare, evaluate
     from treadle.sample.failed import CollectionFailed
-    from treadle.sample.samplers.adapt import GymEnv
-    from treadle.sample.samplers.default_worker import DefaultWorker
-    from treadle.sample.samplers.episode_batch import EpisodeBatch
-    from treadle.sample.samplers.fragment_worker import FragmentWorker
-    from treadle.sample.samplers.in_progress import InProgressEpisode
-    from treadle.sample.samplers.local_sampler import LocalSampler
-    from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
-    from treadle.sample.samplers.ray_sampler import RaySampler
-    from treadle.sample.samplers.rollout import rollout
-    from treadle.sample.samplers.sampler import Sampler
-    from treadle.sample.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
-    from treadle.sample.samplers.time_step_batch import TimeStepBatch
-    from treadle.sample.samplers.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
-    from treadle.sample.samplers.vec_worker import VecWorker
-    from treadle.sample.samplers.worker import Worker
-    from treadle.sample.samplers.worker_factory import WorkerFactory
-    from treadle.sample.samplers.workers_lost import WorkersLost
+    from treadle.samplers.adapt import GymEnv
+    from treadle.samplers.default_worker import DefaultWorker
+    from treadle.samplers.episode_batch import EpisodeBatch
+    from treadle.samplers.fragment_worker import FragmentWorker
+    from treadle.samplers.in_progress import InProgressEpisode
+    from treadle.samplers.local_sampler import LocalSampler
+    from treadle.samplers.multiprocessing_sampler import MultiprocessingSampler, run_worker
+    from treadle.samplers.ray_sampler import RaySampler
+    from treadle.samplers.rollout import rollout
+    from treadle.samplers.sampler import Sampler
+    from treadle.samplers.steps import EnvSpec, EnvStep, InOutSpec, StepType, TimeStep
+    from treadle.samplers.time_step_batch import TimeStepBatch
+    from treadle.samplers.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
+    from treadle.samplers.vec_worker import VecWorker
+    from treadle.samplers.worker import Worker
+    from treadle.samplers.worker_factory import WorkerFactory
+    from treadle.samplers.workers_lost import WorkersLost
     from treadle.states.keeper import Keeper
     from treadle.states.replay import Replayed
     from treadle.states.state import EnvState

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from treadle.sample.episode import Episode
+from treadle.play.episode import Episode
 
 
 class Nest(gym.Env):

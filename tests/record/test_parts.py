@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from treadle.play.episode import Episode
 from treadle.record.journal import journals
 from treadle.record.merge import load, merge
 from treadle.record.parts import PartWriter, recover
-from treadle.sample.episode import Episode
 
 WRITER = """
 import sys

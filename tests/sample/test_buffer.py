@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from treadle.sample.buffer import MEET, EpisodeBuffer
+from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.sample.collect import collect
 from treadle.spaces import Layout
 

@@ -18,10 +18,11 @@ import pytest
 
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
+from treadle.play import rounds
+from treadle.play.episode import Episode
 from treadle.record.dataset import collect_dataset
-from treadle.sample import rollout_slot, streams
+from treadle.sample import streams
 from treadle.sample.collect import collect
-from treadle.sample.episode import Episode
 from treadle.sample.evaluate import evaluate
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
@@ -152,7 +153,7 @@ def test_an_error_that_takes_no_attributes_is_placed_like_any_other() -> None:
 def test_an_endless_environment_is_warned_about_once_a_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rollout_slot, "LONG", 20)
+    monkeypatch.setattr(rounds, "LONG", 20)
     episodes = list(collect(Endless, episodes=2, backend="serial", envs_per_worker=2))
     assert [len(episode) for episode in episodes] == [50, 50]
     (said,) = caplog.messages

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 import treadle
-from treadle.sample.episode import Episode
+from treadle.play.episode import Episode
 
 
 def test_an_episode_is_a_line_and_a_table() -> None:

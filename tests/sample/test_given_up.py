@@ -18,9 +18,9 @@ import pytest
 import treadle
 from treadle import coroutines
 from treadle.errors import UsageError
+from treadle.play.episode import Episode
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
-from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 
 LIMIT = 0.3

@@ -20,17 +20,16 @@ from test_collect import same
 
 import treadle
 from treadle.memory.arena import ArenaError
+from treadle.play.episode import Episode
+from treadle.play.recipe import Asking, RolloutRecipe
 from treadle.pool import bell
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
 from treadle.record.told import rows_of
 from treadle.sample import growth
-from treadle.sample.asking import Asking
 from treadle.sample.caller import CallerCollection
-from treadle.sample.episode import Episode
 from treadle.sample.growing import Growing
-from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added

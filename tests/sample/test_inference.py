@@ -17,8 +17,8 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
+from treadle.play.episode import Episode
 from treadle.sample import streams
-from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
 
 
@@ -486,9 +486,8 @@ class Ahead(Remembering):
     ids=str,
 )
 def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
+    from treadle.play.recipe import Asking, RolloutRecipe
     from treadle.program.gym_env import EnvRecipe
-    from treadle.sample.asking import Asking
-    from treadle.sample.rollout_slot import RolloutRecipe
     from treadle.sample.schedule import Schedule
     from treadle.sample.skipping import Skipping
     from treadle.sample.streams import collection

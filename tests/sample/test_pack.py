@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.sample.episode import Episode
-from treadle.sample.pack import SMALL, Pack, Packer
+from treadle.play.episode import Episode
+from treadle.play.pack import SMALL, Pack, Packer
 from treadle.spaces import Layout
 
 SEEN = gym.spaces.Dict(

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.sample.samplers import trajectories
-from treadle.sample.samplers.columns import joined
-from treadle.sample.samplers.trajectories import ResultBuffers
+from treadle.samplers import trajectories
+from treadle.samplers.columns import joined
+from treadle.samplers.trajectories import ResultBuffers
 
 
 def address(array: np.ndarray) -> int:

@@ -36,7 +36,7 @@ from treadle import (
     seeding,
     trees,
 )
-from treadle.sample.samplers.default_worker import DefaultWorker as OrdinaryWorker
+from treadle.samplers.default_worker import DefaultWorker as OrdinaryWorker
 
 LIMIT = 16
 ON_RAY = pytest.param(RaySampler, marks=[pytest.mark.heavy, pytest.mark.ray])

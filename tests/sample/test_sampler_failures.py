@@ -30,10 +30,10 @@ from treadle import (
     WorkerFactory,
     WorkersLost,
 )
+from treadle.play.contract import BadStep
 from treadle.pool.calls import Lost
 from treadle.pool.life import RestartPolicy, State
-from treadle.sample.contract import BadStep
-from treadle.sample.samplers import pool_sampler
+from treadle.samplers import pool_sampler
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 

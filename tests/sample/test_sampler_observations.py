@@ -22,7 +22,7 @@ from treadle import (
     WorkersLost,
     rollout,
 )
-from treadle.sample.samplers.observations import Fit
+from treadle.samplers.observations import Fit
 from treadle.spaces import Mismatch
 
 BAD = {

@@ -17,9 +17,9 @@ from hypothesis import assume, given, strategies
 from treadle import seeding
 from treadle.cli.options import amount
 from treadle.errors import UsageError, Where, WorkerDied, WorkerTimeout
+from treadle.play.episode import Episode
 from treadle.sample import failed, skipping
 from treadle.sample.collect import collect
-from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed, cause_of, crash_of
 from treadle.sample.skipping import Cause, Skipped, Skipping, grouped, remedy
 

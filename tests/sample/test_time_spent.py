@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle.play import rounds
+from treadle.play.recipe import RolloutOrder, RolloutRecipe, Shares
+from treadle.play.rounds import RolloutSlot
+from treadle.play.slot import Globals
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.summary import time_shares
-from treadle.sample import rollout_slot
-from treadle.sample.rollout_slot import RolloutOrder, RolloutRecipe, RolloutSlot, Shares
-from treadle.sample.slot import Globals
 
 
 class Clock:
@@ -96,7 +97,7 @@ def test_shares_are_within_0_and_1_and_no_time_counts_twice(
     endless = cycle(lengths)
     recipe = RolloutRecipe(EnvRecipe(lambda: Timed(clock, endless)), lambda: policy, rows)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rollout_slot, "perf_counter", clock)
+        patched.setattr(rounds, "perf_counter", clock)
         slot = RolloutSlot(recipe, 0, Globals.LEAVE)
         made = 0
         orders = [tuple(range(*cut)) for cut in pairwise([0, *sorted(cuts), 6])]

@@ -48,11 +48,11 @@ from treadle.progress import print_table
 from treadle.sample import skipping
 from treadle.sample.collect import collect
 from treadle.sample.evaluate import evaluate
-from treadle.sample.samplers.default_worker import DefaultWorker
-from treadle.sample.samplers.multiprocessing_sampler import MultiprocessingSampler
-from treadle.sample.samplers.pool_sampler import PoolSampler
-from treadle.sample.samplers.ray_sampler import RaySampler
-from treadle.sample.samplers.worker_factory import WorkerFactory
+from treadle.samplers.default_worker import DefaultWorker
+from treadle.samplers.multiprocessing_sampler import MultiprocessingSampler
+from treadle.samplers.pool_sampler import PoolSampler
+from treadle.samplers.ray_sampler import RaySampler
+from treadle.samplers.worker_factory import WorkerFactory
 from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import VectorSampledTasks
 from treadle.testing.processes import parent_of, runs

@@ -110,7 +110,7 @@ class Raised:
 
     Attributes:
         frames: where it was raised, for the caller's own process.
-        trail: what the program did until then, for a repro (`sample.rollout_slot`).
+        trail: what the program did until then, for a repro (`play.player`).
         builtin: the name of the nearest built-in class; "": there was no exception.
         pickled: it, and its causes: see `_pickled`.
         members: of an exception group.

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from treadle.play.episode import Episode
 from treadle.record.infos import pack_infos
 from treadle.record.packing import hasher
-from treadle.sample.episode import Episode
 
 POLICY_INFOS = "policy_infos"
 COPIED = 1 << 16  # bytes up to which it is quicker to join arrays than to hash one after the other

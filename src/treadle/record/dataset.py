@@ -24,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.checks import check_whole, path_of
 from treadle.errors import MissingExtra, UsageError, Where
+from treadle.play.recipe import ResetOptions, RolloutRecipe, Shares
 from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
@@ -45,7 +46,6 @@ from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_name, env_of, file_and_name, reference_of
 from treadle.sample.orders import CALLER, Collection
-from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, Skipping, remedy
 from treadle.sample.streams import collection

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from treadle.play.episode import Episode, success_of
 from treadle.record.columns import columns_of, digester, leaves
 from treadle.record.hdf5 import Reader, encode
 from treadle.record.journal import (
@@ -39,7 +40,6 @@ from treadle.record.journal import (
     trim,
 )  # fmt: skip
 from treadle.record.spaces import check_storable, foreign_texts
-from treadle.sample.episode import Episode, success_of
 from treadle.whole_file import written
 
 KEPT = ".episodes"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.play.recipe import Shares
 from treadle.record.journal import EpisodeNote
-from treadle.sample.rollout_slot import Shares
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import read_json, written
 
@@ -56,7 +56,7 @@ class Summary:
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
         inference: how the policy was asked in the caller (`treadle.sample.orders.Collection.stats`); empty: it was
             asked in the workers.
-        successes: was each episode a success, as its last info says (`treadle.sample.episode.success_of`); empty when
+        successes: was each episode a success, as its last info says (`treadle.play.episode.success_of`); empty when
             none says.
         verified: the indices of the "episodes" that were made again and compared, and of those that came out "unequal";
             empty: none was.

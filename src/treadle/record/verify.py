@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
+from treadle.play.episode import Episode
+from treadle.play.recipe import RolloutRecipe
 from treadle.record.columns import Column, columns_of, digester
 from treadle.record.hdf5 import arrays_of
 from treadle.record.journal import EpisodeNote, read
@@ -22,9 +24,7 @@ from treadle.record.minari import DATA_FILE
 from treadle.record.parts import KEPT
 from treadle.record.run_directory import SUMMARY
 from treadle.record.summary import Summary, write_summary
-from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
 from treadle.sample.streams import collection
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError
+from treadle.play.recipe import options_of
 from treadle.program.gym_env import EnvRecipe, wants_numpy_integers
 from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
@@ -29,7 +30,6 @@ from treadle.replays.checks import Checks
 from treadle.replays.result import Replay, own_frames, stack_of
 from treadle.repro import Repro
 from treadle.sample.named import Named, env_of
-from treadle.sample.rollout_slot import options_of
 from treadle.spaces import Layout
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 

@@ -18,14 +18,13 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from treadle import trees
-from treadle.checks import check_seconds, check_whole
+from treadle.checks import check_whole
 from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError
 from treadle.program.policies import _parameters, asker_of
@@ -34,44 +33,6 @@ from treadle.seeding import GlobalState
 
 # networks on a processor give a row the same bits in every place of a batch of so many, or of several times
 MULTIPLE = 8
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How a policy in the caller is asked.
-
-    Attributes:
-        policy: as `collect` takes it.
-        num_envs: environments that are played at a time; None: some for each worker.
-        batch_size: rows to wait for; None: chosen by what is measured.
-        patience: seconds that a slot waits for others; None: chosen.
-        pad_to: rows of every batch; short ones are filled. None: they are not.
-        n_action_steps: actions of one answer that are played; None: an answer is one action.
-    """
-
-    policy: Any
-    num_envs: int | None = None
-    batch_size: int | None = None
-    patience: float | None = None
-    pad_to: int | None = None
-    n_action_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for numbers that make no sense."""
-        check_whole(num_envs=self.num_envs, batch_size=self.batch_size)
-        check_whole(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
-        check_seconds("patience", self.patience, none=True, zero=True)
-        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
-            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
-        self.check_batch(self.num_envs)
-
-    def check_batch(self, count: int | None) -> None:
-        """Raises UsageError for batches of more rows than there are environments; None: that is not known yet."""
-        if count is not None and (self.batch_size or 0) > count:
-            raise UsageError(
-                f"batch_size={self.batch_size} (--batch-size) is more than the {count} environments that are played at "
-                "a time: give more of them (num_envs=, --num-envs)"
-            )
 
 
 class CallerPolicy:

@@ -18,6 +18,9 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.slot_rows import SlotRows
+from treadle.play.asked import RESULTS, AskedSlot, Begin
+from treadle.play.recipe import SKIPPED, RolloutRecipe, Shares
+from treadle.play.slot import Globals
 from treadle.pool import bell, failure
 from treadle.pool.calls import Done, Lost
 from treadle.pool.info_rows import InfoRows
@@ -29,15 +32,12 @@ from treadle.pool.worker import Worker
 from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.program.suite import Suite
 from treadle.sample import failed
-from treadle.sample.asked_slot import RESULTS, AskedSlot, Begin
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.growing import Growing
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import CALLER
-from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, Shares
 from treadle.sample.schedule import Schedule
-from treadle.sample.slot import Globals
 from treadle.spaces import Mismatch
 from treadle.stream.watch import Watch
 

@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.play.episode import Episode
+from treadle.play.recipe import ResetOptions, RolloutRecipe
 from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
-from treadle.sample.episode import Episode
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
 from treadle.sample.streams import in_order

@@ -24,16 +24,16 @@ from gymnasium.envs.registration import EnvSpec
 from treadle import seeding
 from treadle.checks import check_whole
 from treadle.errors import UsageError
+from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
+from treadle.play.recipe import ResetOptions, RolloutRecipe, check_reset_options, options_of
 from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
-from treadle.sample.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.rollout_slot import ResetOptions, RolloutRecipe, check_reset_options, options_of
 from treadle.sample.schedule import Schedule
 from treadle.sample.streams import collection
 

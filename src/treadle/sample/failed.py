@@ -16,11 +16,11 @@ from typing import Any
 
 from treadle import seeding
 from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, WorkerError, WorkerTimeout
+from treadle.play.recipe import SKIPPED, RolloutRecipe, options_of
 from treadle.pool.failure import caster, how_it_ended, of_memory
 from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
 from treadle.sample.named import env_name
-from treadle.sample.rollout_slot import SKIPPED, RolloutRecipe, options_of
 from treadle.sample.skipping import Cause, Skipped, grouped
 
 log = logging.getLogger("treadle")

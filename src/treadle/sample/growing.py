@@ -11,6 +11,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from treadle.play.rounds import RolloutSlot
+from treadle.play.slot import Globals
 from treadle.pool import bell
 from treadle.pool.calls import Lost
 from treadle.pool.options import MOST_WORKERS
@@ -19,8 +21,6 @@ from treadle.pool.worker import Worker
 from treadle.sample.growth import AT_ONCE, Growth
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import Collection
-from treadle.sample.rollout_slot import RolloutSlot
-from treadle.sample.slot import Globals
 
 
 class Growing(Collection):

@@ -13,7 +13,7 @@ from typing import Any
 from treadle import pickling
 from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.sample.asking import Asking
+from treadle.play.recipe import Asking
 
 log = logging.getLogger("treadle")
 

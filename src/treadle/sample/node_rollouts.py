@@ -15,12 +15,12 @@ from time import monotonic
 from typing import Any
 
 from treadle.nodes.host import Site, worth_sending
+from treadle.play.recipe import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.orders import Collection
-from treadle.sample.rollout_slot import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over

@@ -16,6 +16,11 @@ from functools import partial
 from typing import Any
 
 from treadle.errors import WorkerError
+from treadle.play.episode import Episode
+from treadle.play.pack import Pack
+from treadle.play.recipe import BATCH, BATCH_SECONDS, SKIPPED, Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.play.rounds import RolloutSlot
+from treadle.play.slot import Globals
 from treadle.pool import bell, failure, life
 from treadle.pool.calls import Done, Lost
 from treadle.pool.life import RestartPolicy
@@ -25,23 +30,9 @@ from treadle.pool.worker import Worker
 from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
-from treadle.sample.episode import Episode
 from treadle.sample.failed import CollectionFailed, Failures
-from treadle.sample.pack import Pack
-from treadle.sample.rollout_slot import (
-    BATCH,
-    BATCH_SECONDS,
-    SKIPPED,
-    Remark,
-    Results,
-    RolloutOrder,
-    RolloutRecipe,
-    RolloutSlot,
-    Shares,
-)
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import HINT, Skipping, remedy
-from treadle.sample.slot import Globals
 from treadle.stream.stream import Stream, answers
 from treadle.stream.watch import Tally, Watch
 

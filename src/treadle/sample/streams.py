@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from treadle.play.episode import Episode
+from treadle.play.recipe import RolloutRecipe
 from treadle.pool.backends import default_backend
 from treadle.program.gym_env import of_coroutines
 from treadle.progress import Progress
 from treadle.sample.caller import CallerCollection
-from treadle.sample.episode import Episode
 from treadle.sample.growing import Growing
 from treadle.sample.nodes import NodesCollection
 from treadle.sample.orders import Collection
-from treadle.sample.rollout_slot import RolloutRecipe
 from treadle.sample.schedule import Schedule
 
 MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn

@@ -19,10 +19,10 @@ import numpy as np
 
 from treadle import trees
 from treadle.memory.lent import Buffer
-from treadle.sample.reserve import reserved
-from treadle.sample.samplers.columns import cut_table, join_tables, joined
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.steps import codes_of, types_of
+from treadle.play.reserve import reserved
+from treadle.samplers.columns import cut_table, join_tables, joined
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.steps import codes_of, types_of
 
 LEAST = 1 << 16  # bytes of a piece of an array from which on it is worth it
 SPARE = 1 << 26  # bytes beyond what it needs that a result's memory may keep for later ones

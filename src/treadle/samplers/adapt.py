@@ -14,11 +14,11 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.play.contract import first_observation, flag, in_step, stepped
 from treadle.program.gym_env import EnvRecipe
-from treadle.sample.contract import first_observation, flag, in_step, stepped
 from treadle.sample.named import env_of
-from treadle.sample.samplers.observations import Fit
-from treadle.sample.samplers.steps import EnvSpec, EnvStep, StepType
+from treadle.samplers.observations import Fit
+from treadle.samplers.steps import EnvSpec, EnvStep, StepType
 from treadle.spaces import Mismatch
 
 log = logging.getLogger("treadle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from treadle.sample.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.episode_batch import EpisodeBatch
 
 
 class Sampler:

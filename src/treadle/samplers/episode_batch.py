@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.sample.episode import Episode
-from treadle.sample.samplers.columns import (
+from treadle.play.episode import Episode
+from treadle.samplers.columns import (
     Table,
     check_episodes,
     check_steps,
@@ -20,8 +20,8 @@ from treadle.sample.samplers.columns import (
     pad_batch_array,
     rows_of,
 )
-from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of, types_of
-from treadle.sample.samplers.time_step_batch import Infos, TimeStepBatch
+from treadle.samplers.steps import EnvSpec, StepType, codes_of, types_of
+from treadle.samplers.time_step_batch import Infos, TimeStepBatch
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

@@ -23,22 +23,22 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError, attributes_of
+from treadle.play.contract import BadStep, in_step, numbers
+from treadle.play.recorder import Recorder, dense
+from treadle.play.slot import EpisodeSlot, Globals
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.messages import Raised
 from treadle.pool.serve import snapshot
 from treadle.program.base import StreamControl
 from treadle.program.registered import register_missing
-from treadle.sample.buffer import Recorder, dense
-from treadle.sample.contract import BadStep, in_step, numbers
-from treadle.sample.samplers.adapt import GymEnv, type_of
-from treadle.sample.samplers.agents import action_of, reset_agent
-from treadle.sample.samplers.columns import array_of, columns_of, kept, stacked
-from treadle.sample.samplers.default_worker import DefaultWorker
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.steps import StepType
-from treadle.sample.samplers.trajectories import Trajectories, trajectories_of
-from treadle.sample.samplers.worker import GLOBALS
-from treadle.sample.slot import EpisodeSlot, Globals
+from treadle.samplers.adapt import GymEnv, type_of
+from treadle.samplers.agents import action_of, reset_agent
+from treadle.samplers.columns import array_of, columns_of, kept, stacked
+from treadle.samplers.default_worker import DefaultWorker
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.steps import StepType
+from treadle.samplers.trajectories import Trajectories, trajectories_of
+from treadle.samplers.worker import GLOBALS
 from treadle.spaces import Layout
 
 log = logging.getLogger("treadle")
@@ -249,7 +249,7 @@ class Rollouts:
     """Makes one worker's rollouts, and keeps them until they are sent.
 
     Args:
-        worker: it has `rollout`; see `treadle.sample.samplers.worker.Worker` for the rest.
+        worker: it has `rollout`; see `treadle.samplers.worker.Worker` for the rest.
 
     Attributes:
         made: rollouts that are here.

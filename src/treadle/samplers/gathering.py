@@ -35,14 +35,14 @@ from treadle.repro import Repro, failure_of, note, note_unkept, recipe_of
 from treadle.sample.failed import reason_of
 from treadle.sample.growth import Growth
 from treadle.sample.named import env_name
-from treadle.sample.samplers.agents import action_of, reset_agent
-from treadle.sample.samplers.default_worker import DefaultWorker
-from treadle.sample.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
-from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, StopRule
-from treadle.sample.samplers.trajectories import Trajectories
-from treadle.sample.samplers.updates import environment, is_environment, of_gymnasium
-from treadle.sample.samplers.worker import ENVIRONMENTS, GLOBALS
-from treadle.sample.samplers.workers_lost import lost_of, why
+from treadle.samplers.agents import action_of, reset_agent
+from treadle.samplers.default_worker import DefaultWorker
+from treadle.samplers.sampler_slot import Mishap, Order, SamplerSlot, SlotRecipe, latest
+from treadle.samplers.stop_rules import AtLeast, ByIndex, StopRule
+from treadle.samplers.trajectories import Trajectories
+from treadle.samplers.updates import environment, is_environment, of_gymnasium
+from treadle.samplers.worker import ENVIRONMENTS, GLOBALS
+from treadle.samplers.workers_lost import lost_of, why
 from treadle.stream.stream import Stream
 from treadle.stream.watch import Watch
 

@@ -12,8 +12,7 @@ import contextlib
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Generator, Iterator
 from time import perf_counter
 from typing import Any, cast
 
@@ -22,150 +21,21 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, attributes_of
 from treadle.memory.arena import closed_by_others
+from treadle.play.contract import BadStep, first_observation
+from treadle.play.episode import Episode
+from treadle.play.pack import ENOUGH, SMALL, Packer
+from treadle.play.recipe import SKIPPED, Lost, Remark, Results, RolloutOrder, RolloutRecipe, Shares, options_of
+from treadle.play.recorder import MEET, EpisodeBuffer
+from treadle.play.slot import EpisodeSlot, Globals
 from treadle.pool.messages import Raised
 from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.program.suite import Suite
-from treadle.sample.asking import Asking
-from treadle.sample.buffer import MEET, EpisodeBuffer
-from treadle.sample.contract import BadStep, first_observation
-from treadle.sample.episode import Episode
-from treadle.sample.pack import ENOUGH, SMALL, Packer
-from treadle.sample.slot import EpisodeSlot, Globals
 from treadle.spaces import Layout, Mismatch
 
-SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
-BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long
-
-Results = list[tuple[int, int, Any]]  # (index, length, what was made); (-1, 0, Pack) stands for several
-ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
-
-
-def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
-    """The reset's options in episode `index`; None where there are none for it."""
-    if given is None:
-        return None
-    options = given(index) if callable(given) else given[index % len(given)]
-    if not isinstance(options, Mapping | None):
-        raise UsageError(f"the reset options of episode {index} are no dict but {options!r}")
-    return options
-
-
-@dataclass(frozen=True)
-class RolloutOrder:
-    """What a worker is asked to do.
-
-    Attributes:
-        root: the run's seed.
-        indices: of the episodes to make. None: those that earlier orders have begun are played to their ends.
-        batch, seconds: results that may travel together, and how long one may wait for others; 1 after a death, so that
-            the loss of a worker loses only what it was playing.
-        skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
-        more: will others follow? Then nobody stands idle when this one is done.
-    """
-
-    root: int
-    indices: tuple[int, ...]
-    batch: int = BATCH
-    skip: bool = False
-    more: bool = False
-    seconds: float = BATCH_SECONDS
-
-
-@dataclass(frozen=True)
-class Remark:
-    """What a worker wants a person to know while it goes on; travels as a result of length 0.
-
-    Attributes:
-        kind: remarks of one kind are made once a run.
-        text: one line, which names the episode.
-    """
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Lost:
-    """An episode that its environment has failed, and failed in a new environment too; a result of length 0."""
-
-    raised: Raised
-
-
-@dataclass(frozen=True)
-class RolloutRecipe:
-    """How to set a rollout worker up.
-
-    Attributes:
-        env: the environment.
-        policy: see `treadle.program.policies`.
-        rows: environments a worker.
-        max_steps: longest episode (truncated there), None: as the environment says.
-        marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
-        infos: keep the step infos?
-        sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
-            space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
-        fresh_env: build a new environment for each episode.
-        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
-        asking: how the policy is asked in the caller; None: it is asked in the workers.
-        packs: are small episodes sent together, as a `Pack`? Then who hands them on need not read them.
-    """
-
-    env: EnvRecipe
-    policy: Any = None
-    rows: int = 1
-    max_steps: int | None = None
-    infos: bool = True
-    sink: Callable[[int, Any, Any], Any] | None = None
-    fresh_env: bool = False
-    reset_options: ResetOptions = None
-    marks_cuts: bool = True
-    asking: Asking | None = None
-    packs: bool = False
-
-    def __post_init__(self) -> None:
-        check_reset_options(self.reset_options)
-
-
-def check_reset_options(given: Any) -> None:
-    """Raises UsageError for reset options that say nothing."""
-    if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
-        text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
-        raise UsageError(f"{text} {given!r}")
-
-
-@dataclass
-class Shares:
-    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
-
-    step: float = 0.0
-    policy: float = 0.0
-    encode: float = 0.0
-    reset: float = 0.0
-
-    def played(self, seconds: float, policy: float) -> None:
-        """Add a stretch of playing.
-
-        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
-        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
-        """
-        policy = min(policy, seconds)
-        self.policy += policy
-        self.step += seconds - policy
-
-    @classmethod
-    def together(cls, parts: Iterable[Shares]) -> Shares:
-        """The sum of some."""
-        parts = list(parts)
-        return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
-
-    @property
-    def busy(self) -> float:
-        """All of them."""
-        return self.step + self.policy + self.encode + self.reset
 
 
 class RolloutSlot(EpisodeSlot):
@@ -325,11 +195,6 @@ class RolloutSlot(EpisodeSlot):
     def _clear(self) -> None:
         self._playing[:] = self._now[:] = [None] * self._recipe.rows
 
-    def _closed_by_others(self, error: OSError, buffer: EpisodeBuffer) -> BaseException:
-        """What to raise when one of the worker's own descriptors fails, `buffer` holding the latest episode."""
-        told = closed_by_others(error)
-        return error if told is None or buffer.index < 0 else _placed(told, "stream", buffer, None)
-
     def _finished(self, row: int, terminated: bool, truncated: bool) -> Episode | None:
         """The episode of a row that has stopped; None: it goes on after all. Raises BadStep."""
         if not (terminated or truncated):
@@ -345,12 +210,10 @@ class RolloutSlot(EpisodeSlot):
 
     def _ended(self, episode: Episode) -> Results:
         """What becomes of a finished episode: (index, length, result), if it is not packed, and perhaps a remark."""
-        start, index = perf_counter(), episode.index
-        ended: Results = []
-        if self._sink is not None:
-            ended = [(index, len(episode), self._store(episode))]
-        elif not (self._packer.holds(len(episode)) and self._packer.add(episode)):
-            ended = [(index, len(episode), episode)]
+        start, index, length = perf_counter(), episode.index, len(episode)
+        packed = self._sink is None and self._packer.holds(length) and self._packer.add(episode)
+        made = episode if self._sink is None else self._store(episode)
+        ended: Results = [] if packed else [(index, length, made)]
         self.shares.encode += perf_counter() - start
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
@@ -375,7 +238,9 @@ class RolloutSlot(EpisodeSlot):
             self._begun[row] += 1
             if self._globals is not Globals.LEAVE:
                 seeding.seed_globals(policy_seed)
-            observation, info = first_observation(self._envs[row].reset(seed=seed, **self._options_of(index)))
+            options = options_of(self._recipe.reset_options, index)
+            given = {} if options is None else {"options": options}
+            observation, info = first_observation(self._envs[row].reset(seed=seed, **given))
             phase = "policy"
             self._actor.start(row, policy_seed)
             phase = "reset"
@@ -386,11 +251,6 @@ class RolloutSlot(EpisodeSlot):
         next(playing)
         self.shares.reset += perf_counter() - start
         return observation, playing
-
-    def _options_of(self, index: int) -> dict[str, Any]:
-        """The reset's further arguments in episode `index`; none where there are no options for it."""
-        options = options_of(self._recipe.reset_options, index)
-        return {} if options is None else {"options": options}
 
     def _build_env(self, row: int) -> None:
         self._envs[row] = self._recipe.env.build()
@@ -444,8 +304,10 @@ class RolloutSlot(EpisodeSlot):
         try:
             return self._sink.add(episode)
         except Exception as error:
-            if isinstance(error, OSError) and closed_by_others(error) is not None:
-                raise self._closed_by_others(error, self._buffers[self._latest]) from None
+            told = closed_by_others(error) if isinstance(error, OSError) else None  # a descriptor of the worker's own
+            if told is not None:
+                latest = self._buffers[self._latest]
+                raise (error if latest.index < 0 else _placed(told, "stream", latest, None)) from None
             where = {"episode": episode.index, "seed": episode.seed}
             attributes_of(error).update(treadle_phase="write", treadle_where=where)
             raise

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.sample.samplers.columns import check_steps, join_tables, rows_of
-from treadle.sample.samplers.steps import EnvSpec, StepType, codes_of
+from treadle.samplers.columns import check_steps, join_tables, rows_of
+from treadle.samplers.steps import EnvSpec, StepType, codes_of
 
 Infos = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
-from treadle.sample.episode import Episode
+from treadle.play.episode import Episode
 from treadle.spaces import Layout
 from treadle.spaces.leaves import Plan, unflatten
 

@@ -11,9 +11,9 @@ import secrets
 from typing import Any
 
 from treadle import seeding
-from treadle.sample.samplers.adapt import as_environment, bare, seed_environment
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.updates import apply_env_update
+from treadle.samplers.adapt import as_environment, bare, seed_environment
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.updates import apply_env_update
 
 # first numbers of the seed paths of workers; 0 to 4 are taken, see docs/architecture.md
 ENVIRONMENTS, GLOBALS = 5, 6

@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 from treadle import pickling
-from treadle.sample.samplers.pool_sampler import PoolSampler
+from treadle.samplers.pool_sampler import PoolSampler
 
 
 class LocalSampler(PoolSampler):

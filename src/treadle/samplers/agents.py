@@ -14,7 +14,7 @@ import numpy as np
 
 from treadle import trees
 from treadle.program.policies import asker_of
-from treadle.sample.samplers.columns import stacked
+from treadle.samplers.columns import stacked
 
 
 class FunctionAgent:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from treadle.checks import check_whole
-from treadle.sample.samplers.agents import reset_agent
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.in_progress import InProgressEpisode
-from treadle.sample.samplers.vec_worker import ManyEnvs
+from treadle.samplers.agents import reset_agent
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.in_progress import InProgressEpisode
+from treadle.samplers.vec_worker import ManyEnvs
 
 
 class FragmentWorker(ManyEnvs):

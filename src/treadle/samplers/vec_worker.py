@@ -10,14 +10,14 @@ import numpy as np
 
 from treadle.checks import check_whole
 from treadle.errors import attributes_of
+from treadle.play.contract import in_step
 from treadle.pool.serve import snapshot
 from treadle.repro import fingerprint
-from treadle.sample.contract import in_step
-from treadle.sample.samplers.adapt import GymEnv
-from treadle.sample.samplers.agents import actions_of, reset_agent
-from treadle.sample.samplers.default_worker import DefaultWorker
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.in_progress import InProgressEpisode
+from treadle.samplers.adapt import GymEnv
+from treadle.samplers.agents import actions_of, reset_agent
+from treadle.samplers.default_worker import DefaultWorker
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.in_progress import InProgressEpisode
 from treadle.spaces import Layout, Mismatch
 
 MOST_STEPS = 1 << 20  # of an episode; a longer one can no longer be replayed

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.named import env_of
-from treadle.sample.samplers.adapt import GymEnv
+from treadle.samplers.adapt import GymEnv
 
 
 class EnvUpdate:

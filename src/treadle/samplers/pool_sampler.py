@@ -16,28 +16,28 @@ import numpy as np
 
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
+from treadle.play.recipe import Asking
 from treadle.pool.broadcast import Broadcast
 from treadle.pool.options import MOST_WORKERS, NAMES, check_names
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
 from treadle.sample.arguments import check_seed
-from treadle.sample.asking import Asking
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
 from treadle.sample.growth import Growth
 from treadle.sample.inference import OPTIONS, asking_of
-from treadle.sample.samplers.agents import is_parameters
-from treadle.sample.samplers.caller_sampling import CallerSampling
-from treadle.sample.samplers.default_worker import DefaultWorker
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
-from treadle.sample.samplers.sampler import Sampler
-from treadle.sample.samplers.sampler_slot import Order, SlotRecipe
-from treadle.sample.samplers.steps import StepType
-from treadle.sample.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
-from treadle.sample.samplers.trajectories import ResultBuffers, Trajectories, batch_of
-from treadle.sample.samplers.worker_factory import WorkerFactory
 from treadle.sample.schedule import Schedule
+from treadle.samplers.agents import is_parameters
+from treadle.samplers.caller_sampling import CallerSampling
+from treadle.samplers.default_worker import DefaultWorker
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
+from treadle.samplers.sampler import Sampler
+from treadle.samplers.sampler_slot import Order, SlotRecipe
+from treadle.samplers.steps import StepType
+from treadle.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.samplers.trajectories import ResultBuffers, Trajectories, batch_of
+from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
 
 SCHEDULES = ("arrival", "deterministic")

@@ -16,19 +16,18 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import UsageError
+from treadle.play.episode import Episode
+from treadle.play.recipe import Asking, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.program.policies import asker_of, policy_name
-from treadle.sample.asking import Asking
 from treadle.sample.caller import CallerCollection
-from treadle.sample.episode import Episode
-from treadle.sample.rollout_slot import RolloutRecipe
-from treadle.sample.samplers.agents import actions_of, is_parameters, set_parameters
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.gathering import LAST_VERSION, VERSION
-from treadle.sample.samplers.steps import EnvSpec
-from treadle.sample.samplers.updates import environment
 from treadle.sample.schedule import Schedule
+from treadle.samplers.agents import actions_of, is_parameters, set_parameters
+from treadle.samplers.episode_batch import EpisodeBatch
+from treadle.samplers.gathering import LAST_VERSION, VERSION
+from treadle.samplers.steps import EnvSpec
+from treadle.samplers.updates import environment
 from treadle.stream.watch import Watch
 
 OWN = frozenset({VERSION, LAST_VERSION})

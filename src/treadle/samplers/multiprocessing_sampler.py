@@ -6,7 +6,7 @@ import pickle
 import queue
 from typing import Any
 
-from treadle.sample.samplers.pool_sampler import PoolSampler
+from treadle.samplers.pool_sampler import PoolSampler
 
 
 class MultiprocessingSampler(PoolSampler):
@@ -18,7 +18,7 @@ class MultiprocessingSampler(PoolSampler):
     May be called as `(agents, envs, ...)` or `(worker_factory, agents, envs)`.
 
     Args:
-        agents: an agent for all workers, or a list with one for each; see `treadle.sample.samplers.agents`.
+        agents: an agent for all workers, or a list with one for each; see `treadle.samplers.agents`.
         envs: an environment (or what makes one in the worker: a registered id, an EnvSpec of Gymnasium's, a callable,
             an `EnvUpdate`) for all workers, or a list with one for each. Each worker has a copy of its own. A
             `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`.

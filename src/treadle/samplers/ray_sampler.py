@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.nodes import backend
 from treadle.nodes.placing import ALL, Placement
-from treadle.sample.samplers.pool_sampler import PoolSampler
+from treadle.samplers.pool_sampler import PoolSampler
 
 
 class RaySampler(PoolSampler):

@@ -1,5 +1,5 @@
 """The program whose episodes are played with actions from the caller: it resets, steps and records, and what it makes
-of an episode is what a worker makes that asks the policy by itself (`rollout_slot.py`), byte for byte.
+of an episode is what a worker makes that asks the policy by itself (`rounds.py`), byte for byte.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from gymnasium.vector.utils import batch_space
 
 from treadle import seeding
 from treadle.errors import UsageError, attributes_of
+from treadle.play.recipe import RolloutRecipe
+from treadle.play.rounds import RolloutSlot
+from treadle.play.slot import Globals
 from treadle.program.base import Description
 from treadle.program.gym_env import close_env
 from treadle.program.step import StepResult
-from treadle.sample.rollout_slot import RolloutRecipe, RolloutSlot
-from treadle.sample.slot import Globals
 
 RESULTS = "results"  # the key of an info under which results travel
 LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from treadle.sample.samplers.trajectories import Trajectories
 from treadle.sample.schedule import Schedule
+from treadle.samplers.trajectories import Trajectories
 
 
 class StopRule:

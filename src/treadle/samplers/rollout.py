@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import BadObservation, UsageError, Where, attributes_of
-from treadle.sample.samplers.adapt import as_environment
-from treadle.sample.samplers.agents import action_of, as_agent, reset_agent
-from treadle.sample.samplers.in_progress import InProgressEpisode
-from treadle.sample.samplers.updates import is_environment
+from treadle.samplers.adapt import as_environment
+from treadle.samplers.agents import action_of, as_agent, reset_agent
+from treadle.samplers.in_progress import InProgressEpisode
+from treadle.samplers.updates import is_environment
 from treadle.spaces import Mismatch
 
 
@@ -29,7 +29,7 @@ def rollout(
 
     Args:
         env: with the sampler's interface, or a `gymnasium.Env`. It is not closed.
-        agent: an agent or a callable, see `treadle.sample.samplers.agents`.
+        agent: an agent or a callable, see `treadle.samplers.agents`.
         max_episode_length: steps after which the episode is cut.
         animated: call the environment's `visualize` (or, if it has none, `render`) at each step.
         pause_per_frame: seconds to wait after each step of an animation; None: a 20th.

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from treadle.play.contract import flag, numbers, stepped
+from treadle.play.episode import Episode
+from treadle.play.reserve import reserved
 from treadle.pool.serve import checked_info, snapshot
 from treadle.repro import MOST_BYTES, fingerprint
-from treadle.sample.contract import flag, numbers, stepped
-from treadle.sample.episode import Episode
-from treadle.sample.reserve import reserved
 from treadle.spaces import Layout, Leaf, RowWriter
 
 # bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw

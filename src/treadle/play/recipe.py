@@ -1,0 +1,180 @@
+"""What a slot that makes episodes plays and is asked for, and what it tells: pure values, which travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from treadle.checks import check_seconds, check_whole
+from treadle.errors import UsageError
+from treadle.pool.messages import Raised
+from treadle.program.gym_env import EnvRecipe
+
+SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
+BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long
+
+Results = list[tuple[int, int, Any]]  # (index, length, what was made); (-1, 0, Pack) stands for several
+ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] | None] | None
+
+
+def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
+    """The reset's options in episode `index`; None where there are none for it."""
+    if given is None:
+        return None
+    options = given(index) if callable(given) else given[index % len(given)]
+    if not isinstance(options, Mapping | None):
+        raise UsageError(f"the reset options of episode {index} are no dict but {options!r}")
+    return options
+
+
+@dataclass(frozen=True)
+class RolloutOrder:
+    """What a worker is asked to do.
+
+    Attributes:
+        root: the run's seed.
+        indices: of the episodes to make. None: those that earlier orders have begun are played to their ends.
+        batch, seconds: results that may travel together, and how long one may wait for others; 1 after a death, so that
+            the loss of a worker loses only what it was playing.
+        skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
+        more: will others follow? Then nobody stands idle when this one is done.
+    """
+
+    root: int
+    indices: tuple[int, ...]
+    batch: int = BATCH
+    skip: bool = False
+    more: bool = False
+    seconds: float = BATCH_SECONDS
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a worker wants a person to know while it goes on; travels as a result of length 0.
+
+    Attributes:
+        kind: remarks of one kind are made once a run.
+        text: one line, which names the episode.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An episode that its environment has failed, and failed in a new environment too; a result of length 0."""
+
+    raised: Raised
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a policy in the caller is asked.
+
+    Attributes:
+        policy: as `collect` takes it.
+        num_envs: environments that are played at a time; None: some for each worker.
+        batch_size: rows to wait for; None: chosen by what is measured.
+        patience: seconds that a slot waits for others; None: chosen.
+        pad_to: rows of every batch; short ones are filled. None: they are not.
+        n_action_steps: actions of one answer that are played; None: an answer is one action.
+    """
+
+    policy: Any
+    num_envs: int | None = None
+    batch_size: int | None = None
+    patience: float | None = None
+    pad_to: int | None = None
+    n_action_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that make no sense."""
+        check_whole(num_envs=self.num_envs, batch_size=self.batch_size)
+        check_whole(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
+        check_seconds("patience", self.patience, none=True, zero=True)
+        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
+            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
+        self.check_batch(self.num_envs)
+
+    def check_batch(self, count: int | None) -> None:
+        """Raises UsageError for batches of more rows than there are environments; None: that is not known yet."""
+        if count is not None and (self.batch_size or 0) > count:
+            raise UsageError(
+                f"batch_size={self.batch_size} (--batch-size) is more than the {count} environments that are played at "
+                "a time: give more of them (num_envs=, --num-envs)"
+            )
+
+
+@dataclass(frozen=True)
+class RolloutRecipe:
+    """How to set a rollout worker up.
+
+    Attributes:
+        env: the environment.
+        policy: see `treadle.program.policies`.
+        rows: environments a worker.
+        max_steps: longest episode (truncated there), None: as the environment says.
+        marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
+        infos: keep the step infos?
+        sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
+            space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
+        fresh_env: build a new environment for each episode.
+        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
+        asking: how the policy is asked in the caller; None: it is asked in the workers.
+        packs: are small episodes sent together, as a `Pack`? Then who hands them on need not read them.
+    """
+
+    env: EnvRecipe
+    policy: Any = None
+    rows: int = 1
+    max_steps: int | None = None
+    infos: bool = True
+    sink: Callable[[int, Any, Any], Any] | None = None
+    fresh_env: bool = False
+    reset_options: ResetOptions = None
+    marks_cuts: bool = True
+    asking: Asking | None = None
+    packs: bool = False
+
+    def __post_init__(self) -> None:
+        check_reset_options(self.reset_options)
+
+
+def check_reset_options(given: Any) -> None:
+    """Raises UsageError for reset options that say nothing."""
+    if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
+        text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
+        raise UsageError(f"{text} {given!r}")
+
+
+@dataclass
+class Shares:
+    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
+
+    step: float = 0.0
+    policy: float = 0.0
+    encode: float = 0.0
+    reset: float = 0.0
+
+    def played(self, seconds: float, policy: float) -> None:
+        """Add a stretch of playing.
+
+        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
+        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
+        """
+        policy = min(policy, seconds)
+        self.policy += policy
+        self.step += seconds - policy
+
+    @classmethod
+    def together(cls, parts: Iterable[Shares]) -> Shares:
+        """The sum of some."""
+        parts = list(parts)
+        return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
+
+    @property
+    def busy(self) -> float:
+        """All of them."""
+        return self.step + self.policy + self.encode + self.reset
