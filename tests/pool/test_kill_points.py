@@ -124,4 +124,4 @@ def test_no_line_of_the_write_path_leaves_a_torn_row(tmp_path: Path, monkeypatch
     points = file.with_suffix(".points").read_text().splitlines()
     assert len(points) == point - 1 > 40
     files = {each.partition(":")[0] for each in points}
-    assert {"serve.py", "line.py", "child.py"} <= files, files
+    assert {"serve.py", "line.py", "loop.py"} <= files, files

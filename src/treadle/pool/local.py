@@ -16,9 +16,9 @@ from typing import Any
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
 from treadle.memory.rows import Rows
-from treadle.pool import child
 from treadle.pool.life import RestartPolicy
 from treadle.pool.line import Line
+from treadle.pool.loop import serve
 from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.pool.place import Place
 from treadle.pool.serve import Server
@@ -175,7 +175,7 @@ class ThreadWorker(Worker):
         if rows is not None:
             server.attach(rows)
         try:
-            child.serve(server, line)
+            serve(server, line)
         except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer
             if owner.over:
                 server.close()
