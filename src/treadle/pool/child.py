@@ -15,14 +15,15 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import current_process
-from typing import Any, NoReturn
+from typing import Any
 
 from treadle.memory.arena import Arena
 from treadle.memory.rows import Rows
-from treadle.pool import forking, lifeline
+from treadle.pool import lifeline
 from treadle.pool.bell import PipeBell, arena_bell
 from treadle.pool.carried import Arrived
 from treadle.pool.channel import Channel
@@ -37,6 +38,7 @@ REPORT = 8  # where stacks begin in the crash report
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEPT_BYTES = 32 * 2**20  # the most that it takes for the second
+generators: list[Any] = []  # of a fork server's modules: those that its workers must seed anew
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Start:
     """The first message. With it come descriptors: lifeline, stdout, stderr, crash report.
 
     The crash report is a file in memory that both sides have. It begins with which slot is being built, in digits; from
-    `REPORT` on there are stacks. A process that is to become a fork server has none.
+    `REPORT` on there are stacks. A process that is to become a fork server (`forking.py`) has none.
 
     Attributes:
         spec: of a worker; or the modules that a fork server is to import.
@@ -63,39 +65,44 @@ class Start:
         return cls(spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
 
 
-def main(fd: int, *, forked: bool = False, entered: Start | None = None) -> None:
+def main(fd: int, *, forked: bool = False, run: Callable[[Channel], int] | None = None) -> None:
     """Run a worker on channel `fd`; never returns.
 
     Args:
         fd: of the channel.
         forked: this process is a copy of the caller.
-        entered: it is a copy of a server with packages, which has begun with this.
+        run: what it does instead of a worker's work; returns the exit code.
     """
     code = 1
     channel = Channel(socket.socket(fileno=fd))
     try:
-        code = _run(channel, entered)
+        code = (run or work)(channel)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         code = 0  # the caller is gone or no longer interested
     finally:
         _leave(code, run_atexit=not forked)
 
 
-def _run(channel: Channel, entered: Start | None) -> int:
+def begin(channel: Channel) -> tuple[Start, list[int]]:
+    """The first message, and the descriptors that came with it but for the lifeline, which is held from now on."""
     os.setpgid(0, 0)
     gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
-    start, (life, out, err, *crashes) = received
+    start, (life, *fds) = received
     lifeline.hold(life)
-    if isinstance(start.spec, tuple):
-        _become_server(channel, start, start.spec, out, err)
-    (crash,) = crashes
-    _redirect(out, err)
+    return start, fds
+
+
+def work(channel: Channel, entered: Start | None = None) -> int:
+    """A worker's life. `entered`: it is a copy of a server with packages, which has begun with this."""
+    start, (out, err, crash) = begin(channel)
+    assert isinstance(start.spec, WorkerSpec)
+    redirect(out, err)
     faulthandler.enable(file=crash)
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=crash)
-    _enter(start, entered)
+    enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
     programs, hello = _build(start.spec, crash)
@@ -134,7 +141,7 @@ def _run(channel: Channel, entered: Start | None) -> int:
     return 0
 
 
-def _redirect(out: int, err: int) -> None:
+def redirect(out: int, err: int) -> None:
     """Stdout is the caller's own; stderr is a pipe that the caller reads (or its own); stdin gives nothing."""
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((null, 0), (out, 1), (err, 2)):
@@ -144,18 +151,7 @@ def _redirect(out: int, err: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def _become_server(channel: Channel, start: Start, modules: tuple[str, ...], out: int, err: int) -> NoReturn:
-    """Import packages in the caller's world, fork workers from then on, and never return. What they say meanwhile, the
-    caller's user reads; later the descriptors are those of the base server again, and hold nothing."""
-    usual = os.dup(1), os.dup(2)
-    _redirect(out, err)
-    _enter(start, None)
-    forking.import_modules(channel, modules)
-    _redirect(*usual)
-    forking.serve(channel, start)
-
-
-def _enter(start: Start, entered: Start | None) -> None:
+def enter(start: Start, entered: Start | None) -> None:
     """The caller's world as it is now, before any of the user's code is imported. `entered`: that of its server; what
     packages have changed in it is to stay."""
     then = dict(os.environ) if entered is None else entered.environ
@@ -172,13 +168,15 @@ def _enter(start: Start, entered: Start | None) -> None:
 
 
 def _reseed() -> None:
-    """A forked child starts with its parent's generators, all children alike."""
+    """A forked child starts with its parent's generators, all children alike; so it does with those that were seeded,
+    by chance, in the server."""
     random.seed()
     if "numpy" in sys.modules:
         import numpy as np
 
         np.random.seed()
-    forking.reseed()
+    for bits in generators:
+        bits.state = type(bits)().state
 
 
 def _keep_freed_memory() -> None:

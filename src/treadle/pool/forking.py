@@ -15,7 +15,8 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from treadle.pool import lifeline
 
@@ -32,7 +33,6 @@ BASE = (
     "treadle.program.gym_env",
 )
 DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how those of GPUs begin
-_generators: list[Any] = []  # in a server: those that its workers must seed anew
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,23 @@ def serve_base(fd: int, life: int) -> None:
     serve(Channel(socket.socket(fileno=fd)), None)
 
 
-def import_modules(channel: Channel, modules: Iterable[str]) -> None:
-    """Become a server that has these; the caller hears how it goes."""
+def _preload(channel: Channel) -> NoReturn:
+    """Become a server that has imported packages in the caller's world. What they say meanwhile, the caller's user
+    reads; later the descriptors are those of the base server again, and hold nothing."""
+    from treadle.pool import child
+
+    start, (out, err) = child.begin(channel)
+    usual = os.dup(1), os.dup(2)
+    child.redirect(out, err)
+    child.enter(start, None)
+    assert isinstance(start.spec, tuple)
+    _import_all(channel, start.spec)
+    child.redirect(*usual)
+    serve(channel, start)
+
+
+def _import_all(channel: Channel, modules: Iterable[str]) -> None:
+    """The caller hears how it goes."""
     before = _open_files()
     gc.disable()  # as in `serve_base`
     try:
@@ -96,8 +111,10 @@ def _import(name: str, before: frozenset[str]) -> Spoilt | None:
 
 
 def _find_generators() -> None:
-    """NumPy's generators that modules have made for themselves and seeded from the system: see `reseed`."""
+    """Tell `child` of NumPy's generators that modules have made for themselves and seeded from the system."""
     import numpy as np
+
+    from treadle.pool import child
 
     for each in gc.get_objects():
         kind = type(each)  # not isinstance, which asks a proxy for its __class__: others' code, that may raise or warn
@@ -105,13 +122,7 @@ def _find_generators() -> None:
             bits = each.bit_generator if issubclass(kind, np.random.Generator) else each._bit_generator
             entropy = getattr(getattr(bits, "_seed_seq", None), "entropy", None)
             if isinstance(entropy, int) and entropy >= 2**64:  # the system's is of 128 bits
-                _generators.append(bits)
-
-
-def reseed() -> None:
-    """In a worker: all workers would draw the same from generators that were seeded, by chance, in the server."""
-    for bits in _generators:
-        bits.state = type(bits)().state
+                child.generators.append(bits)
 
 
 def _open_files() -> frozenset[str]:
@@ -129,9 +140,9 @@ def serve(channel: Channel, entered: Start | None) -> NoReturn:
     with contextlib.suppress(EOFError, OSError):  # the caller is gone, or was interrupted while it waited for an answer
         while (message := channel.recv_wait()) is not None:
             (order, what), fds = message
-            if order == "fork":
+            if order in ("fork", "server"):
                 _import_own(what)
-                _fork(channel, fds[0], entered)
+                _fork(channel, fds[0], order, entered)
             elif order == "modules":
                 channel.send((order, frozenset(sys.modules)), block=True)
             else:
@@ -148,20 +159,21 @@ def _import_own(modules: Iterable[str]) -> None:
         gc.freeze()
 
 
-def _fork(channel: Channel, fd: int, entered: Start | None) -> None:
+def _fork(channel: Channel, fd: int, order: str, entered: Start | None) -> None:
+    """A worker, or a server, on `fd`."""
     try:
         pid = os.fork()
     except OSError as error:
         os.close(fd)
-        channel.send(("fork", f"cannot fork a worker: {error}"), block=True)
+        channel.send((order, f"cannot fork a worker: {error}"), block=True)
         return
     if pid == 0:
         channel.close()
         signal.set_wakeup_fd(-1)
         from treadle.pool import child
 
-        child.main(fd, entered=entered)
+        child.main(fd, run=_preload if order == "server" else partial(child.work, entered=entered))
     os.close(fd)
     pidfd = os.pidfd_open(pid)  # it stays a zombie until the caller asks how it has ended
-    channel.send(("fork", pid), (pidfd,), block=True)
+    channel.send((order, pid), (pidfd,), block=True)
     os.close(pidfd)

@@ -238,12 +238,13 @@ class ForkServer:
         """The caller's descriptors that belong to it."""
         return [fd for fd in (self.channel.fileno(), self.pidfd) if fd >= 0]
 
-    def fork(self, sock: socket.socket, modules: tuple[str, ...] = ()) -> tuple[int, int]:
-        """A new worker on `sock`: (pid, pidfd). `modules`: of our own, to be imported before, once for all.
+    def fork(self, sock: socket.socket, modules: tuple[str, ...] = (), what: str = "fork") -> tuple[int, int]:
+        """A new worker on `sock`, or with "server" a server: (pid, pidfd). `modules`: of our own, to be imported
+        before, once for all.
 
         Raises ServerDied, and StartupFailed when it cannot fork.
         """
-        reply, fds = self.ask("fork", modules, (sock.fileno(),))
+        reply, fds = self.ask(what, modules, (sock.fileno(),))
         if isinstance(reply, str):
             raise StartupFailed(reply, where=Where(phase="init"))
         self.workers.add(reply)
@@ -349,7 +350,7 @@ def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
 
     channel, theirs = Channel.pair()
     with theirs:
-        pid, pidfd = base.fork(theirs)
+        pid, pidfd = base.fork(theirs, what="server")
 
     def reap() -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
