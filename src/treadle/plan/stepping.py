@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from treadle.pool.serve import snapshot
+from treadle.pool.copies import snapshot
 from treadle.program.own_names import own_names
 
 Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info

@@ -15,6 +15,7 @@ import numpy as np
 from treadle.play.contract import flag, numbers, stepped
 from treadle.play.episode import Episode
 from treadle.play.reserve import reserved
+from treadle.pool.copies import checked_info, snapshot
 from treadle.pool.serve import checked_info, snapshot
 from treadle.repro import MOST_BYTES, fingerprint
 from treadle.spaces import Layout, Leaf, RowWriter

@@ -351,7 +351,7 @@ def _placed(
 ) -> BaseException:
     """The same exception, knowing which episode it happened in (the server reads these when it reports it), and, where
     that was `playing`, what was done in it."""
-    from treadle.pool.serve import portable
+    from treadle.pool.copies import portable
 
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":

@@ -16,10 +16,10 @@ from treadle.memory.ring import RowMemory
 from treadle.memory.rows import Rows
 from treadle.pool import bell
 from treadle.pool.bell import CELL, Bell, PipeBell
+from treadle.pool.copies import portable
 from treadle.pool.line import ITEM, LineFields
 from treadle.pool.messages import Op, Request
 from treadle.pool.place import Place, Told
-from treadle.pool.serve import portable
 from treadle.spaces import Mailed
 
 if TYPE_CHECKING:

@@ -9,25 +9,19 @@ nor carries an info costs the env's own step, one write of the observation, one 
 
 from __future__ import annotations
 
-import copy
-import pickle
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
-from treadle import pickling
 from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
 from treadle.memory.rows import Rows
+from treadle.pool.copies import checked_info, copied, portable, snapshot
 from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.pool.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.spaces import Mailed
-
-_FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
 
 class Server:
@@ -180,7 +174,7 @@ class Server:
                 if type(info) is not dict:
                     checked_info(info)
                 try:
-                    info = _copied(info)
+                    info = copied(info)
                 except RecursionError:  # it is deep, or holds itself
                     info = snapshot(checked_info(info))
                 except self._catch as error:  # copying runs foreign code
@@ -377,61 +371,3 @@ def _of_reward(error: BaseException, reward: Any) -> BaseException:
     if here and str(error).startswith("memoryview: "):
         return TypeError(f"a reward is one number, got {shown(reward)}").with_traceback(error.__traceback__)
     return error
-
-
-def portable(action: Any) -> Any:
-    """The action itself when it is small and plain, else its repr."""
-    if isinstance(action, _FINAL):
-        return action
-    if isinstance(action, np.ndarray) and action.nbytes <= 4096 and not action.dtype.hasobject:
-        return action.copy()
-    return shown(action)
-
-
-def checked_info(info: Any) -> Any:
-    """An info as the environment returned it, not empty. Raises TypeError for what is no dict, and ValueError for a
-    dict that holds itself, which nobody could lay out in columns."""
-    if type(info) is not dict and not isinstance(info, Mapping):
-        raise TypeError(f"an info must be a dict, got {type(info).__name__}")
-    for value in info.values():
-        if isinstance(value, dict):
-            _check_nested(info, set(), set())
-            break
-    return info
-
-
-def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
-    """`above`: dicts that hold this one; `sound`: those that are known to be so."""
-    if id(info) in above:
-        raise ValueError("an info must not hold itself")
-    above.add(id(info))
-    for value in info.values():
-        if isinstance(value, dict) and id(value) not in sound:
-            _check_nested(value, above, sound)
-    above.remove(id(info))
-    sound.add(id(info))
-
-
-def snapshot(value: Any) -> Any:
-    """A copy that later steps of the env cannot change: what pickling gives for free between processes."""
-    try:
-        return _copied(value)
-    except RecursionError:  # it holds itself
-        return _deeply_copied(value)
-
-
-def _copied(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: item if type(item) in _FINAL else _copied(item) for key, item in value.items()}
-    if isinstance(value, _FINAL):
-        return value
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return value.copy()
-    return _deeply_copied(value)
-
-
-def _deeply_copied(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except (Exception, SystemExit):  # noqa: BLE001 - a foreign __deepcopy__; between processes it would be pickled
-        return pickle.loads(pickling.dumps(value))

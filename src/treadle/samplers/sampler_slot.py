@@ -27,8 +27,8 @@ from treadle.play.contract import BadStep, in_step, numbers
 from treadle.play.recorder import Recorder, dense
 from treadle.play.slot import EpisodeSlot, Globals
 from treadle.pool.broadcast import Broadcast
+from treadle.pool.copies import snapshot
 from treadle.pool.messages import Raised
-from treadle.pool.serve import snapshot
 from treadle.program.base import StreamControl
 from treadle.program.registered import register_missing
 from treadle.samplers.adapt import GymEnv, type_of

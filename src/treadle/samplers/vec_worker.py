@@ -11,6 +11,7 @@ import numpy as np
 from treadle.checks import check_whole
 from treadle.errors import attributes_of
 from treadle.play.contract import in_step
+from treadle.pool.copies import snapshot
 from treadle.pool.serve import snapshot
 from treadle.repro import fingerprint
 from treadle.samplers.adapt import GymEnv
