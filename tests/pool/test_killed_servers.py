@@ -46,7 +46,7 @@ def fated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
         def killed_after(self: ForkServer, wanted: Any, timeout: float) -> Any:
             found = receive(self, wanted, timeout)
-            if wanted == "fork":
+            if wanted in ("fork", "server"):
                 asked.append(self.pid)
                 if fate(len(asked) - 1):
                     kill(self)

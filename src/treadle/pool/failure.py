@@ -30,6 +30,7 @@ WINDOW = 600.0  # seconds within which restarts are counted
 MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 LEAST_GRACE = 5.0
+PLACED = ("phase", "step", "episode", "seed", "last_action")  # what a program's failure tells of its place
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ def task_error(raised: Raised, slot: Where, again: str = "") -> WorkerError:
     is its `__cause__` where it can be rebuilt. Where it was raised in this process, its frames are that one's
     `__traceback__`, down to the user's own. `again`: the call that resets the slot, as the user spells it; "": there
     is none."""
-    at = {name: getattr(raised, name) for name in ("phase", "step", "episode", "seed", "last_action")}
-    where = replace(slot, **at)
+    where = replace(slot, **{name: getattr(raised, name) for name in PLACED})
     twin = raised.rebuilt()
     fields: dict[str, Any] = {
         "where": where,

@@ -350,7 +350,7 @@ def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
 
     channel, theirs = Channel.pair()
     with theirs:
-        pid, pidfd = base.fork(theirs, what="server")
+        pid, pidfd = base.fork(theirs, (), "server")
 
     def reap() -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -59,7 +59,7 @@ class ProcessCommon(Common):
         super().__init__(options)
         if not hasattr(os, "pidfd_open"):
             raise UsageError("worker processes want pidfds (Linux): use backend='serial', or 'thread' for coroutines")
-        self.start_method = options.start_method or default_start_method()
+        self.start_method = options.start_method or ("forkserver" if forkserver.works() else "spawn")
         check_start_method(self.start_method)
         self.stdout_too = options.prints or options.worker_output == "keep"
         self.reader: StderrReader | None = None
@@ -320,11 +320,6 @@ def check_start_method(start_method: str) -> None:
             )
 
 
-def default_start_method() -> str:
-    """forkserver where there are pidfds (Linux), else spawn."""
-    return "forkserver" if forkserver.works() else "spawn"
-
-
 def _started(sock: Any, common: ProcessCommon) -> Child:
     """A new process on `sock`."""
     if common.start_method == "forkserver":
@@ -368,6 +363,3 @@ def _only(keep: int) -> None:
                 os.close(fd)
         except OSError:
             continue  # the listing's own descriptor
-
-
-__all__ = ["START_METHODS", "Child", "ProcessWorker", "Tail", "check_start_method", "default_start_method"]
