@@ -184,7 +184,7 @@ def bytes_moved(env: Any, stretch: Callable[[float], tuple[int, float]]) -> floa
     if hasattr(env, "_workers"):
         from treadle.plan import batch
         from treadle.plan.items import LaidRows, LaidStates
-        from treadle.pool import channel
+        from treadle.wire import channel
 
         plain_encode, plain_decode = channel.encode, channel.decode
 

@@ -36,12 +36,12 @@ import numpy as np
 
 import treadle
 from benchmarks.batches import Pace
-from treadle.pool import bell
 from treadle.pool.failure import on_death
-from treadle.pool.life import RestartPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.orders import MOST_ORDERS
 from treadle.sample.schedule import Schedule
+from treadle.wire import bell
+from treadle.worker.life import RestartPolicy
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ MACHINES = {"idle": False, "a stranger on one core": True}
 
 def vectors(stack: ExitStack, options: dict[str, Any]) -> list[Any]:
     """One that sleeps at once, and one as it is."""
-    with mock.patch("treadle.pool.bell.who_tries", return_value=(0, 0)):
+    with mock.patch("treadle.wire.bell.who_tries", return_value=(0, 0)):
         found = [treadle.VectorEnv("CartPole-v1", N, **options)]
     found.append(treadle.VectorEnv("CartPole-v1", N, **options))
     for vector in found:

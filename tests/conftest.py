@@ -212,7 +212,7 @@ def fork_servers() -> tuple[set[int], set[int]]:
     """
     if not PROC.is_dir():
         return set(), set()
-    from treadle.pool import forkserver
+    from treadle.worker import forkserver
 
     forkserver.server()
     found = forkserver.servers()

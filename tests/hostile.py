@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import ArenaError, TaskRaised, UsageError, Where, WorkerDied
-from treadle.pool.messages import SPEECHLESS
+from treadle.wire.messages import SPEECHLESS
 from zoo.faults import Outcome, Sound
 
 

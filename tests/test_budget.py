@@ -10,7 +10,7 @@ import pytest
 
 import treadle
 from treadle.cli.main import COMMANDS
-from treadle.pool.options import NAMES
+from treadle.worker.options import NAMES
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import weight

@@ -9,8 +9,8 @@ import gymnasium as gym
 import pytest
 
 import treadle
-from treadle.pool import backends, forkserver
 from treadle.program.gym_env import of_coroutines
+from treadle.worker import backends, forkserver
 
 
 @pytest.fixture(autouse=True)

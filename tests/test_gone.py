@@ -5,7 +5,7 @@ import pytest
 import treadle
 from treadle import gone
 from treadle.cli.main import main
-from treadle.pool.options import NoSuchOption, check_names
+from treadle.worker.options import NoSuchOption, check_names
 
 SOME = ("blowing=", "--blow", "treadle blow", "treadle dataset blow", "Blower")  # one of each kind, whatever is gone
 

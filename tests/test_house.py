@@ -42,6 +42,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"program"}),
     frozenset({"nodes", "lockstep", "stream"}),
     frozenset({"pool"}),
+    frozenset({"worker"}),
+    frozenset({"wire"}),
     frozenset({"memory"}),
     frozenset({"spaces", "states"}),
     frozenset({"progress", "repro", "checks", "coroutines"}),
@@ -49,7 +51,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"gone"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
-# A backend is chosen by name in pool/pool.py, so a face never names one.
+# A backend is chosen by name in pool/group.py, so a face never names one.
 FACES = LAYERS[2] | LAYERS[4] | LAYERS[5]
 # Rooms that are another package's interface. Who imports one has that package, so it may be imported when they load.
 FOREIGN = {
@@ -58,7 +60,7 @@ FOREIGN = {
     "pettingzoo": "pettingzoo",
     "dm_env": "dm_env",
 }
-BACKENDS = ("treadle.pool.process", "treadle.pool.local", "treadle.nodes.worker")
+BACKENDS = ("treadle.worker.process", "treadle.worker.thread", "treadle.nodes.worker")
 HARD_DEPENDENCIES = frozenset({"numpy", "gymnasium", "cloudpickle"})
 MAX_LINES = 500
 MAX_ROOM = 2_700  # lines of code
@@ -200,9 +202,9 @@ def test_the_map_for_contributors_is_of_this_house() -> None:
         ("treadle.sample.schedule", "import importlib\nimportlib.import_module('treadle.plan')"),
         ("treadle.sample.schedule", "from treadle.samplers import steps"),
         ("treadle.play.recipe", "from treadle.sample.asking import CallerPolicy"),
-        ("treadle.vector.sb3", "from treadle.pool import process"),
+        ("treadle.vector.sb3", "from treadle.worker import process"),
         ("treadle.vector.sb3", "from treadle.nodes.worker import NodeWorker"),
-        ("treadle.sample.nodes", "def f():\n    from treadle.pool.local import ThreadWorker"),
+        ("treadle.sample.nodes", "def f():\n    from treadle.worker.thread import ThreadWorker"),
         ("treadle.record.minari", "from treadle import testing"),
         ("treadle.spaces", "if TYPE_CHECKING:\n    from .memory.arena import Arena"),
         ("treadle.errors", "from treadle.trees import leaves"),
@@ -220,8 +222,8 @@ def test_a_wrong_arrow_is_seen(module: str, source: str) -> None:
     [
         ("treadle.cli.main", "from treadle.record import minari\nfrom . import console", False),
         ("treadle.vector", "from .sampled import VectorSampledTasks\nfrom ..pool.pool import Pool", True),
-        ("treadle.pool.process", "from treadle import errors, __version__\nimport multiprocessing", False),
-        ("treadle.pool.pool", "from treadle.pool import process, local", False),
+        ("treadle.worker.process", "from treadle import errors, __version__\nimport multiprocessing", False),
+        ("treadle.pool.pool", "from treadle.worker import process, thread", False),
         (
             "treadle.sample.nodes",
             "from treadle.nodes import backend\nfrom treadle.nodes.placing import Placement",
@@ -239,11 +241,11 @@ def test_the_backends_that_no_face_may_name_are_those_that_there_are() -> None:
     found = {
         name
         for name, (source, _) in source_files().items()
-        if name.startswith(("treadle.pool.", "treadle.nodes."))
+        if name.startswith(("treadle.worker.", "treadle.nodes."))
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef) and "Worker" in map(ast.unparse, node.bases)
     }
-    assert found - {"treadle.pool.worker"} == set(BACKENDS)  # the protocol, with the caller's own thread
+    assert found - {"treadle.worker.worker"} == set(BACKENDS)  # the protocol, with the caller's own thread
 
 
 # --- one book of calls ------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def test_the_backends_that_no_face_may_name_are_those_that_there_are() -> None:
 # What only one file may do: take answers from workers, wait on the pool's bell (but for the fast lane, which is a
 # closure over its own names), keep which requests are under way under which tags, decide what follows a death.
 ONLY_CALLS = ("worker.take", "pool_bell.acquire", "Waiting", "InFlight", "on_death")
-ALLOWED = {("treadle.lockstep.lockstep", "pool_bell.acquire"), ("treadle.pool.line", "Waiting")}
+ALLOWED = {("treadle.lockstep.lockstep", "pool_bell.acquire"), ("treadle.wire.line", "Waiting")}
 CALLS = "treadle.pool.calls"
 
 

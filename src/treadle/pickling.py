@@ -30,7 +30,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             # It stays registered: nobody can want such a reference, and taking it back would need a lock.
             cloudpickle.register_pickle_by_value(main)
         spawning = get_spawning_popen()
-        if spawning is not None:  # see `treadle.pool.carried`; before `__init__`, which reads it
+        if spawning is not None:  # see `treadle.wire.carried`; before `__init__`, which reads it
             self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(_of_multiprocessing(spawning))
         super().__init__(file, protocol, buffer_callback)
 

@@ -24,12 +24,12 @@ import numpy as np
 from treadle import trees
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import package_of
-from treadle.pool.options import check_names
 from treadle.program.ids import import_package, registered
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle, rows_of_infos
 from treadle.vector.make_vec import OPTIONS
+from treadle.worker.options import check_names
 
 try:
     from stable_baselines3.common import env_util, vec_env

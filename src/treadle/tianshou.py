@@ -16,12 +16,12 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadObservation, BrokenPool, MissingExtra, TaskRaised, UsageError, WorkerError
-from treadle.pool.options import check_names
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
 from treadle.vector.infos import rows_of_infos
 from treadle.vector.make_vec import OPTIONS
 from treadle.vector.refusals import NothingPending, WaitTimeout
+from treadle.worker.options import check_names
 
 try:
     from tianshou.env import BaseVectorEnv

@@ -11,8 +11,8 @@ import numpy as np
 from treadle.nodes.placing import Machine, Placement
 from treadle.nodes.travel import PIECE, Batch, Message, packed
 from treadle.nodes.worker import NodeCommon, NodeWorker
-from treadle.pool.life import Event
-from treadle.pool.messages import Extras, Hello, Op, Reply, Request, WorkerSpec
+from treadle.wire.messages import Extras, Hello, Op, Reply, Request, WorkerSpec
+from treadle.worker.life import Event
 
 
 class NeverBegan(Exception):

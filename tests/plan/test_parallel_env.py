@@ -11,7 +11,7 @@ from plan_envs import Abacus, Walk, same
 
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, items, make
-from treadle.pool.life import State
+from treadle.worker.life import State
 
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "serial"},

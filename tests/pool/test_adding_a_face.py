@@ -14,11 +14,11 @@ import pytest
 from treadle.errors import TreadleError, WorkerDied
 from treadle.pool import failure
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.life import RestartPolicy
-from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.program.base import Program
+from treadle.wire.messages import Op
+from treadle.worker.life import RestartPolicy
+from treadle.worker.worker import Worker
 
 AHEAD = 2  # items that a worker has at a time, so that it never waits for us
 

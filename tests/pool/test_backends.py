@@ -11,12 +11,12 @@ from kit import Pool, with_fault
 
 import treadle
 from treadle.errors import UsageError
-from treadle.pool.backends import BACKENDS, register
-from treadle.pool.messages import Hello, Reply, Request
-from treadle.pool.options import NAMES, PoolOptions, split
-from treadle.pool.place import Place
-from treadle.pool.serve import Server
-from treadle.pool.worker import Worker, build_here
+from treadle.wire.messages import Hello, Reply, Request
+from treadle.worker.backends import BACKENDS, register
+from treadle.worker.options import NAMES, PoolOptions, split
+from treadle.worker.place import Place
+from treadle.worker.serve import Server
+from treadle.worker.worker import Worker, build_here
 from zoo.faults import Sound
 
 
@@ -26,7 +26,7 @@ class Later(Worker):
     in_caller = inline = starts_here = True
 
     def start(self) -> None:
-        programs, self._hello = build_here(self.spec, self.factories, in_caller=True)
+        programs, self._hello = build_here(self.spec, lambda: self.factories, in_caller=True)
         self.server = Server(self.slots, programs, in_caller=True, local=True)
         self.asked: list[Request] = []
         self.closed = False

@@ -16,9 +16,9 @@ from kit import (
 )
 
 from treadle.memory.arena import Arena
-from treadle.pool import bell as bells
-from treadle.pool.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
-from treadle.pool.rhythm import LONGEST
+from treadle.wire import bell as bells
+from treadle.wire.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
+from treadle.wire.rhythm import LONGEST
 from zoo.faults import SlowOnce
 
 

@@ -13,9 +13,9 @@ from kit import within
 
 from conftest import open_fds
 from injector import Pressed
-from treadle.pool import channel
-from treadle.pool.channel import SPILL, Channel, Undecodable, decode, encode
-from treadle.pool.local import LocalChannel
+from treadle.wire import channel
+from treadle.wire.channel import SPILL, Channel, Undecodable, decode, encode
+from treadle.worker.thread import LocalChannel
 
 
 @pytest.fixture

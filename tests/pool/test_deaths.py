@@ -36,10 +36,10 @@ from treadle.errors import (
     WorkerTimeout,
 )
 from treadle.pool import failure
-from treadle.pool.forkserver import wait_readable
-from treadle.pool.life import State
-from treadle.pool.process import ProcessWorker
 from treadle.program.gym_env import gym_env
+from treadle.worker.forkserver import wait_readable
+from treadle.worker.life import State
+from treadle.worker.process import ProcessWorker
 from zoo import faults
 from zoo.faults import DEADLY, STUCK, Sound
 

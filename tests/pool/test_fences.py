@@ -12,12 +12,12 @@ import treadle
 from treadle.memory import fences
 from treadle.memory.arena import Arena
 from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.pool import line as lines
-from treadle.pool.bell import LocalBell
-from treadle.pool.channel import Channel
-from treadle.pool.line import Line, LineFields
-from treadle.pool.messages import Extras
 from treadle.trees import equal
+from treadle.wire import line as lines
+from treadle.wire.bell import LocalBell
+from treadle.wire.channel import Channel
+from treadle.wire.line import Line, LineFields
+from treadle.wire.messages import Extras
 from zoo.faults import Sound
 
 

@@ -18,7 +18,7 @@ from gymnasium import spaces as gs
 
 import treadle
 from treadle.plan import GymPlanEnv, ParallelEnv
-from treadle.pool.messages import Raised
+from treadle.wire.messages import Raised
 
 
 class Marker:

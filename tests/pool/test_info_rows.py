@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treadle
-from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
 from treadle.vector.infos import columns
+from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint8]
 

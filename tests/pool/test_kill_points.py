@@ -19,14 +19,15 @@ import treadle
 from treadle.pool import failure
 
 WIDTH = 2048  # of a row: four pages of int64
-POOL = os.path.dirname(failure.__file__)
-SPACES = os.path.join(os.path.dirname(POOL), "spaces")
+ROOMS = tuple(
+    os.path.join(os.path.dirname(treadle.__file__), room, "") for room in ("worker", "wire", "memory", "spaces")
+)
 AT = 2  # the step in which the line is counted
 
 
 class Marked(gym.Env[np.ndarray, int]):
     """Observes int64[WIDTH]: step, checksum, and noise. In step AT it has its process killed at the n-th line that is
-    run in the pool from there on; n is in a file, beside which the line is noted."""
+    run in the worker from there on; n is in a file, beside which the line is noted."""
 
     observation_space = gs.Box(-(2**62), 2**62, (WIDTH,), np.int64)
     action_space = gs.Discrete(2)
@@ -61,7 +62,7 @@ class Marked(gym.Env[np.ndarray, int]):
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left
-            if event == "line" and frame.f_code.co_filename.startswith((POOL, SPACES)):
+            if event == "line" and frame.f_code.co_filename.startswith(ROOMS):
                 left -= 1
                 if left == 0:
                     with noted.open("a") as file:

@@ -11,9 +11,9 @@ from kit import Pool, until
 
 import treadle
 from treadle.errors import StartupFailed
-from treadle.pool import forkserver
-from treadle.pool.forkserver import ForkServer
 from treadle.program.gym_env import gym_env
+from treadle.worker import forkserver
+from treadle.worker.forkserver import ForkServer
 from zoo.faults import Sound
 
 PRELOADED = "MiniGrid-Empty-5x5-v0"  # for which there is a server of its own

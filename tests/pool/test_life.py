@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import UsageError
-from treadle.pool.life import ALIVE, TABLE, Event, State, after, diagram
-from treadle.pool.messages import Op, Reply, Request, WorkerSpec
-from treadle.pool.worker import SerialWorker, Worker
+from treadle.wire.messages import Op, Reply, Request, WorkerSpec
+from treadle.worker.life import ALIVE, TABLE, Event, State, after, diagram
+from treadle.worker.worker import SerialWorker, Worker
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "life.md"
 

@@ -10,11 +10,11 @@ from kit import until, within
 
 from injector import Pressed
 from treadle.memory.arena import Arena
-from treadle.pool.bell import LocalBell
-from treadle.pool.channel import SPILL, Channel
-from treadle.pool.info_rows import InfoPacker, InfoRows
-from treadle.pool.line import BOX, CREDIT, STARVED, Chosen, Line, LineFields, Undecodable, Unsendable
-from treadle.pool.messages import Extras
+from treadle.wire.bell import LocalBell
+from treadle.wire.channel import SPILL, Channel
+from treadle.wire.info_rows import InfoPacker, InfoRows
+from treadle.wire.line import BOX, CREDIT, STARVED, Chosen, Line, LineFields, Undecodable, Unsendable
+from treadle.wire.messages import Extras
 
 
 class Ends:

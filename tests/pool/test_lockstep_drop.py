@@ -12,8 +12,8 @@ from mortal import T, doom, mortals
 
 from treadle.errors import BrokenPool, UsageError, WorkerDied
 from treadle.lockstep.batch import News
-from treadle.pool.life import State
 from treadle.program.step import OnEnd
+from treadle.worker.life import State
 
 SEEDS = [70, 71, 72, 73]
 ACTIONS = [0, 1, 2, 3]

@@ -9,8 +9,8 @@ import pytest
 from kit import Pool
 
 from treadle.errors import WorkerDied
-from treadle.pool import oom
 from treadle.program.gym_env import gym_env
+from treadle.worker import oom
 from zoo.faults import Sound
 
 

@@ -20,12 +20,12 @@ from scripts import Script
 
 from treadle.errors import StartupFailed
 from treadle.pickling import dumps
-from treadle.pool import forking, forkserver
-from treadle.pool.modules import named, worth_preloading
 from treadle.program.gym_env import EnvRecipe, gym_env
 from treadle.program.policies import load_object
 from treadle.sample.named import Named
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker import forking, forkserver
+from treadle.worker.modules import named, worth_preloading
 
 MODULE = """
 import os, random, sys, threading, time
@@ -315,7 +315,7 @@ def test_a_vector_without_workers_starts_nothing_but_its_probe(
     package: Written, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`there`: a server for its module, which other workers have needed; then the probe is a fork of that one."""
-    monkeypatch.setattr("treadle.pool.bell.cores", lambda: 2)
+    monkeypatch.setattr("treadle.wire.bell.cores", lambda: 2)
     package.write()
     if there:
         package.told()

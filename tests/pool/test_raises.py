@@ -31,9 +31,9 @@ from treadle.errors import (
     UsageError,
     WorkerDied,
 )
-from treadle.pool.life import State
 from treadle.program.gym_env import gym_env
 from treadle.program.step import OnEnd
+from treadle.worker.life import State
 from zoo import faults
 from zoo.faults import MISFITS, RAISING, Outcome, Sound
 

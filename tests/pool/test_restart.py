@@ -9,12 +9,13 @@ import pytest
 from kit import Pool, until, within
 
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
-from treadle.pool import failure, life
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost, Ready
 from treadle.pool.failure import Verdict
-from treadle.pool.life import RestartPolicy, State
-from treadle.pool.messages import Op, signal_name
 from treadle.program.base import Program
+from treadle.wire.messages import Op, signal_name
+from treadle.worker import life
+from treadle.worker.life import RestartPolicy, State
 
 
 class Counter(Program):

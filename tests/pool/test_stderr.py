@@ -12,8 +12,8 @@ import pytest
 from kit import until
 
 import treadle
-from treadle.pool import stderr
-from treadle.pool.stderr import KEPT, StderrReader, Tail
+from treadle.worker import stderr
+from treadle.worker.stderr import KEPT, StderrReader, Tail
 from zoo.faults import Sound
 
 

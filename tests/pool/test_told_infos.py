@@ -10,10 +10,8 @@ from kit import ACTIONS, EVERYWHERE, FAULTY, Pool, show, warm, with_fault
 
 from treadle import VectorEnv, collect
 from treadle.errors import TaskRaised
-from treadle.pool.copies import checked_info
-from treadle.pool.pool import Pool
-from treadle.pool.serve import checked_info
 from treadle.sample.failed import CollectionFailed
+from treadle.wire.copies import checked_info
 from zoo.faults import Outcome, Sound
 
 

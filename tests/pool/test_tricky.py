@@ -11,7 +11,7 @@ from scripts import alive
 from treadle.errors import (
     WorkerDied,
 )
-from treadle.pool.line import BOX
+from treadle.wire.line import BOX
 from zoo import faults
 
 

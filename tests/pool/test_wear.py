@@ -16,8 +16,8 @@ from scripts import Script
 from treadle import DefaultWorker, MultiprocessingSampler, VectorEnv, WorkerFactory, collect, evaluate
 from treadle.checks import as_bytes
 from treadle.errors import UsageError
-from treadle.pool.options import PoolOptions
 from treadle.pool.wear import private_memory
+from treadle.worker.options import PoolOptions
 from zoo.faults import Leaks, Outcome, Sound, WearsOut
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is told by Linux's /proc")

@@ -22,7 +22,6 @@ import treadle
 from treadle.memory.arena import ArenaError
 from treadle.play.episode import Episode
 from treadle.play.recipe import Asking, RolloutRecipe
-from treadle.pool import bell
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
@@ -31,6 +30,7 @@ from treadle.sample import growth
 from treadle.sample.caller import CallerCollection
 from treadle.sample.growing import Growing
 from treadle.sample.schedule import Schedule
+from treadle.wire import bell
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added
 NUMBER = "TREADLE_TEST_WORKER"

@@ -32,8 +32,8 @@ from treadle import (
 )
 from treadle.play.contract import BadStep
 from treadle.pool.calls import Lost
-from treadle.pool.life import RestartPolicy, State
 from treadle.samplers import pool_sampler
+from treadle.worker.life import RestartPolicy, State
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 

@@ -79,7 +79,7 @@ class Simulated(Walk):
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.pool.bell.cores", lambda: 2)
+    monkeypatch.setattr("treadle.wire.bell.cores", lambda: 2)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # whatever other tests have imported
 
 

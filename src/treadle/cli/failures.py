@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
-from treadle.pool.stderr import plain
 from treadle.progress import printable
+from treadle.worker.stderr import plain
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
 KEPT = 20  # failures of runs that have no directory

@@ -101,7 +101,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
 
         def run() -> int:
             if isinstance(chosen, options.EnvCommand) and getattr(chosen, "nodes", None) is None:
-                from treadle.pool import forkserver
+                from treadle.worker import forkserver
 
                 forkserver.begin()  # beside the imports of the command, which take as long
             work = getattr(import_module(f"treadle.cli.{module}"), function)

@@ -10,9 +10,9 @@ import numpy as np
 
 from treadle.memory.arena import Arena, Field
 from treadle.memory.ring import BatchBuffers, RowFields
-from treadle.pool.info_rows import joined
-from treadle.pool.messages import Extras
 from treadle.spaces import Layout
+from treadle.wire.info_rows import joined
+from treadle.wire.messages import Extras
 
 
 class News(Flag):

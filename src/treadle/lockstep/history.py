@@ -23,9 +23,9 @@ import numpy as np
 from treadle.errors import WorkerError
 from treadle.memory.arena import Field
 from treadle.memory.ring import RowMemory
-from treadle.pool.worker import Order
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import Mailed
+from treadle.worker.worker import Order
 
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk

@@ -16,10 +16,10 @@ from treadle.checks import check_seconds
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost
 from treadle.pool.layout import share_of
-from treadle.pool.life import ALIVE, RestartPolicy
-from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Order, Worker
 from treadle.spaces import Mailed
+from treadle.wire.messages import Extras, Op
+from treadle.worker.life import ALIVE, RestartPolicy
+from treadle.worker.worker import Order, Worker
 
 LAST_CALL = 1.0  # seconds that the other workers get to answer once one has failed
 

@@ -20,14 +20,14 @@ from treadle.lockstep.joint import JointRequest, orders_of, step_orders
 from treadle.lockstep.recover import Recovery
 from treadle.memory.fences import fence
 from treadle.pool import failure
-from treadle.pool.bell import SLICE
 from treadle.pool.failure import bad_action
-from treadle.pool.info_rows import joined
-from treadle.pool.life import RestartPolicy, State
-from treadle.pool.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
-from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Order, Worker
 from treadle.spaces import BatchWriter, Mailed, Mismatch
+from treadle.wire.bell import SLICE
+from treadle.wire.info_rows import joined
+from treadle.wire.line import FLAG_ENDED, FLAG_ROWS, WITH_EXTRAS
+from treadle.wire.messages import Extras, Op
+from treadle.worker.life import RestartPolicy, State
+from treadle.worker.worker import Order, Worker
 
 if TYPE_CHECKING:
     from treadle.pool.pool import Pool

@@ -29,12 +29,13 @@ from treadle.errors import UsageError, WorkerError
 from treadle.lockstep.batch import Batches, News
 from treadle.lockstep.joint import JointRequest
 from treadle.memory.ring import RowMemory
-from treadle.pool import failure, life
+from treadle.pool import failure
 from treadle.pool.calls import Lost
-from treadle.pool.life import RestartPolicy, State
-from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Order, Worker
 from treadle.seeding import restart_seed
+from treadle.wire.messages import Extras, Op
+from treadle.worker import life
+from treadle.worker.life import RestartPolicy, State
+from treadle.worker.worker import Order, Worker
 
 if TYPE_CHECKING:
     from treadle.pool.pool import Pool

@@ -18,8 +18,8 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError
 from treadle.memory.ring import RolloutMemory
 from treadle.memory.rows import Mapping
-from treadle.pool import life
-from treadle.pool.messages import Op
+from treadle.wire.messages import Op
+from treadle.worker import life
 
 if TYPE_CHECKING:
     from treadle.lockstep.lockstep import Lockstep

@@ -13,10 +13,10 @@ import numpy as np
 
 from treadle.lockstep.batch import Batches
 from treadle.memory.ring import RowMemory
-from treadle.pool.line import Chosen
-from treadle.pool.messages import Extras
-from treadle.pool.worker import Worker
 from treadle.spaces import BatchWriter
+from treadle.wire.line import Chosen
+from treadle.wire.messages import Extras
+from treadle.worker.worker import Worker
 
 ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action that goes by message
 

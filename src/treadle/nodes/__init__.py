@@ -7,7 +7,7 @@
     host          what runs in an actor: a pool, and what passes requests on to its workers
     worker        the backend "ray": a worker that stands for one of an actor's pool
 
-To the caller's pool each is a worker by its protocol (`treadle.pool.worker`), so requests under way, deaths and
+To the caller's pool each is a worker by its protocol (`treadle.worker.worker`), so requests under way, deaths and
 deadlines are where they are for every other backend. What is in its slot is a program as ever; for collecting it is one
 that owns a whole pool itself, and an actor has only one. All are asked with orders of many items at a time: a call to
 an actor costs about half a millisecond, so nothing that is done step by step goes by one.

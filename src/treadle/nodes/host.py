@@ -25,14 +25,14 @@ from typing import Any
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
 from treadle.nodes.software import differences
 from treadle.nodes.travel import Batch, Said, Writer, read
-from treadle.pool.backends import register
-from treadle.pool.broadcast import Payload
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.channel import parts_of, spill
-from treadle.pool.life import RestartPolicy
-from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
 from treadle.pool.pool import Pool
-from treadle.pool.worker import SerialWorker, Worker
+from treadle.wire.broadcast import Payload
+from treadle.wire.channel import parts_of, spill
+from treadle.wire.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
+from treadle.worker.backends import register
+from treadle.worker.life import RestartPolicy
+from treadle.worker.worker import SerialWorker, Worker
 
 # what a message has at least, unless there is no more or it was waited for so long: at first, and at the most
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05

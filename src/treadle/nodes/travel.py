@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle import pickling
-from treadle.pool.messages import ExitReport, Hello, Reply, picklable, without_failing
+from treadle.wire.messages import ExitReport, Hello, Reply, picklable, without_failing
 
 ALIGN = 64
 PIECE = 90 << 10  # bytes; what is below 100 KB Ray sends with the answer itself

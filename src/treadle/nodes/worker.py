@@ -34,16 +34,17 @@ from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import Cluster
 from treadle.nodes.software import software
 from treadle.nodes.travel import PIECE, Batch, Said, packed, read
-from treadle.pool import carried, modules
-from treadle.pool.backends import register
-from treadle.pool.broadcast import Payload
-from treadle.pool.channel import mapped
 from treadle.pool.group import partition
-from treadle.pool.life import State
-from treadle.pool.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
-from treadle.pool.options import PoolOptions
-from treadle.pool.place import Place
-from treadle.pool.worker import Common, Worker
+from treadle.wire import carried
+from treadle.wire.broadcast import Payload
+from treadle.wire.channel import mapped
+from treadle.wire.messages import ExitReport, Hello, Op, Reply, Request, WorkerSpec
+from treadle.worker import modules
+from treadle.worker.backends import register
+from treadle.worker.life import State
+from treadle.worker.options import PoolOptions
+from treadle.worker.place import Place
+from treadle.worker.worker import Common, Worker
 
 log = logging.getLogger("treadle")
 

@@ -43,8 +43,8 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.work import stacked
-from treadle.pool.life import RestartPolicy, State
 from treadle.pool.pool import Pool
+from treadle.worker.life import RestartPolicy, State
 
 OBSERVATIONS = (None, "last", "all")
 

@@ -17,7 +17,7 @@ import numpy as np
 from treadle.checks import check_seed
 from treadle.plan.items import items_of, whole
 from treadle.plan.stepping import told
-from treadle.pool.copies import snapshot
+from treadle.wire.copies import snapshot
 
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
 

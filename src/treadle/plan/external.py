@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from treadle.plan.futures import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
-from treadle.pool.options import check_names
+from treadle.worker.options import check_names
 
 
 class ExternalProcess:

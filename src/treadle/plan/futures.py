@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.work import PlanSlot
 from treadle.pool import calls, failure
-from treadle.pool.life import RestartPolicy, State
-from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
 from treadle.program.registered import own_registrations
+from treadle.wire.messages import Op, Raised
+from treadle.worker.life import RestartPolicy, State
 
 AHEAD = 12  # requests that one worker may owe an answer to
 TAKING = frozenset({State.IDLE, State.BUSY})  # requests

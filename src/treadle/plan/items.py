@@ -24,7 +24,7 @@ from treadle.states.state import EnvState
 
 if TYPE_CHECKING:
     from treadle.memory.lent import Region
-    from treadle.pool.messages import Raised
+    from treadle.wire.messages import Raised
 
 ALIGN = 64
 AT_ONCE = 1 << 16  # bytes of states up to which one copy more is quicker than a piece at a time
@@ -219,7 +219,7 @@ def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
 
 def lift(memory: Any, laid: LaidStates, *, apart: bool = False) -> StateBatch:
     """Copy states out of memory; `apart`: large ones one by one. All at once takes a copy more, but where the C library
-    has not been told to keep freed memory (see `pool/child.py`) a large block that is freed tells it so."""
+    has not been told to keep freed memory (see `worker/child.py`) a large block that is freed tells it so."""
     kind, sizes, at = laid
     data = memory[at : at + sum(sizes)]
     if not apart or len(data) < AT_ONCE:

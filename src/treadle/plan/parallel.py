@@ -22,8 +22,9 @@ from treadle.plan.external import ExternalProcess
 from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
-from treadle.pool import bell, options
-from treadle.pool.backends import default_backend
+from treadle.wire import bell
+from treadle.worker import options
+from treadle.worker.backends import default_backend
 
 FLAGS = (
     "SINGLETON",
@@ -304,7 +305,7 @@ class ParallelEnv(VectorizedEnv):
         blocking: have one worker work at a time.
         backend: "process", "thread" or "serial" (all in the caller).
         start_method, preload, start_timeout, close_timeout, max_restarts, worker_output: see
-            `treadle.pool.options.PoolOptions`.
+            `treadle.worker.options.PoolOptions`.
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from treadle.pool.copies import snapshot
 from treadle.program.own_names import own_names
+from treadle.wire.copies import snapshot
 
 Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info
 # called with actions, states (None: it goes on) and dts

@@ -26,12 +26,12 @@ from treadle.plan.items import (
     packed,
 )
 from treadle.plan.stepping import walking
-from treadle.pool.copies import snapshot
-from treadle.pool.line import ITEM
-from treadle.pool.messages import Raised
 from treadle.program.base import Description, Program
 from treadle.program.registered import register_missing
 from treadle.states.encoding import PLAIN
+from treadle.wire.copies import snapshot
+from treadle.wire.line import ITEM
+from treadle.wire.messages import Raised
 
 
 class Room:

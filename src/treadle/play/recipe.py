@@ -8,8 +8,8 @@ from typing import Any
 
 from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError
-from treadle.pool.messages import Raised
 from treadle.program.gym_env import EnvRecipe
+from treadle.wire.messages import Raised
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
 BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long

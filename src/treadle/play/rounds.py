@@ -27,13 +27,13 @@ from treadle.play.pack import ENOUGH, SMALL, Packer
 from treadle.play.recipe import SKIPPED, Lost, Remark, Results, RolloutOrder, RolloutRecipe, Shares, options_of
 from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.play.slot import EpisodeSlot, Globals
-from treadle.pool.messages import Raised
 from treadle.program.base import Description
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.program.suite import Suite
 from treadle.spaces import Layout, Mismatch
+from treadle.wire.messages import Raised
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 
@@ -351,7 +351,7 @@ def _placed(
 ) -> BaseException:
     """The same exception, knowing which episode it happened in (the server reads these when it reports it), and, where
     that was `playing`, what was done in it."""
-    from treadle.pool.copies import portable
+    from treadle.wire.copies import portable
 
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":

@@ -29,15 +29,16 @@ import numpy as np
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError, WorkerError
 from treadle.interrupts import Later
-from treadle.pool import failure, life
-from treadle.pool.bell import SLICE, Waiting
+from treadle.pool import failure
 from treadle.pool.group import WorkerGroup
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.life import RestartPolicy, State
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request
-from treadle.pool.options import PoolOptions
 from treadle.pool.wear import Wear
-from treadle.pool.worker import Order, Owed, Worker
+from treadle.wire.bell import SLICE, Waiting
+from treadle.wire.messages import Extras, Op, Raised, Reply, Request
+from treadle.worker import life
+from treadle.worker.life import RestartPolicy, State
+from treadle.worker.options import PoolOptions
+from treadle.worker.worker import Order, Owed, Worker
 
 log = logging.getLogger("treadle")
 

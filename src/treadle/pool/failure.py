@@ -22,9 +22,9 @@ from treadle.errors import (
     attributes_of,
     task_raised,
 )
-from treadle.pool.life import RestartPolicy
-from treadle.pool.messages import ExitReport, Raised, name_of
 from treadle.spaces import Mismatch
+from treadle.wire.messages import ExitReport, Raised, name_of
+from treadle.worker.life import RestartPolicy
 
 WINDOW = 600.0  # seconds within which restarts are counted
 MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else

@@ -18,12 +18,12 @@ from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError
 from treadle.interrupts import undisturbed
 from treadle.memory.arena import too_many_files
 from treadle.pool import failure
-from treadle.pool.backends import kind_of
-from treadle.pool.bell import SLICE
-from treadle.pool.life import Event, RestartPolicy, State
-from treadle.pool.messages import Hello
-from treadle.pool.options import PoolOptions
-from treadle.pool.worker import Common, SerialWorker, Worker
+from treadle.wire.bell import SLICE
+from treadle.wire.messages import Hello
+from treadle.worker.backends import kind_of
+from treadle.worker.life import Event, RestartPolicy, State
+from treadle.worker.options import PoolOptions
+from treadle.worker.worker import Common, SerialWorker, Worker
 
 log = logging.getLogger("treadle")
 
@@ -130,7 +130,7 @@ class WorkerGroup:
         return [d for worker in self.in_slot_order() for d in hellos[worker.index].descriptions]
 
     def sleep_on(self, workers: list[Worker], timeout: float, *, closing: bool = False) -> None:
-        from treadle.pool.forkserver import wait_readable
+        from treadle.worker.forkserver import wait_readable
 
         fds = [fd for worker in workers for fd in worker.fds(closing=closing)]
         if fds:

@@ -14,16 +14,16 @@ from treadle.memory import fences
 from treadle.memory.arena import Arena, Field, Plan
 from treadle.memory.ring import RowMemory
 from treadle.memory.rows import Rows
-from treadle.pool import bell
-from treadle.pool.bell import CELL, Bell, PipeBell
-from treadle.pool.copies import portable
-from treadle.pool.line import ITEM, LineFields
-from treadle.pool.messages import Op, Request
-from treadle.pool.place import Place, Told
 from treadle.spaces import Mailed
+from treadle.wire import bell
+from treadle.wire.bell import CELL, Bell, PipeBell
+from treadle.wire.copies import portable
+from treadle.wire.line import ITEM, LineFields
+from treadle.wire.messages import Op, Request
+from treadle.worker.place import Place, Told
 
 if TYPE_CHECKING:
-    from treadle.pool.worker import Owed, Worker
+    from treadle.worker.worker import Owed, Worker
 
 
 class MemoryLayout:

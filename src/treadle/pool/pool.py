@@ -23,13 +23,13 @@ from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
-from treadle.pool import bell
 from treadle.pool.calls import Calls
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.life import Event, State
-from treadle.pool.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
-from treadle.pool.worker import Worker
+from treadle.wire import bell
+from treadle.worker.life import Event, State
+from treadle.worker.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
+from treadle.worker.worker import Worker
 
 
 class Pool:
@@ -236,7 +236,7 @@ def _watch_this_process() -> None:
 def _at_exit() -> None:
     for pool in list(_open):
         pool.close()
-    from treadle.pool import forkserver
+    from treadle.worker import forkserver
 
     forkserver.stop()
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from treadle.checks import as_bytes
 from treadle.errors import UsageError
-from treadle.pool.life import ALIVE
+from treadle.worker.life import ALIVE
 
 if TYPE_CHECKING:
-    from treadle.pool.options import PoolOptions
-    from treadle.pool.worker import Worker
+    from treadle.worker.options import PoolOptions
+    from treadle.worker.worker import Worker
 
 MANY = 1 << 62
 STATM = "/proc/{}/statm"

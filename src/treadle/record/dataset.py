@@ -25,7 +25,6 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.checks import check_whole, path_of
 from treadle.errors import MissingExtra, UsageError, Where
 from treadle.play.recipe import ResetOptions, RolloutRecipe, Shares
-from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table
@@ -51,6 +50,7 @@ from treadle.sample.skipping import Skipped, Skipping, remedy
 from treadle.sample.streams import collection
 from treadle.stream.watch import Tally
 from treadle.whole_file import read_json
+from treadle.worker.options import check_names
 
 log = logging.getLogger("treadle")
 

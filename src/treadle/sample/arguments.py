@@ -8,8 +8,8 @@ from treadle import seeding
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
 from treadle.nodes.placing import Placement
-from treadle.pool.options import NAMES
 from treadle.sample.inference import OPTIONS
+from treadle.worker.options import NAMES
 
 NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
 MORE = NAMES.union(NODE_OPTIONS, OPTIONS)  # that collecting and evaluating take besides those of their signatures

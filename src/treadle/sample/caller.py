@@ -21,14 +21,9 @@ from treadle.lockstep.slot_rows import SlotRows
 from treadle.play.asked import RESULTS, AskedSlot, Begin
 from treadle.play.recipe import SKIPPED, RolloutRecipe, Shares
 from treadle.play.slot import Globals
-from treadle.pool import bell, failure
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
-from treadle.pool.info_rows import InfoRows
-from treadle.pool.life import RestartPolicy
-from treadle.pool.line import BUSY_NS
-from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.program.suite import Suite
 from treadle.sample import failed
@@ -40,6 +35,12 @@ from treadle.sample.orders import CALLER
 from treadle.sample.schedule import Schedule
 from treadle.spaces import Mismatch
 from treadle.stream.watch import Watch
+from treadle.wire import bell
+from treadle.wire.info_rows import InfoRows
+from treadle.wire.line import BUSY_NS
+from treadle.wire.messages import Op, Raised
+from treadle.worker.life import RestartPolicy
+from treadle.worker.worker import Worker
 
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 

@@ -10,7 +10,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.play.episode import Episode
 from treadle.play.recipe import ResetOptions, RolloutRecipe
-from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.inference import asking_of
@@ -18,6 +17,7 @@ from treadle.sample.named import env_of
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
 from treadle.sample.streams import in_order
+from treadle.worker.options import check_names
 
 
 def collect(

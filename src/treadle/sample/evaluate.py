@@ -26,7 +26,6 @@ from treadle.checks import check_whole
 from treadle.errors import UsageError
 from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.play.recipe import ResetOptions, RolloutRecipe, check_reset_options, options_of
-from treadle.pool.options import check_names
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
@@ -36,6 +35,7 @@ from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
 from treadle.sample.schedule import Schedule
 from treadle.sample.streams import collection
+from treadle.worker.options import check_names
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000

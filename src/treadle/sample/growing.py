@@ -13,14 +13,14 @@ from typing import Any
 
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
-from treadle.pool import bell
 from treadle.pool.calls import Lost
-from treadle.pool.options import MOST_WORKERS
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.sample.growth import AT_ONCE, Growth
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import Collection
+from treadle.wire import bell
+from treadle.worker.options import MOST_WORKERS
+from treadle.worker.worker import Worker
 
 
 class Growing(Collection):

@@ -23,12 +23,12 @@ from time import monotonic, process_time
 from typing import NamedTuple
 
 from treadle.memory.arena import memory_available
-from treadle.pool.bell import cores
-from treadle.pool.life import ALIVE
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, used
 from treadle.pool.wear import private_memory
-from treadle.pool.worker import Worker
+from treadle.wire.bell import cores
+from treadle.worker.life import ALIVE
+from treadle.worker.worker import Worker
 
 log = logging.getLogger("treadle")
 

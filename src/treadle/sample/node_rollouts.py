@@ -16,12 +16,12 @@ from typing import Any
 
 from treadle.nodes.host import Site, worth_sending
 from treadle.play.recipe import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
-from treadle.pool.worker import Worker
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
+from treadle.worker.worker import Worker
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 GATHER_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time

@@ -14,11 +14,11 @@ from treadle.nodes.placing import Placement
 from treadle.play.recipe import Results, RolloutRecipe
 from treadle.play.slot import Globals
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts, made_in
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import AHEAD, Schedule
+from treadle.worker.worker import Worker
 
 TIMES = 8  # how much larger a node's orders are, for each of its environments, than those of a worker at hand
 SHARES_LEFT = 2  # that what is left is worth to each of several: its answers take longer to come than a worker's

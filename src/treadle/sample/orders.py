@@ -21,12 +21,9 @@ from treadle.play.pack import Pack
 from treadle.play.recipe import BATCH, BATCH_SECONDS, SKIPPED, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
-from treadle.pool import bell, failure, life
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
-from treadle.pool.life import RestartPolicy
-from treadle.pool.messages import Op, Raised
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.progress import Standing
 from treadle.repro import Repro
 from treadle.sample import failed
@@ -35,6 +32,11 @@ from treadle.sample.schedule import AHEAD, Schedule
 from treadle.sample.skipping import HINT, Skipping, remedy
 from treadle.stream.stream import Stream, answers
 from treadle.stream.watch import Tally, Watch
+from treadle.wire import bell
+from treadle.wire.messages import Op, Raised
+from treadle.worker import life
+from treadle.worker.life import RestartPolicy
+from treadle.worker.worker import Worker
 
 log = logging.getLogger("treadle")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from treadle.play.episode import Episode
 from treadle.play.recipe import RolloutRecipe
-from treadle.pool.backends import default_backend
 from treadle.program.gym_env import of_coroutines
 from treadle.progress import Progress
 from treadle.sample.caller import CallerCollection
@@ -15,6 +14,7 @@ from treadle.sample.growing import Growing
 from treadle.sample.nodes import NodesCollection
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import Schedule
+from treadle.worker.backends import default_backend
 
 MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn
 

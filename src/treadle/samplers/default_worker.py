@@ -8,15 +8,6 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
-from treadle.pool.copies import snapshot
-from treadle.pool.serve import snapshot
-from treadle.sample.samplers.adapt import fit_of, fitted, seed_environment, spec_of
-from treadle.sample.samplers.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
-from treadle.sample.samplers.columns import array_of, columns_of, kept, stacked
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.observations import Fit
-from treadle.sample.samplers.steps import EnvStep
-from treadle.sample.samplers.worker import GLOBALS, Worker
 from treadle.samplers.adapt import fit_of, fitted, seed_environment, spec_of
 from treadle.samplers.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
 from treadle.samplers.columns import array_of, columns_of, kept, stacked
@@ -24,6 +15,7 @@ from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.observations import Fit
 from treadle.samplers.steps import EnvStep
 from treadle.samplers.worker import GLOBALS, Worker
+from treadle.wire.copies import snapshot
 
 
 class DefaultWorker(Worker):

@@ -21,14 +21,9 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError, WorkerError
-from treadle.pool import failure, life
-from treadle.pool.broadcast import Broadcast, Payload
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
-from treadle.pool.carried import CannotTravel
-from treadle.pool.life import RestartPolicy
-from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.repro import Repro, failure_of, note, note_unkept, recipe_of
@@ -45,6 +40,12 @@ from treadle.samplers.worker import ENVIRONMENTS, GLOBALS
 from treadle.samplers.workers_lost import lost_of, why
 from treadle.stream.stream import Stream
 from treadle.stream.watch import Watch
+from treadle.wire.broadcast import Broadcast, Payload
+from treadle.wire.carried import CannotTravel
+from treadle.wire.messages import Op
+from treadle.worker import life
+from treadle.worker.life import RestartPolicy
+from treadle.worker.worker import Worker
 
 log = logging.getLogger("treadle")
 

@@ -6,18 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pool.copies import snapshot
-from treadle.pool.serve import snapshot
-from treadle.sample.samplers.adapt import as_environment, fit_of, fitted, spec_of
-from treadle.sample.samplers.columns import array_of, columns_of, kept, stacked
-from treadle.sample.samplers.episode_batch import EpisodeBatch
-from treadle.sample.samplers.observations import Fit
-from treadle.sample.samplers.steps import StepType
 from treadle.samplers.adapt import as_environment, fit_of, fitted, spec_of
 from treadle.samplers.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.observations import Fit
 from treadle.samplers.steps import StepType
+from treadle.wire.copies import snapshot
 
 
 class InProgressEpisode:

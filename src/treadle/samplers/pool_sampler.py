@@ -17,8 +17,6 @@ import numpy as np
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.play.recipe import Asking
-from treadle.pool.broadcast import Broadcast
-from treadle.pool.options import MOST_WORKERS, NAMES, check_names
 from treadle.program.policies import policy_name
 from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
@@ -39,6 +37,8 @@ from treadle.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
 from treadle.samplers.trajectories import ResultBuffers, Trajectories, batch_of
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
+from treadle.wire.broadcast import Broadcast
+from treadle.worker.options import MOST_WORKERS, NAMES, check_names
 
 SCHEDULES = ("arrival", "deterministic")
 POOL_OPTIONS = NAMES - {"backend"} | set(OPTIONS)

@@ -26,9 +26,6 @@ from treadle.errors import UsageError, attributes_of
 from treadle.play.contract import BadStep, in_step, numbers
 from treadle.play.recorder import Recorder, dense
 from treadle.play.slot import EpisodeSlot, Globals
-from treadle.pool.broadcast import Broadcast
-from treadle.pool.copies import snapshot
-from treadle.pool.messages import Raised
 from treadle.program.base import StreamControl
 from treadle.program.registered import register_missing
 from treadle.samplers.adapt import GymEnv, type_of
@@ -40,6 +37,9 @@ from treadle.samplers.steps import StepType
 from treadle.samplers.trajectories import Trajectories, trajectories_of
 from treadle.samplers.worker import GLOBALS
 from treadle.spaces import Layout
+from treadle.wire.broadcast import Broadcast
+from treadle.wire.copies import snapshot
+from treadle.wire.messages import Raised
 
 log = logging.getLogger("treadle")
 

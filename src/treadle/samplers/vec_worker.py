@@ -11,8 +11,6 @@ import numpy as np
 from treadle.checks import check_whole
 from treadle.errors import attributes_of
 from treadle.play.contract import in_step
-from treadle.pool.copies import snapshot
-from treadle.pool.serve import snapshot
 from treadle.repro import fingerprint
 from treadle.samplers.adapt import GymEnv
 from treadle.samplers.agents import actions_of, reset_agent
@@ -20,6 +18,7 @@ from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.in_progress import InProgressEpisode
 from treadle.spaces import Layout, Mismatch
+from treadle.wire.copies import snapshot
 
 MOST_STEPS = 1 << 20  # of an episode; a longer one can no longer be replayed
 

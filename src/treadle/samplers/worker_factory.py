@@ -9,11 +9,11 @@ from typing import Any
 
 from treadle.checks import check_seed, check_whole
 from treadle.errors import UsageError
-from treadle.pool import bell
 from treadle.samplers.agents import as_agent, is_parameters, set_parameters
 from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.updates import as_update
 from treadle.samplers.worker import Worker
+from treadle.wire import bell
 
 
 def identity_function(value: Any) -> Any:

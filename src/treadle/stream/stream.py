@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, Lost
-from treadle.pool.worker import Worker
 from treadle.stream.watch import Watch
+from treadle.worker.worker import Worker
 
 Made = TypeVar("Made")
 MadeBy = TypeVar("MadeBy", covariant=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from treadle.pool.pool import Pool
-from treadle.pool.worker import Worker
 from treadle.progress import Standing, throttled
+from treadle.worker.worker import Worker
 
 PATIENCE = 0.1  # seconds between two looks at workers that say nothing
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from treadle.errors import StartupFailed, UsageError, WorkerDied, WorkerTimeout
-from treadle.pool.carried import CannotTravel, why_not
+from treadle.wire.carried import CannotTravel, why_not
 
 
 class NoSuchSlot(UsageError, IndexError):

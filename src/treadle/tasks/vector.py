@@ -27,7 +27,6 @@ from treadle.checks import check_seed
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.lockstep.batch import Batch
 from treadle.lockstep.lockstep import Lockstep, Operation
-from treadle.pool.carried import CannotTravel
 from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed
@@ -39,6 +38,7 @@ from treadle.tasks.results import Results, Slot
 from treadle.tasks.rows import Code, action_writer
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.turns import Claim, one_at_a_time
+from treadle.wire.carried import CannotTravel
 
 log = logging.getLogger("treadle")
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from treadle.errors import MissingExtra, UsageError
-from treadle.pool.backends import default_backend
-from treadle.pool.options import CommonKeywords, check_names
 from treadle.tasks import arguments
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, Sensor, SensorSuite, TaskSampler
 from treadle.tasks.orders import Ask, NextTask, ResetSampler
 from treadle.tasks.refusals import NotSupported
 from treadle.tasks.vector import TaskVector
 from treadle.vector.turns import one_at_a_time
+from treadle.worker.backends import default_backend
+from treadle.worker.options import CommonKeywords, check_names
 
 if TYPE_CHECKING:
     from treadle.lockstep.lockstep import Operation
@@ -277,7 +277,7 @@ class VectorSampledTasks(SampledTasks):
             of its slots are cut (done, truncated, info["aborted"]), fresh samplers are made, those with a finite
             length are brought to where the old ones were, and info["restarted"] is on the first observation. "drop":
             they are cut, and have no task any more (info["dropped"], observation None).
-        **options: max_restarts, close_timeout, worker_output, preload: see `treadle.pool.options.PoolOptions`.
+        **options: max_restarts, close_timeout, worker_output, preload: see `treadle.worker.options.PoolOptions`.
 
     Raises:
         StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too); nothing is

@@ -23,10 +23,8 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
-from treadle.pool import failure, forkserver
+from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
-from treadle.pool.carried import CannotTravel
-from treadle.pool.messages import Op
 from treadle.pool.pool import Pool
 from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
@@ -36,6 +34,9 @@ from treadle.stream.stream import answers
 from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
 from treadle.testing.processes import children_of, parent_of, runs
 from treadle.testing.verdict import FAULT, WARNING, Report, short
+from treadle.wire.carried import CannotTravel
+from treadle.wire.messages import Op
+from treadle.worker import forkserver
 
 TRACE = 300  # steps that are compared
 RESETS = 100

@@ -32,7 +32,6 @@ from treadle.errors import TreadleError, UsageError
 from treadle.plan.checking import check_state
 from treadle.play.contract import BadStep, first_observation, flag, numbers, shown, stepped
 from treadle.play.recorder import TreeColumn
-from treadle.pool.messages import Raised, unsendable
 from treadle.pool.wear import private_memory
 from treadle.program.base import Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
@@ -40,6 +39,7 @@ from treadle.sample.failed import user_frame
 from treadle.spaces import Layout, Mismatch
 from treadle.testing.processes import children_of
 from treadle.testing.verdict import short
+from treadle.wire.messages import Raised, unsendable
 
 PARTS = ("exception", "observation", "reward", "terminated", "truncated", "info")
 SPACES = ("observation_space", "action_space")

@@ -22,9 +22,6 @@ from gymnasium.vector.async_vector_env import AsyncState
 from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.lockstep.lockstep import Lockstep
-from treadle.pool import bell
-from treadle.pool.backends import default_backend
-from treadle.pool.options import PoolOptions, StartKeywords, check_names
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import of_coroutines
 from treadle.program.step import OnEnd
@@ -42,6 +39,9 @@ from treadle.vector.shares import Why, choose_shares, matters, worth_using
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
 from treadle.vector.stats import Counts, VectorStats
 from treadle.vector.turns import A_STEP, IDLE, Turns, one_at_a_time
+from treadle.wire import bell
+from treadle.worker.backends import default_backend
+from treadle.worker.options import PoolOptions, StartKeywords, check_names
 
 log = logging.getLogger("treadle")
 
@@ -77,7 +77,7 @@ class VectorEnv(SlotCalls):
             "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
             slot. Other slots never notice.
         **options: start_method, preload, start_timeout, step_timeout, close_timeout, max_restarts, worker_output: see
-            `treadle.pool.options.PoolOptions`.
+            `treadle.worker.options.PoolOptions`.
 
     Raises:
         SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left.

@@ -30,8 +30,8 @@ import numpy as np
 from treadle import gone
 from treadle.errors import UsageError
 from treadle.lockstep.batch import NO_NEWS, Batch, News
-from treadle.pool.info_rows import InfoRows, columns_of_rows
 from treadle.program.own_names import kept_as, own_names
+from treadle.wire.info_rows import InfoRows, columns_of_rows
 
 Infos = Mapping[int, dict[str, Any]]
 Finals = dict[int, tuple[Any, dict[str, Any]]]

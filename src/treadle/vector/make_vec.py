@@ -9,10 +9,10 @@ from typing import Any
 
 from treadle import gone
 from treadle.errors import StartupFailed, StartupRefused, UsageError
-from treadle.pool.options import NAMES
 from treadle.program.gym_env import recipe_parts
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import NAMES
 
 OPTIONS = NAMES.union(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
 NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio

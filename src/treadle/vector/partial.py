@@ -35,16 +35,16 @@ from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.pool import failure
 from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
-from treadle.pool.info_rows import InfoRows, gathered
-from treadle.pool.life import ALIVE, RestartPolicy
-from treadle.pool.line import BUSY_NS
-from treadle.pool.messages import Extras, Op
-from treadle.pool.worker import Worker
 from treadle.spaces import Mismatch
 from treadle.vector.core import Core
 from treadle.vector.infos import FINALS, NEWS, Five, gymnasium_infos
 from treadle.vector.orders import chosen_slots
 from treadle.vector.refusals import NothingPending, WaitTimeout
+from treadle.wire.info_rows import InfoRows, gathered
+from treadle.wire.line import BUSY_NS
+from treadle.wire.messages import Extras, Op
+from treadle.worker.life import ALIVE, RestartPolicy
+from treadle.worker.worker import Worker
 
 FREE, OUT, READY, STALE = range(4)
 LONG_STEP_NS = 100_000  # steps at least this long travel alone: a request costs about 5 us

@@ -28,13 +28,13 @@ from typing import Any
 
 from treadle.errors import WorkerTimeout
 from treadle.pool.calls import Done, Event, Lost
-from treadle.pool.messages import Op
-from treadle.pool.options import PoolOptions
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Description, Program
 from treadle.stream.stream import answers
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
+from treadle.wire.messages import Op
+from treadle.worker.options import PoolOptions
 
 log = logging.getLogger("treadle")
 

@@ -18,7 +18,7 @@ from enum import Enum, auto
 
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
-from treadle.pool.options import MOST_WORKERS
+from treadle.worker.options import MOST_WORKERS
 
 # Below these, more workers cost more than they gain: to wake one takes up to 100 us of a core, whatever it does then.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 200e-6

@@ -10,8 +10,8 @@ import numpy as np
 
 from treadle.errors import UsageError
 from treadle.lockstep.lockstep import Lockstep
-from treadle.pool.line import BUSY_NS
 from treadle.pool.pool import Pool
+from treadle.wire.line import BUSY_NS
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from treadle.memory.arena import Arena, Field
 from treadle.memory.ring import RowFields
 from treadle.memory.rows import Rows
-from treadle.pool.bell import Bell
-from treadle.pool.line import LineFields
 from treadle.spaces import Layout
+from treadle.wire.bell import Bell
+from treadle.wire.line import LineFields
 
 
 @dataclass(frozen=True)

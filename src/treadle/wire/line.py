@@ -20,10 +20,10 @@ import numpy as np
 from treadle.interrupts import Later
 from treadle.memory.arena import Arena, Field, Plan, view
 from treadle.memory.fences import fence
-from treadle.pool.bell import CELL, Bell, Waiting
-from treadle.pool.channel import Undecodable
-from treadle.pool.info_rows import InfoRows, Schema, from_raw, raw_of
-from treadle.pool.messages import Extras, Raised, Reply
+from treadle.wire.bell import CELL, Bell, Waiting
+from treadle.wire.channel import Undecodable
+from treadle.wire.info_rows import InfoRows, Schema, from_raw, raw_of
+from treadle.wire.messages import Extras, Raised, Reply
 
 BOX = 4096  # bytes of a payload or an answer that need not go by the channel
 WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel

@@ -23,16 +23,16 @@ from typing import Any
 
 from treadle.memory.arena import Arena
 from treadle.memory.rows import Rows
-from treadle.pool import lifeline
-from treadle.pool.bell import PipeBell, arena_bell
-from treadle.pool.carried import Arrived
-from treadle.pool.channel import Channel
-from treadle.pool.line import Line
-from treadle.pool.loop import serve
-from treadle.pool.messages import Hello, Raised, WorkerSpec
-from treadle.pool.serve import Server
-from treadle.pool.worker import build_here
 from treadle.whole_file import why
+from treadle.wire.bell import PipeBell, arena_bell
+from treadle.wire.carried import Arrived
+from treadle.wire.channel import Channel
+from treadle.wire.line import Line
+from treadle.wire.messages import Hello, Raised, WorkerSpec
+from treadle.worker import lifeline
+from treadle.worker.loop import serve
+from treadle.worker.serve import Server
+from treadle.worker.worker import build_here
 
 REPORT = 8  # where stacks begin in the crash report
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
@@ -105,7 +105,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
-    programs, hello = _build(start.spec, crash)
+    programs, hello = build_here(start.spec, start.spec.build, in_caller=False, begins=partial(_note_slot, crash))
     try:
         channel.send(hello, block=True)
     except OSError:
@@ -208,14 +208,6 @@ def _note_slot(crash: int, slot: int) -> None:
         os.pwrite(crash, b"%8d" % slot, 0)
     except OSError as error:  # no file may have a byte (ulimit -f 0)
         raise OSError(error.errno, why(error)) from error
-
-
-def _build(spec: WorkerSpec, crash: int) -> tuple[list[Any], Hello]:
-    try:
-        factories = spec.build()
-    except BaseException as error:  # noqa: BLE001 - unpickling runs foreign code, sys.exit included
-        return [], Hello(os.getpid(), failed=(spec.slots[0], Raised.of(error, "init")))
-    return build_here(spec, factories, in_caller=False, begins=partial(_note_slot, crash))
 
 
 def _close(spec: WorkerSpec, programs: list[Any]) -> None:

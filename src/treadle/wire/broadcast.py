@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle import pickling
 from treadle.interrupts import owned
-from treadle.pool.channel import SPILL, mapped, spill, unpack
+from treadle.wire.channel import SPILL, mapped, spill, unpack
 
 
 class Broadcast:

@@ -9,20 +9,20 @@ from functools import cache
 from typing import Any
 
 from treadle.errors import UsageError
-from treadle.pool import forkserver
-from treadle.pool.worker import SerialWorker, Worker
+from treadle.worker import forkserver
+from treadle.worker.worker import SerialWorker, Worker
 
 OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
 
 
 def _thread() -> type[Worker]:
-    from treadle.pool.local import ThreadWorker
+    from treadle.worker.thread import ThreadWorker
 
     return ThreadWorker
 
 
 def _process() -> type[Worker]:
-    from treadle.pool.process import ProcessWorker
+    from treadle.worker.process import ProcessWorker
 
     return ProcessWorker
 

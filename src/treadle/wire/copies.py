@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
-from treadle.pool.messages import shown
+from treadle.wire.messages import shown
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from treadle.pool import lifeline
+from treadle.worker import lifeline
 
 if TYPE_CHECKING:  # see `forkserver.begin`
-    from treadle.pool.channel import Channel
-    from treadle.pool.child import Start
+    from treadle.wire.channel import Channel
+    from treadle.worker.child import Start
 
 BASE = (
     "numpy",
     "gymnasium",
     "gymnasium.envs.classic_control",  # needs nothing else, and is what most people try first
     "cloudpickle",
-    "treadle.pool.child",
+    "treadle.worker.child",
     "treadle.program.gym_env",
 )
 DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how those of GPUs begin
@@ -51,7 +51,7 @@ def serve_base(fd: int, life: int) -> None:
     for name in BASE:
         importlib.import_module(name)
     gc.enable()
-    from treadle.pool.channel import Channel
+    from treadle.wire.channel import Channel
 
     serve(Channel(socket.socket(fileno=fd)), None)
 
@@ -59,7 +59,7 @@ def serve_base(fd: int, life: int) -> None:
 def _preload(channel: Channel) -> NoReturn:
     """Become a server that has imported packages in the caller's world. What they say meanwhile, the caller's user
     reads; later the descriptors are those of the base server again, and hold nothing."""
-    from treadle.pool import child
+    from treadle.worker import child
 
     start, (out, err) = child.begin(channel)
     usual = os.dup(1), os.dup(2)
@@ -114,7 +114,7 @@ def _find_generators() -> None:
     """Tell `child` of NumPy's generators that modules have made for themselves and seeded from the system."""
     import numpy as np
 
-    from treadle.pool import child
+    from treadle.worker import child
 
     for each in gc.get_objects():
         kind = type(each)  # not isinstance, which asks a proxy for its __class__: others' code, that may raise or warn
@@ -170,7 +170,7 @@ def _fork(channel: Channel, fd: int, order: str, entered: Start | None) -> None:
     if pid == 0:
         channel.close()
         signal.set_wakeup_fd(-1)
-        from treadle.pool import child
+        from treadle.worker import child
 
         child.main(fd, run=_preload if order == "server" else partial(child.work, entered=entered))
     os.close(fd)

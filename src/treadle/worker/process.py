@@ -24,15 +24,16 @@ from typing import Any
 from treadle.errors import TooManyFiles, UsageError
 from treadle.interrupts import Later
 from treadle.memory.arena import anonymous_file
-from treadle.pool import carried, child, forkserver, lifeline, modules, oom
-from treadle.pool.carried import AT_ONCE
-from treadle.pool.channel import Channel, Undecodable
-from treadle.pool.line import Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
-from treadle.pool.options import PoolOptions, environ_of
-from treadle.pool.place import Place
-from treadle.pool.stderr import THREAD_NAME, StderrReader, Tail
-from treadle.pool.worker import Common, Worker
+from treadle.wire import carried
+from treadle.wire.carried import AT_ONCE
+from treadle.wire.channel import Channel, Undecodable
+from treadle.wire.line import Line
+from treadle.wire.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
+from treadle.worker import child, forkserver, lifeline, modules, oom
+from treadle.worker.options import PoolOptions, environ_of
+from treadle.worker.place import Place
+from treadle.worker.stderr import THREAD_NAME, StderrReader, Tail
+from treadle.worker.worker import Common, Worker
 
 START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
@@ -328,7 +329,7 @@ def _started(sock: Any, common: ProcessCommon) -> Child:
         return Child(pid, pidfd, partial(server.status, pid))
     if common.start_method == "spawn":
         process = subprocess.Popen(
-            forkserver.bootstrap("treadle.pool.child", f"main({sock.fileno()})"),
+            forkserver.bootstrap("treadle.worker.child", f"main({sock.fileno()})"),
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
         )

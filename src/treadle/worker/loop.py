@@ -6,9 +6,9 @@ from functools import partial
 from time import perf_counter_ns
 
 from treadle.memory.arena import closed_by_others
-from treadle.pool.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
-from treadle.pool.messages import Extras, Op, Raised, Request, picklable, without_failing
-from treadle.pool.serve import Server
+from treadle.wire.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
+from treadle.wire.messages import Extras, Op, Raised, Request, picklable, without_failing
+from treadle.worker.serve import Server
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 

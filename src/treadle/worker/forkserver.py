@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.interrupts import Later, undisturbed
-from treadle.pool import lifeline
-from treadle.pool.forking import Spoilt
+from treadle.worker import lifeline
+from treadle.worker.forking import Spoilt
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
-    from treadle.pool.channel import Channel
+    from treadle.wire.channel import Channel
 
 log = logging.getLogger("treadle")
 
@@ -332,21 +332,21 @@ def _start_base() -> ForkServer:
     life = lifeline.read_end()
     with theirs:
         process = subprocess.Popen(
-            bootstrap("treadle.pool.forking", f"serve_base({theirs.fileno()}, {life})"),
+            bootstrap("treadle.worker.forking", f"serve_base({theirs.fileno()}, {life})"),
             pass_fds=(theirs.fileno(), life),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             process_group=0,
         )
-    from treadle.pool.channel import Channel  # the server imports NumPy meanwhile, as this does
+    from treadle.wire.channel import Channel  # the server imports NumPy meanwhile, as this does
 
     process.returncode = 0  # it is waited for here
     return ForkServer(Channel(ours), process.pid, os.pidfd_open(process.pid), partial(waited, process.pid))
 
 
 def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
-    from treadle.pool.channel import Channel
-    from treadle.pool.child import Start
+    from treadle.wire.channel import Channel
+    from treadle.worker.child import Start
 
     channel, theirs = Channel.pair()
     with theirs:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from treadle.memory.arena import Arena, Field
-from treadle.pool.rhythm import LONGEST, Rhythm
+from treadle.wire.rhythm import LONGEST, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from treadle import gone
 from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
 from treadle.errors import UsageError
-from treadle.pool.life import RestartPolicy
+from treadle.worker.life import RestartPolicy
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
@@ -59,7 +59,7 @@ class PoolOptions:
         start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports once for all workers. None: the installed packages that the
             factories, and what they hold, come from or refer to, and what was given to `set_forkserver_preload` of a
-            multiprocessing context; (): none of users'. See `treadle.pool.modules`.
+            multiprocessing context; (): none of users'. See `treadle.worker.modules`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
         step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
             streams is killed when it does not get on for so long. A thread cannot be killed: there

@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treadle.errors import TooManyFiles, UsageError, Where, WorkerError, WorkerTimeout
 from treadle.interrupts import Later
 from treadle.memory.arena import too_many_files
-from treadle.pool.life import ALIVE, TABLE, Event, State, after
-from treadle.pool.line import Chosen, Line
-from treadle.pool.messages import CLOSING, ExitReport, Hello, Raised, Reply, Request, WorkerSpec
-from treadle.pool.serve import Server, caught
+from treadle.wire.line import Chosen, Line
+from treadle.wire.messages import CLOSING, ExitReport, Hello, Raised, Reply, Request, WorkerSpec
+from treadle.worker.life import ALIVE, TABLE, Event, State, after
+from treadle.worker.serve import Server, caught
 
 if TYPE_CHECKING:
-    from treadle.pool.options import PoolOptions
-    from treadle.pool.place import Place
+    from treadle.worker.options import PoolOptions
+    from treadle.worker.place import Place
 
 
 class Owed(NamedTuple):
@@ -345,7 +345,7 @@ class SerialWorker(Worker):
     in_caller = inline = starts_here = local = True
 
     def start(self) -> None:
-        programs, self._hello = build_here(self.spec, self.factories, in_caller=True)
+        programs, self._hello = build_here(self.spec, lambda: self.factories, in_caller=True)
         self.server = Server(self.slots, programs, in_caller=True, local=self.local)
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
@@ -429,17 +429,18 @@ class _Control:
 
 def build_here(
     spec: WorkerSpec,
-    factories: Sequence[Callable[[], Any]],
+    factories: Callable[[], Sequence[Callable[[], Any]]],
     *,
     in_caller: bool,
     begins: Callable[[int], object] = lambda slot: None,
 ) -> tuple[list[Any], Hello]:
-    """Build a worker's programs in this process. `in_caller`: as of `Server`; `begins`: is told each slot."""
+    """Build a worker's programs in this process. `factories`: gets them, and may run foreign code (unpickling);
+    `in_caller`: as of `Server`; `begins`: is told each slot."""
     catch = caught(in_caller)
     programs: list[Any] = []
     slot = spec.slots[0]
     try:
-        for slot, factory in zip(spec.slots, factories, strict=True):
+        for slot, factory in zip(spec.slots, factories(), strict=True):
             begins(slot)
             programs.append(factory())
         return programs, Hello(0, tuple(program.describe() for program in programs))

@@ -5,7 +5,7 @@ out-of-band buffers into a memory file of its own, and only the descriptor trave
 arrays straight over the mapping, without a copy, and no socket buffer can ever be too small for it. So sending a
 request never blocks the caller, and an episode of 100 MB costs the same trip as a small one.
 
-Within one process (threads) `LocalChannel` (`local.py`) is the same road.
+Within one process (threads) `LocalChannel` (`treadle.worker.thread`) is the same road.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class Channel:
         while self.outbox:
             data, packed = self.outbox[0]
             try:
-                sent = _sendmsg(self.sock, data, packed.files)
+                fds = [file.fileno() for file in packed.files]
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
             except BlockingIOError:
                 return False
             self.outbox[0] = (data[sent:], SENT)  # noted before descriptors are closed: an interrupt may come
@@ -199,10 +200,7 @@ class Channel:
         body, fds = bytes(self._inbox[HEAD.size : HEAD.size + length]), [self._fds[i] for i in range(count)]
         try:
             message = decode(body, fds)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # what foreign code says; an interrupt (Ctrl-C) leaves the message, to be read again
+        except (Exception, SystemExit) as error:  # of foreign code; Ctrl-C leaves the message, to be read again
             self._consume(HEAD.size + length, count, count)
             raise Undecodable(error) from error
         self._consume(HEAD.size + length, count, body[0])
@@ -321,12 +319,6 @@ def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
 
 def _align(nbytes: int) -> int:
     return -(-nbytes // 64) * 64
-
-
-def _sendmsg(sock: socket.socket, data: memoryview, files: list[io.FileIO]) -> int:
-    if not files:
-        return sock.send(data)
-    return socket.send_fds(sock, [data], [file.fileno() for file in files])
 
 
 def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[bytes, list[int]]:

@@ -16,13 +16,13 @@ from typing import Any
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
 from treadle.memory.rows import Rows
-from treadle.pool.life import RestartPolicy
-from treadle.pool.line import Line
-from treadle.pool.loop import serve
-from treadle.pool.messages import CLOSING, ExitReport, Extras, Hello, Op
-from treadle.pool.place import Place
-from treadle.pool.serve import Server
-from treadle.pool.worker import Worker, build_here
+from treadle.wire.line import Line
+from treadle.wire.messages import CLOSING, ExitReport, Extras, Hello, Op
+from treadle.worker.life import RestartPolicy
+from treadle.worker.loop import serve
+from treadle.worker.place import Place
+from treadle.worker.serve import Server
+from treadle.worker.worker import Worker, build_here
 
 log = logging.getLogger("treadle")
 
@@ -153,7 +153,7 @@ class ThreadWorker(Worker):
 
     def _serve(self, owner: Owner, places: Any) -> None:
         told = partial(setattr, self, "_building")
-        programs, hello = build_here(self.spec, self.factories, in_caller=False, begins=told)
+        programs, hello = build_here(self.spec, lambda: self.factories, in_caller=False, begins=told)
         server = Server(self.spec.slots, programs, in_caller=False, local=True)
         self._hello = hello
         place = places.get()

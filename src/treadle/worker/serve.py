@@ -18,10 +18,10 @@ from typing import Any
 from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
 from treadle.memory.rows import Rows
-from treadle.pool.copies import checked_info, copied, portable, snapshot
-from treadle.pool.info_rows import FinalRows, InfoPacker, InfoRows
-from treadle.pool.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.spaces import Mailed
+from treadle.wire.copies import checked_info, copied, portable, snapshot
+from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
+from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 
 
 class Server:
