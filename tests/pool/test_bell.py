@@ -17,8 +17,7 @@ from kit import (
 
 from treadle.memory.arena import Arena
 from treadle.wire import bell as bells
-from treadle.wire.bell import CELL, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
-from treadle.wire.rhythm import LONGEST
+from treadle.wire.bell import CELL, LONGEST, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
 from zoo.faults import SlowOnce
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.wire.rhythm import LONG_REST, LONGEST, MARGIN, OVERDUE, SHORT_REST, Rhythm
+from treadle.wire.bell import LONG_REST, LONGEST, MARGIN, OVERDUE, SHORT_REST, Rhythm
 
 US, MS = 1_000, 1_000_000
 

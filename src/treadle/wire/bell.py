@@ -4,7 +4,7 @@ A bell is a counting semaphore without an owner, so nobody's death can leave it 
 may be too high after a death): the truth is always the request id in the arena.
 
 Waking a sleeping process costs 45 to 90 us here whatever primitive is used, so both sides first try for a while and
-then sleep: `Waiting`. `who_tries` says who may at all, `rhythm.py` for how long.
+then sleep: `Waiting`. `who_tries` says who may at all, `Rhythm` for how long.
 
 Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own
 SemLock): no name to leak in /dev/shm, nothing to pickle. Zeroed memory without `sem_init` would hang. Where sem_init
@@ -27,13 +27,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from treadle.memory.arena import Arena, Field
-from treadle.wire.rhythm import LONGEST, Rhythm
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 
 SLICE = 0.05  # seconds that one sleep lasts at most: between them somebody looks at the processes
 LOOKS = range(200)  # looks between two glances at the clock: 5 to 10 us
 SHARED = 100_000  # ns: the longest usual wait in which the caller tries on a core that it shares with its workers
+
+LONGEST = 1_000_000  # ns: waits that usually take longer are slept through
+MARGIN = 50_000  # ns to try beyond one and a half times the usual
+FIRST = 100_000  # ns: the usual wait before anything is known
+OVERDUE = 2_000_000  # ns beyond the usual: a scheduler's turn is 3 to 4 ms, a reset or a collection of garbage less
+HELD_UP = 1_000_000  # ns at once that others have had the core: the other side's share is shorter, or long anyway
+SHORT_REST, LONG_REST = 2_000_000, 512_000_000  # ns without trying, after a first sign and after many
+SOON = 40_000_000  # ns besides four times the rest, in which strangers have had their turn again
 
 give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
@@ -143,6 +150,55 @@ def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> t
     if workers + 1 <= cores:
         return LONGEST, LONGEST
     return (SHARED, LONGEST) if workers <= cores and lockstep and not inline else (0, 0)
+
+
+class Rhythm:
+    """How long to try before sleeping, learnt from how long has been waited so far. Pure.
+
+    Caller and worker wait for one another by turns, and a wait mostly lasts about as long as the ones before: the
+    worker's is what the caller does between two steps (its policy), the caller's is what its workers take longer than
+    itself. Who tries for somewhat longer than that is awake when it is over, and saves waking up (45 to 90 us here).
+    Who would have to try for longer than about a millisecond sleeps at once: waking up is a small part of that.
+
+    Trying pays only while there is a core for it. Two signs say that there is none. A turn in which the one that tries
+    does not run: somebody else has its core. And a wait that takes milliseconds longer than usual: the other side has
+    none. After a sign there is no trying for a while, after another one soon afterwards for four times as long.
+
+    Args:
+        longest: ns; waits that usually take longer are slept through. 0: all are.
+
+    Attributes:
+        budget: ns to try in the next wait; 0: sleep at once.
+    """
+
+    __slots__ = ("_longest", "_rest", "_until", "_usual", "budget")
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._usual = min(FIRST, longest)
+        self.budget = 2 * self._usual
+        self._rest = SHORT_REST
+        self._until = 0  # when trying begins again
+
+    def note(self, now: int, waited: int, tried: int, held_up: int) -> None:
+        """A wait that has ended.
+
+        Args:
+            now: ns on any clock, not before the last note's.
+            waited: ns that it took.
+            tried: ns of it, from its beginning, that were spent trying.
+            held_up: the longest time of those in which somebody else had the core, in ns.
+        """
+        longest, usual = self._longest, self._usual
+        if not longest:
+            return
+        self._usual = usual = usual + ((min(waited, 2 * longest) - usual) >> 3)
+        if tried and (held_up > HELD_UP or (tried < waited and waited > usual + OVERDUE)):
+            soon = now - self._until < 4 * self._rest + SOON
+            self._rest = min(4 * self._rest, LONG_REST) if soon else SHORT_REST
+            self._until = now + self._rest
+        resting = now < self._until or usual > longest
+        self.budget = 0 if resting else usual + (usual >> 1) + MARGIN
 
 
 class Waiting:
