@@ -72,7 +72,7 @@ class Program:
 
     def share(self, arena: Any, words: Any) -> None:
         """In a process of its own it is given the pool's memory once: requests may then speak of what lies there.
-        `words` are its worker's there: a program that does many items for one request says in `words[pool.line.ITEM]`
+        `words` are its worker's there: a program that does many items for one request says in `words[wire.line.ITEM]`
         which it is at, and its worker's death is told with the item."""
 
     def describe(self) -> Description:

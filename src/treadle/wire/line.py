@@ -282,7 +282,7 @@ class Line:
                 op -= WITH_PAYLOAD
                 payload, fds = self.channel.recv_wait()
                 if fds:
-                    payload.arrived(fds)  # a `pool.broadcast.Payload`
+                    payload.arrived(fds)  # a `broadcast.Payload`
         except Undecodable as undecodable:  # the request fails, not the worker
             payload = undecodable
         return id, op, block, payload
