@@ -12,7 +12,8 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from functools import cache
+from contextlib import closing
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from treadle.whole_file import opened
 
 COMPRESS_FROM = 1 << 16
 CHUNK_BYTES = 2 << 20
+INLINE = 1 << 15  # bytes up to which an array lies in its header
+FORMS = 256  # kept at a time: each takes some 100 KB
 INDEX = "episode_index"  # which episode of its run it is: Minari's own `id` counts what is in the file
 _RETURNS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
@@ -147,70 +150,81 @@ class _File:
 
 
 class _Writer:
-    """Makes a file's groups; `file` is an open one of h5py's lower interface."""
+    """Writes episodes to a file. Both files are open ones of h5py's lower interface; the one in memory is empty.
 
-    def __init__(self, file: Any) -> None:
+    HDF5 fills and copies a group in a quarter of the time in which it makes one. So of all episodes with arrays of the
+    same kinds one group is made, in memory; each episode is written into that, which is then copied.
+    """
+
+    def __init__(self, file: Any, memory: Any) -> None:
         h5 = library()
-        self._h5, self._file = h5, file
+        self._h5, self._file, self._memory = h5, file, memory
         self._group_list, self._data_list = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
         for each in (self._group_list, self._data_list):
             each.set_obj_track_times(False)
         self._group_list.set_attr_phase_change(32, 0)  # attributes in the group's header
         self._group_list.set_link_creation_order(h5.h5p.CRT_ORDER_TRACKED)
         self._data_list.set_fill_time(h5.h5d.FILL_TIME_NEVER)
-        self._scalar = h5.h5s.create(h5.h5s.SCALAR)
-        self._types: dict[str, Any] = {}
+        self._inline = self._data_list.copy()
+        self._inline.set_layout(h5.h5d.COMPACT)
+        self._type, self._form = cache(self._new_type), lru_cache(FORMS)(self._new_form)
 
-    def _type(self, code: str) -> Any:
-        if code not in self._types:
-            dtype = np.dtype(code)
-            dtype = self._h5.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype
-            self._types[code] = self._h5.h5t.py_create(dtype, logical=True)
-        return self._types[code]
+    def _new_type(self, code: str) -> Any:
+        h5, dtype = self._h5, np.dtype(code)
+        return h5.h5t.py_create(h5.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype, logical=True)
+
+    def _new_form(self, seed: str, *kinds: Any) -> tuple[Any, list[tuple[Any, str]], list[Any]]:
+        """A group for episodes with arrays of these kinds, its attributes with their types, and its arrays; all open.
+
+        A kind: path, type, shape, and rows of a chunk (0: it is stored as one block).
+        """
+        h5, groups = self._h5, dict[tuple[str, ...], Any]()
+
+        def group_at(path: tuple[str, ...]) -> Any:
+            if path not in groups:
+                above, name = (group_at(path[:-1]), path[-1].encode()) if path else (self._memory, None)
+                groups[path] = h5.h5g.create(above, name, None, self._group_list)
+            return groups[path]
+
+        def array(path: tuple[str, ...], code: str, shape: tuple[int, ...], rows: int) -> Any:
+            how = self._inline if math.prod(shape) * np.dtype(code).itemsize <= INLINE else self._data_list
+            if rows:
+                how = self._data_list.copy()
+                how.set_chunk((rows, *shape[1:]))
+                how.set_deflate(LEVEL)
+            space, name = h5.h5s.create_simple(shape), path[-1].encode()
+            return h5.h5d.create(group_at(path[:-1]), name, self._type(code), space, how)
+
+        codes = {"id": "<i8", "seed": seed, INDEX: "<i8", "total_steps": "<i8", **dict.fromkeys(_RETURNS, "<f8")}
+        create, scalar, group = h5.h5a.create, h5.h5s.create(h5.h5s.SCALAR), group_at(())
+        attributes = [(create(group, name.encode(), self._type(c), scalar), c) for name, c in codes.items()]
+        arrays = [array(*kind) for kind in kinds]
+        group_at(("infos",))  # which may be empty
+        return group, attributes, arrays
 
     def add(self, number: int, record: Record) -> None:
         """Write an episode."""
         head, data = record.sections
         note, (returns, table) = record.note, json.loads(bytes(head))
-        group = self._group(self._file, f"episode_{number}")
-        seed = "<u8" if note.seed >= 2**63 else "<i8"  # Minari's own writer makes such seeds unsigned
-        numbers = (("id", number, "<i8"), ("seed", note.seed, seed), (INDEX, note.index, "<i8"))
-        floats = ((name, value, "<f8") for name, value in zip(_RETURNS, returns, strict=True))
-        for name, value, code in (*numbers, ("total_steps", note.length, "<i8"), *floats):
-            attribute = self._h5.h5a.create(group, name.encode(), self._type(code), self._scalar)
+        kinds = [(tuple(path), code, tuple(shape), rows) for path, code, shape, rows, _ in table]
+        # Minari's own writer makes large seeds unsigned
+        group, attributes, arrays = self._form("<u8" if note.seed >= 2**63 else "<i8", *kinds)
+        values = (number, note.seed, note.index, note.length, *returns)
+        for value, (attribute, code) in zip(values, attributes, strict=True):
             attribute.write(np.array(value, code), self._type(code))
-        groups: dict[tuple[str, ...], Any] = {(): group}
-        at = 0
-
-        def group_at(path: tuple[str, ...]) -> Any:
-            if path not in groups:
-                groups[path] = self._group(group_at(path[:-1]), path[-1])
-            return groups[path]
-
-        for path, code, shape, rows, sizes in table:
-            pieces = []
-            for size in sizes:
-                pieces.append(data[at : at + size])
-                at += size
-            self._array(group_at(tuple(path[:-1])), path[-1], code, tuple(shape), rows, pieces)
-        group_at(("infos",))  # which may be empty
-
-    def _group(self, parent: Any, name: str) -> Any:
-        return self._h5.h5g.create(parent, name.encode(), None, self._group_list)
-
-    def _array(self, group: Any, name: str, code: str, shape: tuple, rows: int, pieces: list[memoryview]) -> None:
-        h5d, h5s, how = self._h5.h5d, self._h5.h5s, self._data_list
-        if rows:
-            how = how.copy()
-            how.set_chunk((rows, *shape[1:]))
-            how.set_deflate(LEVEL)
-        data = h5d.create(group, name.encode(), self._type(code), h5s.create_simple(shape), how)
-        if rows:
-            for i, piece in enumerate(pieces):
-                data.write_direct_chunk((i * rows, *[0] * (len(shape) - 1)), bytes(piece), 0)
-        elif len(pieces[0]):
-            array = np.frombuffer(pieces[0], np.dtype(code)).reshape(shape)
-            data.write(h5s.ALL, h5s.ALL, array, self._type(code))
+        every, compressed = self._h5.h5s.ALL, list[tuple[tuple[str, ...], tuple[int, ...], list[int], memoryview]]()
+        for (path, code, shape, rows), array, (*_, sizes) in zip(kinds, arrays, table, strict=True):
+            part, data = data[: sum(sizes)], data[sum(sizes) :]
+            if rows:
+                compressed.append((path, (rows, *[0] * (len(shape) - 1)), sizes, part))
+            elif len(part):
+                array.write(every, every, np.frombuffer(part, code).reshape(shape), self._type(code))
+        self._h5.h5o.copy(group, b".", self._file, f"episode_{number}".encode())
+        for path, (rows, *rest), sizes, part in compressed:
+            array = self._h5.h5d.open(self._file, "/".join((f"episode_{number}", *path)).encode())
+            for i, size in enumerate(sizes):
+                array.write_direct_chunk((i * rows, *rest), bytes(part[:size]), 0)
+                part = part[size:]
 
 
 def assemble(path: Path, records: Iterable[Record]) -> int:
@@ -220,17 +234,16 @@ def assemble(path: Path, records: Iterable[Record]) -> int:
     made.set_obj_track_times(False)
     access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V110)  # headers with checksums, readable since 1.8
     access.set_fclose_degree(h5.h5f.CLOSE_STRONG)
-    below = _File(path)
+    create, name, below = h5.h5f.create, os.fsencode(path), _File(path)
     try:
-        access.set_fileobj_driver(h5.h5fd.fileobj_driver, below)
-        file = h5.h5f.create(os.fsencode(path), h5.h5f.ACC_TRUNC, made, access)
-        try:
-            writer = _Writer(file)
-            for number, record in enumerate(records):
-                writer.add(number, record)
-                below.check()
-        finally:
-            file.close()
+        access.set_fapl_core(1 << 20, False)
+        with closing(create(name + b".forms", h5.h5f.ACC_TRUNC, made, access)) as memory:  # which is on no disk
+            access.set_fileobj_driver(h5.h5fd.fileobj_driver, below)
+            with closing(create(name, h5.h5f.ACC_TRUNC, made, access)) as file:
+                writer = _Writer(file, memory)
+                for number, record in enumerate(records):
+                    writer.add(number, record)
+                    below.check()
         below.check()
     finally:
         below.close()
