@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -413,6 +414,28 @@ def test_a_worker_that_is_restarted(mode: AutoresetMode) -> None:
         assert longer.episode_ids[:, 1].tolist() == [1] * 5
 
 
+class Full(Counter):
+    """Action 3: its process may have no more memory from then on; 4: it may again."""
+
+    def step(self, action: int) -> Any:
+        if action in (3, 4):
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (2**20 if action == 3 else hard, hard))
+        return super().step(action)
+
+
+def test_a_worker_that_cannot_map_a_rollout_says_so_and_lives() -> None:
+    with closing(VectorEnv([of(Full, 90)] * 2, workers=2, inline=0)) as vector:
+        vector.reset()
+        vector.step([3, 1])
+        with pytest.raises(treadle.TaskRaised, match="Cannot allocate memory") as caught:
+            vector.rollout(lambda _: [1, 1], steps=3)
+        assert caught.value.where.slot == 0
+        vector.reset_at(0)
+        vector.step([4, 1])
+        assert vector.rollout(lambda _: [1, 1], steps=3).observations.tolist() == [[1, 3], [2, 4], [3, 5]]
+
+
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 
@@ -429,7 +452,7 @@ def test_what_is_noted_of_a_rollout_does_not_grow_with_rollouts() -> None:
         for number in range(6):
             vector.rollout(lambda seen: np.zeros(len(seen), np.int64), steps=8)
             if number > 1:
-                noted.add(max(len(each.lent) for each in vector._lockstep.memory.buffers.rollouts))
+                noted.add(max(len(each.lent) for each in vector._lockstep.memory.rings.all))
         assert len(noted) == 1
     finally:
         vector.close()

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.memory.arena import Arena, Field
-from treadle.memory.ring import BatchBuffers, RowFields
+from treadle.memory.ring import RowMemory
 from treadle.spaces import Layout
 from treadle.wire.info_rows import joined
 from treadle.wire.messages import Extras
@@ -64,26 +63,23 @@ class Batches:
 
     def __init__(
         self,
-        arena: Arena,
-        fields: RowFields,
-        buffers: BatchBuffers,
-        observations: Layout,
+        memory: RowMemory,
         n: int,
         *,
         remember: bool = False,
     ) -> None:
-        self._arena, self._fields, self._buffers, self.observations = arena, fields, buffers, observations
+        self._rings, self._standing, self.observations = memory.rings, memory.standing, memory.observations
         self._n, self.block = n, -1
         self._last: list[np.ndarray] = []  # holding it keeps its block from being written
-        self.hand_out: Callable[[int], list[np.ndarray]] = self._hand_out_and_keep if remember else buffers.hand_out
+        self.hand_out: Callable[[int], list[np.ndarray]] = self._hand_out_and_keep if remember else self._standing.row
         self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
         self._last_loose: dict[int, list[Any]] = {}
-        self._final_views: dict[int, list[np.ndarray | None]] = {}
 
     @property
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
-        valid = self._arena.array(self._fields.blocks[self.block].valid).copy()
+        ring = self._rings.of(self.block)
+        valid = ring.array(ring.fields.valid, self.block).copy()
         valid[list(self._lost)] = False
         return valid
 
@@ -100,11 +96,9 @@ class Batches:
         """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
         `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
-        Where a slot raised they are copies, too: rewards and flags of a rollout's step are not lent on their own.
         """
         self.block = block
         self._lost = set(lost)
-        raised = False
         infos: list[Mapping[int, Any]] = []
         finals: dict[int, Any] = {}
         for each in extras:
@@ -113,11 +107,10 @@ class Batches:
                 self._last_loose.update(each.loose)
                 finals.update(each.finals)
                 self._lost.update(each.raised)
-                raised = raised or bool(each.raised)
         for slot in range(self._n) if self.observations.loose else ():
             self._last_loose.setdefault(slot, [None] * len(self.observations.loose))
         if copy or self._lost:
-            arrays = self._buffers.peek(block)
+            arrays = self._rings.of(block).peek(block)
             if copy:
                 arrays = [array.copy() for array in arrays]
             for slot in self._lost:
@@ -126,8 +119,6 @@ class Batches:
                     array[slot] = 0
         if not copy:
             arrays = self.hand_out(block)
-            if raised:
-                arrays = [array.copy() for array in arrays]
         whole = self.finals(block, arrays, finals) if ended else {}
         observations = self.tree(arrays)
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
@@ -155,11 +146,7 @@ class Batches:
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
         """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
-        views = self._final_views.get(block)
-        if views is None:
-            fields = self._fields.blocks[block].finals
-            views = [None if field is None else self._arena.array(field) for field in fields]
-            self._final_views[block] = views
+        views = self._rings.of(block).finals
         if not views:
             return {}
         found = {}
@@ -170,27 +157,26 @@ class Batches:
 
     def keep_row(self, block: int, slot: int) -> None:
         """Show a slot's row of the last batch again, as the caller has left it."""
-        self._copy_last(self._fields.blocks[block].observations, slot)
+        self._copy_last(self._rings.of(block).observations(block), slot)
 
     def keep_final(self, block: int, slot: int) -> dict[int, Any] | None:
         """Make a slot's row of the last batch its terminal observation; returns the leaves without a fixed shape."""
-        self._copy_last(self._fields.blocks[block].finals, slot)
+        self._copy_last(self._rings.of(block).finals, slot)
         loose = self.observations.loose
         return dict(zip(loose, self._last_loose.get(slot, [None] * len(loose)))) or None
 
     def mark_cut(self, block: int, slot: int) -> None:
         """A row that is no transition and ends its episode: reward 0, truncated."""
-        fields = self._fields.blocks[block]
-        for field, value in ((fields.rewards, 0.0), (fields.terminated, 0), (fields.truncated, 1), (fields.valid, 0)):
-            self._arena.array(field)[slot] = value
+        for array, value in zip(self._rings.of(block).ends(block), (0.0, 0, 1, 0), strict=True):
+            array[slot] = value
 
-    def _copy_last(self, fields: Sequence[Field | None], slot: int) -> None:
-        fixed = [field for field in fields if field is not None]
-        for i, field in enumerate(fixed):
-            self._arena.array(field)[slot] = self._last[i][slot] if self._last else 0
+    def _copy_last(self, arrays: Sequence[np.ndarray | None], slot: int) -> None:
+        fixed = [array for array in arrays if array is not None]
+        for i, array in enumerate(fixed):
+            array[slot] = self._last[i][slot] if self._last else 0
 
     def _hand_out_and_keep(self, block: int) -> list[np.ndarray]:
-        self._last = arrays = self._buffers.hand_out(block)
+        self._last = arrays = self._standing.row(block)
         return arrays
 
     def carry_over(self, block: int, chosen: set[int]) -> None:
@@ -198,13 +184,12 @@ class Batches:
         if self.block < 0 or len(chosen) == self._n:
             return
         keep = [slot for slot in range(self._n) if slot not in chosen]
-        arena = self._arena
-        before, after = self._fields.blocks[self.block], self._fields.blocks[block]
-        for a, b in zip(before.observations, after.observations):
+        before, after = self._rings.of(self.block), self._rings.of(block)
+        for a, b in zip(before.observations(self.block), after.observations(block)):
             if a is not None and b is not None and block != self.block:
-                arena.array(b)[keep] = arena.array(a)[keep]
-        for field in (after.rewards, after.terminated, after.truncated, after.valid):
-            arena.array(field)[keep] = 0
+                b[keep] = a[keep]
+        for array in after.ends(block):
+            array[keep] = 0
 
 
 def final_observation(

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import WorkerError
-from treadle.memory.arena import Field
 from treadle.memory.ring import RowMemory
 from treadle.repro import UNKNOWN, Repro, failure_of, fingerprint, note
 from treadle.spaces import Mailed
@@ -71,21 +70,20 @@ class History:
     def __init__(self, memory: RowMemory, describe: Callable[[int], Repro | None], *, full: bool = False) -> None:
         self._memory, self._describe, self._full = memory, describe, full
         self._actions = memory.arrays(memory.fields.actions)
-        blocks = list(memory.fields.blocks)
-        one, self._places, self._width = blocks[0], [], 0
-        self._n = one.rewards.shape[0]
+        ring, self._places, self._width = memory.standing, [], 0
+        self._n = len(memory.done)
         self._sources: list[tuple[int, int, memoryview]] = []  # from, to, what
         for array in self._actions:
             self._places.append(self._width)
             if array is not None and array.nbytes:
                 self._sources.append((self._width, self._width + array.nbytes, array.data.cast("B")))
                 self._width += array.nbytes
-        # of a block: from its rewards to the end of its flags
-        self._flags = one.terminated.offset - one.rewards.offset, one.truncated.offset - one.rewards.offset
-        size = self._flags[1] + self._n
-        spans = [Field(each.rewards.segment, each.rewards.offset, np.dtype("u1"), (size,)) for each in blocks]
-        self._spans = {index: memory.array(span).data for index, span in enumerate(spans)}
-        self._results, self._who = self._width, self._width + size
+        # of a block: its rewards, and then its flags
+        self._flags = 8 * self._n, 9 * self._n
+        self._spans = {
+            block: tuple(each.view("u1").data for each in ring.ends(block)[:3]) for block in range(ring.steps)
+        }
+        self._results, self._who = self._width, self._width + 10 * self._n
         self._width = self._who + (self._n + 7) // 8
         nbytes = self._width + 8 * self._n * full
         self._rows = max(FEWEST, min(MOST, CHUNK_BYTES // nbytes))
@@ -108,6 +106,7 @@ class History:
 
             return keep_all
         spans, width, rows, results, who = self._spans, self._width, self._rows, self._results, self._who
+        join = b"".join
         ((_, size, source),) = self._sources
 
         def keep(block: int) -> list[np.ndarray]:
@@ -117,7 +116,7 @@ class History:
             begin, data = at * width, self._data
             data[begin : begin + size] = source
             if block in spans:
-                data[begin + results : begin + who] = spans[block]
+                data[begin + results : begin + who] = join(spans[block])  # quicker than one by one
             return hand_out(block)
 
         return keep
@@ -127,7 +126,7 @@ class History:
         self._next()
         begin, data = self._at * self._width, self._data
         if block in self._spans:
-            data[begin + self._results : begin + self._who] = self._spans[block]
+            data[begin + self._results : begin + self._who] = b"".join(self._spans[block])
         sums = self._chunks[-1].sums
         if sums is not None:
             sums[self._at] = self._sums_of(block, range(self._n))
@@ -190,7 +189,7 @@ class History:
 
     def _sums_of(self, block: int, slots: Iterable[int]) -> list[int]:
         """Check sums of some slots' observations in a block. None has one where nothing of it has a fixed shape."""
-        views = self._memory.arrays(self._memory.fields.blocks[block].observations)
+        views = self._memory.rings.of(block).observations(block)
         if all(view is None for view in views):
             return [UNSEEN for _ in slots]
         return [fingerprint([None if view is None else view[slot] for view in views]) for slot in slots]

@@ -55,14 +55,12 @@ class Lockstep:
         if memory is None:
             raise UsageError("this pool was made with rows=False: it has no lockstep")
         self.pool, self.calls, self._slots = pool, pool.calls, range(pool.n)
-        self.memory, self._buffers = memory, memory.buffers
+        self.memory, self._ring = memory, memory.standing
         self.observations, self.actions = memory.observations, memory.actions
         # workers say so too, but perhaps after it is asked for
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
-        self._batches = Batches(
-            memory.arena, memory.fields, memory.buffers, self.observations, pool.n, remember=goes_on
-        )
+        self._batches = Batches(memory, pool.n, remember=goes_on)
         self.recovery = Recovery(pool, memory, self._batches) if goes_on else None
         arrays = memory.arrays(memory.fields.actions)
         self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
@@ -124,7 +122,7 @@ class Lockstep:
         workers = pool.in_slot_order()
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
-        take_block, batches = self._buffers.take, self._batches
+        take_block, batches = self._ring.take, self._batches
         hand_out = batches.hand_out if self.history is None else self.history.keeping(batches.hand_out)
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
         ring = pool.memory.pool_bell.acquire
@@ -344,7 +342,7 @@ class Lockstep:
         self._replace(sent)
         if self.calls.changing:
             self._settle()
-        block = self._buffers.take()
+        block = self._ring.take()
         self._batches.carry_over(block, set(orders))
         joint = self._new_joint(Op.RESET, block, chosen)
         if self.recovery is not None:
@@ -374,7 +372,7 @@ class Lockstep:
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> JointRequest:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
-        joint = self._new_joint(Op.STEP, self._buffers.take(), self._slots)
+        joint = self._new_joint(Op.STEP, self._ring.take(), self._slots)
         orders = step_orders(self.pool.in_slot_order(), mailed)
         if self.recovery is not None:
             orders = self.recovery.step_orders(joint, orders)
@@ -383,12 +381,12 @@ class Lockstep:
             self.recovery.begin_due(joint)
         return joint
 
-    def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False, op: Op | None = None) -> None:
+    def _launch(self, joint: JointRequest, orders: Sequence[Order], posted: bool = False) -> None:
         """Send a joint request's requests, all or none."""
         with Later():  # else Ctrl-C would leave some of them a step behind the others
             self._plain, self._joint = False, joint
             try:
-                joint.launch(self.calls, orders, op)
+                joint.launch(self.calls, orders)
             except (UsageError, TooManyFiles):
                 self._joint = None
                 raise

@@ -30,7 +30,8 @@ class SlotRows:
 
     Attributes:
         block: nobody else's from now on.
-        fields: of the block.
+        ring: where that is.
+        ends: rewards, terminated, truncated and valid of the block.
         batches: shows rows again, and marks those that are cut, after a worker's death.
     """
 
@@ -38,21 +39,20 @@ class SlotRows:
         self, memory: RowMemory, workers: Iterable[Worker], *, cast: bool = False, remember: bool = False
     ) -> None:
         self._observations, self._actions, self._cast = memory.observations, memory.actions, cast
-        self.block = memory.buffers.take()
-        memory.buffers.pin(self.block)
-        self.fields = memory.fields.blocks[self.block]
-        self._rows = memory.arrays(self.fields.observations)
+        self.ring = ring = memory.standing
+        self.block = ring.take()
+        ring.pins.add(self.block)
+        self._rows = ring.observations(self.block)
         self._action_rows = memory.arrays(memory.fields.actions)
         self._writers: dict[int, tuple[BatchWriter, list[np.ndarray | None]]] = {}
         self._loose: dict[int, list[Any]] = {}
         self._worker_of = {slot: worker for worker in workers for slot in worker.slots}
         n = len(self._worker_of)
-        self.batches = Batches(memory.arena, memory.fields, memory.buffers, memory.observations, n)
+        self.batches = Batches(memory, n)
         self._remember = remember
         if remember:
             self.batches.begin_from([np.zeros_like(array) for array in self._rows if array is not None])
-        ends = (self.fields.rewards, self.fields.terminated, self.fields.truncated, self.fields.valid)
-        self._flags = [memory.array(field) for field in ends]
+        self.ends = ring.ends(self.block)
 
     def worker_of(self, slot: int) -> Worker:
         """Whose it is."""
@@ -65,7 +65,7 @@ class SlotRows:
     def clear(self, slots: Iterable[int]) -> None:
         """Their rows are nothing: zeros, and not valid."""
         for slot in slots:
-            for array in (*self._rows, *self._flags):
+            for array in (*self._rows, *self.ends):
                 if array is not None:
                     array[slot] = 0
             self._loose[slot] = [None] * len(self._observations.loose)

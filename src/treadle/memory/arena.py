@@ -112,6 +112,10 @@ class Arena:
         if free and mapping is not None and self.fd >= 0:
             mapping.madvise(mmap.MADV_REMOVE)
 
+    def mapped(self, offset: int, nbytes: int) -> mmap.mmap:
+        """A mapping of a part of the file that another process has allocated, for as long as it is held."""
+        return map_file(self.fd, nbytes, offset=offset)
+
     def _mapped(self, segment: int) -> mmap.mmap:
         if segment >= len(self._maps):
             raise ClosedPool("the pool is closed, and its memory with it")

@@ -1,58 +1,49 @@
-"""The ring: memory that steps are written to, on the caller's side; and where in it the numbers of every slot lie.
+"""The ring: memory [T, n] that steps are written to. A batch is a row of it, and a rollout is a whole ring.
 
-A *block* is one batch: for every observation leaf an array [n, *shape], rewards, the two end flags, a `valid` flag
-(False on rows that are no transition: a reset in NEXT_STEP mode) and, where slots move on within a step, the same
-leaves again for the terminal observations. Actions have one array a leaf for all blocks. `done[slot]` holds the
-number of the last request whose row is whole; it is written last, so after a death it tells which slot was at work
-and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's episode begins, so that the
-caller can say of a dead worker in which step of which episode it was: `began` counts the slot's steps until then, which
-are the worker's steps of all its slots and the slot's `own`, in which others were left out.
+A *block* is one row: for every observation leaf an array [n, *shape], rewards, the two end flags, and a `valid` flag
+(False on rows that are no transition: a reset in NEXT_STEP mode). Blocks are numbered through all rings of a pool, and
+a number never comes again. Observations have one row more: block t of a ring shows observation t + 1, so that a rollout
+begins with what was there to be seen. Where slots move on within a step there is one more row of every leaf, for the
+terminal observations of all blocks: a slot's is copied out before its next request.
 
-A *rollout* is a run of blocks, numbered on from the others, that lie one after the other in memory: every leaf is one
-array [steps, n, *shape], and a step of all slots writes one row of it. Observations have a row more, for what is seen
-before the first step: block t writes observation t + 1. The rows of terminal observations are shared by all its blocks.
+The *standing* ring is that of batches; its last block, the spare, is only copied from: it serves when the caller keeps
+more batches than there are blocks. Other rings are those of rollouts. A worker is told of none: the caller writes where
+a ring lies into a table, and a worker that is sent a block it does not know reads that. The table has room for those
+that were taken last, so a ring is put there again, where necessary, when it is taken.
 
 Small arrays (flags, rewards, the observations of small environments) are copied when a batch is handed out: a copy
 costs less than lending. So whoever collects rewards in a list does not keep the images of the same batches from being
-written. The others are lent (`lent.py`).
+written. The others are lent (`lent.py`), and so is whatever a rollout has of observations.
+
+Beside the rings there is a row of each of these (`RowFields`). Actions have one array a leaf for all blocks.
+`done[slot]` holds the number of the last request whose row is whole; it is written last, so after a death it tells
+which slot was at work and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's
+episode begins, so that the caller can say of a dead worker in which step of which episode it was: `began` counts the
+slot's steps until then, which are the worker's steps of all its slots and the slot's `own`, in which others were left
+out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import call
-from typing import Any, Self
+from typing import Any, NamedTuple
+from weakref import ReferenceType
 
 import numpy as np
 
 from treadle.errors import LayoutsDiffer
 from treadle.memory.arena import Arena, Field, Plan
+from treadle.memory.fences import fence
 from treadle.memory.lent import Buffer, references
 from treadle.spaces import Layout
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
-
-
-@dataclass(frozen=True)
-class BlockFields:
-    observations: tuple[Field | None, ...]  # None: a leaf without a fixed shape
-    rewards: Field
-    terminated: Field
-    truncated: Field
-    valid: Field
-    finals: tuple[Field | None, ...]
-
-    @classmethod
-    def plan(cls, plan: Plan, n: int, layout: Layout, finals: bool, *steps: int, **more: Any) -> Self:
-        """Those of n slots; with a number of `steps`, of a rollout, of which `more` is known."""
-        found: list[Any] = [plan_leaves(plan, layout, *(each + 1 for each in steps), n)]
-        found += [plan.add(code, (*steps, n)) for code in "d???"]
-        found += [plan_leaves(plan, layout, n) if finals else ()]
-        return cls(*found, **more)
+TABLE = 64  # rings that are in the table at a time; a worker forgets those that are not
 
 
 def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
@@ -60,65 +51,185 @@ def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, .
     return tuple(plan.add(leaf.dtype, (*rows, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves)
 
 
-@dataclass(frozen=True)
-class RolloutFields(BlockFields):
-    """One rollout: the blocks `first` to `first + steps - 1`. Fields are [steps, n, ...], observations a row more; the
-    finals are [n, ...], of all blocks alike, and () where slots do not move on within a step.
+class RingFields(NamedTuple):
+    """What lies where in a ring of T rows; None for a leaf without a fixed shape.
 
     Attributes:
-        actions: written by the caller; nobody in a worker reads them.
+        observations: [T + 1, n, *shape] a leaf.
+        rewards, terminated, truncated, valid: [T, n].
+        finals: [n, *shape] a leaf; () where slots do not move on within a step.
+        actions: [T, n, *shape] a leaf, written by the caller; nobody in a worker reads them.
     """
 
-    first: int
-    steps: int
+    observations: tuple[Field | None, ...]
+    rewards: Field
+    terminated: Field
+    truncated: Field
+    valid: Field
+    finals: tuple[Field | None, ...]
     actions: tuple[Field | None, ...]
+
+    @classmethod
+    def plan(cls, plan: Plan, steps: int, n: int, observations: Layout, actions: Layout, finals: bool) -> RingFields:
+        """Those of `n` slots. Both sides plan alike."""
+        seen = plan_leaves(plan, observations, steps + 1, n)
+        rewards, *flags = (plan.add(code, (steps, n)) for code in "d???")
+        terminated, truncated, valid = flags
+        last = plan_leaves(plan, observations, n) if finals else ()
+        return cls(seen, rewards, terminated, truncated, valid, last, plan_leaves(plan, actions, steps, n))
+
+
+class RolloutArrays(NamedTuple):
+    """A ring's arrays over its first T blocks; None for a leaf without a fixed shape.
+
+    Attributes:
+        observations: one array [T + 1, n, *shape] a leaf; row 0 is what is there to be seen before the first step.
+        actions: one array [T, n, *shape] a leaf.
+        rewards, terminated, truncated, valid: [T, n].
+    """
+
+    observations: list[np.ndarray | None]
+    actions: list[np.ndarray | None]
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+
+
+class Ring(Buffer):
+    """Blocks `first` to `first + steps - 1`.
+
+    Args:
+        fields: what lies where in `memory`.
+        least: bytes of an observation leaf up to which it is copied when a block is handed out.
+        spare: is the last block only copied from?
+
+    Attributes:
+        aimed: the block that `take` returns, whatever is free.
+        copies: batches that had to be copied because all blocks were held.
+        target: the ring of the blocks that were aimed at last; it hands them out.
+        finals: the terminal observations of all blocks; an array a leaf, None for one without a fixed shape.
+    """
+
+    def __init__(
+        self, fields: RingFields, memory: Any, first: int, steps: int, *, least: int = 0, spare: bool = False
+    ) -> None:
+        super().__init__()
+        self.fields, self.first, self.steps, self._memory = fields, first, steps, memory
+        self.spare = first + steps - 1 if spare else -1
+        self._handed = [*(each for each in fields.observations if each is not None), *fields[1:4]]
+        most = [*[least] * (len(self._handed) - 3), *[SMALL] * 3]
+        self._large = [i for i, each in enumerate(self._handed) if _row_bytes(each) > most[i]]
+        self._makers: list[Sequence[Callable[[], np.ndarray]]] = [()] * steps
+        self._rows: list[Sequence[ReferenceType[np.ndarray]]] = [()] * steps  # what was lent of each
+        self.aimed: int | None = None
+        self.copies = 0
+        self.target: Ring | None = None
+        self.finals = [None if each is None else self._array(each) for each in fields.finals]
 
     def __contains__(self, block: object) -> bool:
         return isinstance(block, int) and 0 <= block - self.first < self.steps
 
-    def block(self, index: int) -> BlockFields:
-        """What block `index` writes."""
-        t = index - self.first
-        return BlockFields(
-            tuple(None if field is None else field.row(t + 1) for field in self.observations),
-            self.rewards.row(t),
-            self.terminated.row(t),
-            self.truncated.row(t),
-            self.valid.row(t),
-            self.finals,
-        )
+    # -- a block -----------------------------------------------------------------------------------------------------
+
+    def array(self, field: Field, block: int) -> np.ndarray:
+        """What a block has of a field [T, n, ...]. Not lent."""
+        return self._array(self._row(field, block))
+
+    def observations(self, block: int) -> list[np.ndarray | None]:
+        """An array [n, *shape] a leaf; None for one without a fixed shape. Not lent."""
+        return [None if each is None else self.array(each, block) for each in self.fields.observations]
+
+    def ends(self, block: int) -> list[np.ndarray]:
+        """Rewards, terminated, truncated, valid. Not lent."""
+        return [self.array(each, block) for each in self.fields[1:5]]
+
+    def peek(self, block: int) -> list[np.ndarray]:
+        """What is handed out of a block, not lent: read and let go before the next request."""
+        return [self.array(each, block) for each in self._handed]
+
+    # -- who has what ------------------------------------------------------------------------------------------------
+
+    def take(self) -> int:
+        """The block for the next request: the lowest that nobody holds and nobody may still write to, so that a short
+        ring stays in the cache; the spare when there is none."""
+        if self.aimed is not None:
+            return self.aimed
+        for t, refs in enumerate(self._rows):
+            for ref in refs:
+                if ref() is not None:
+                    break
+            else:
+                if not self.pins or self.first + t not in self.pins:
+                    return self.first + t
+        return self.spare
+
+    def row(self, block: int) -> list[np.ndarray]:
+        """A block's observation leaves, rewards and end flags, the caller's to keep: large ones lent, others copied."""
+        t = block - self.first
+        if t >= self.steps:
+            assert self.target is not None
+            return self.target.row(block)
+        arrays = list(map(call, self._makers[t] or self._made(block)))
+        if block != self.spare:
+            self._rows[t] = list(references(map(arrays.__getitem__, self._large))) if self._large else ()
+            return arrays
+        self.copies += 1
+        for i in self._large:
+            arrays[i] = arrays[i].copy()
+        return arrays
+
+    def whole(self, steps: int) -> RolloutArrays:
+        """Arrays over its first `steps` blocks, lent together. It must be free."""
+        f = self.fields
+
+        def arrays(fields: Sequence[Field | None], rows: int) -> list[Any]:
+            return [None if each is None else self._array(each.rows(rows)) for each in fields]
+
+        found = RolloutArrays(arrays(f.observations, steps + 1), arrays(f.actions, steps), *arrays(f[1:5], steps))
+        lent = (*found.observations, *found.actions, *found[2:])
+        self.lent = list(references(each for each in lent if each is not None))
+        self._rows = [()] * self.steps  # they are references to nothing, and would be looked through every time
+        return found
+
+    @property
+    def free(self) -> bool:
+        """Does nobody hold anything of it, and is nobody going to write to it?"""
+        return super().free and not any(ref() is not None for refs in self._rows for ref in refs)
+
+    def _made(self, block: int) -> Sequence[Callable[[], np.ndarray]]:
+        """How the arrays of a block are made: a copy of one that is there, or a new one over the memory."""
+        places = [self._row(each, block) for each in self._handed]
+        new: Callable[..., np.ndarray] = np.ndarray  # without a call of ours
+        makers = self._makers[block - self.first] = [
+            partial(new, each.shape, each.dtype, self._memory, each.offset)
+            if i in self._large
+            else self._array(each).copy
+            for i, each in enumerate(places)
+        ]
+        return makers
+
+    def _row(self, field: Field, block: int) -> Field:
+        """Where a block's row of a field [T, n, ...] is; of one with T + 1 rows it has the row after."""
+        return field.row(block - self.first + (field.shape[0] > self.steps))
+
+    def _array(self, field: Field) -> np.ndarray:
+        return np.ndarray(field.shape, field.dtype, self._memory, field.offset)
 
 
-class Blocks(Sequence[BlockFields]):
-    """The blocks of a pool by number: those that stand as long as the pool does, then those of rollouts, which come
-    and go. Iteration and length are of the standing ones."""
-
-    def __init__(self, standing: Sequence[BlockFields]) -> None:
-        self._standing = tuple(standing)
-        self.rollouts: list[RolloutFields] = []
-
-    def __len__(self) -> int:
-        return len(self._standing)
-
-    def __iter__(self) -> Iterator[BlockFields]:
-        return iter(self._standing)
-
-    def __getitem__(self, index: Any) -> Any:
-        if index < len(self._standing):
-            return self._standing[index]
-        return self.rollout_of(index).block(index)
-
-    def rollout_of(self, index: int) -> RolloutFields:
-        """The rollout that a block belongs to. Raises IndexError when there is none."""
-        for rollout in self.rollouts:
-            if index in rollout:
-                return rollout
-        raise IndexError(f"there is no block {index}")
+def _row_bytes(field: Field) -> int:
+    return field.dtype.itemsize * math.prod(field.shape[1:])
 
 
 @dataclass(frozen=True)
 class RowFields:
-    """All rows of a pool, as planned by the caller and mapped by everyone."""
+    """All rows of a pool beside its rings, as planned by the caller and mapped by everyone.
+
+    Attributes:
+        table: int64[TABLE, 4]: first block, steps (0: there is none), place in the file and bytes of each ring; the
+            standing one comes first.
+        finals: are there rows for terminal observations?
+    """
 
     actions: tuple[Field | None, ...]
     done: Field
@@ -126,158 +237,117 @@ class RowFields:
     own: Field
     episode: Field
     seed: Field
-    blocks: Blocks
+    table: Field
+    finals: bool
 
     @classmethod
-    def plan(cls, plan: Plan, n: int, observations: Layout, actions: Layout, blocks: int, finals: bool) -> RowFields:
-        found: list[Any] = [plan_leaves(plan, actions, n)]
-        found += [plan.add("i8", (n,)) for _ in range(5)]
-        found += [Blocks([BlockFields.plan(plan, n, observations, finals) for _ in range(blocks)])]
-        return cls(*found)
+    def plan(cls, plan: Plan, n: int, actions: Layout, finals: bool) -> RowFields:
+        rows = plan_leaves(plan, actions, n)
+        done, began, own, episode, seed = (plan.add("i8", (n,)) for _ in range(5))
+        return cls(rows, done, began, own, episode, seed, plan.add("i8", (TABLE, 4)), finals)
 
 
-class RolloutMemory(Buffer):
-    """The memory of one rollout: arrays [steps, n, ...] in a segment of their own."""
-
-    def __init__(self, arena: Arena, fields: RolloutFields, segment: int) -> None:
-        super().__init__()
-        self.fields, self.segment, self._arena = fields, segment, arena
-        row = fields_of(fields.block(fields.first))
-        self._rows = [(f.shape, f.dtype, *arena.buffer(f), f.dtype.itemsize * math.prod(f.shape)) for f in row]
-
-    def arrays(self, fields: Sequence[Field | None]) -> list[Any]:
-        """Fresh arrays over some of its fields, the caller's to keep; None for None."""
-        arrays = [None if field is None else self._arena.array(field) for field in fields]
-        self.lent += references(array for array in arrays if array is not None)
-        return arrays
-
-    def rows(self, block: int) -> list[np.ndarray]:
-        """What one of its blocks has of what a batch is made of; nothing is noted."""
-        t = block - self.fields.first
-        return [np.ndarray(s, d, memory, start + t * stride) for s, d, memory, start, stride in self._rows]
-
-
-class BatchBuffers:
-    """Blocks 0..count-1 of one pool; the last is the spare that is only ever copied from: when the caller keeps more
-    batches than there are blocks, it gets real copies. Blocks with higher numbers are those of rollouts.
-
-    Args:
-        fields: for each block the fields handed out, all blocks alike.
+class Rings:
+    """The rings of a pool, in the process of whoever asks.
 
     Attributes:
-        aimed: the block that requests go to, whatever is free; see `rollouts.py`.
-        copies: batches that had to be copied because all blocks were held.
+        all: those that are known here.
     """
 
-    def __init__(self, arena: Arena, fields: list[list[Field]]) -> None:
-        self._recipes = [[(f.shape, f.dtype, *arena.buffer(f)) for f in block] for block in fields]
-        # how each array is made: a copy of one that is there, or a new one over the block, which is then lent
-        self._large = [i for i, f in enumerate(fields[0]) if math.prod(f.shape) * f.dtype.itemsize > SMALL]
-        new: Callable[..., np.ndarray] = np.ndarray
-        self._makers: list[list[Callable[[], np.ndarray]]] = [
-            [partial(new, *recipe) if i in self._large else new(*recipe).copy for i, recipe in enumerate(block)]
-            for block in self._recipes
-        ]
-        self.spare = len(fields) - 1
-        self.blocks = [Buffer() for _ in fields]
-        self.rollouts: list[RolloutMemory] = []
-        self._latest: RolloutMemory | None = None
-        self.aimed: int | None = None
-        self.copies = 0
+    def __init__(self, arena: Arena, fields: RowFields, observations: Layout, actions: Layout) -> None:
+        self.arena, self.fields, self.observations, self.actions = arena, fields, observations, actions
+        self.all: list[Ring] = []
+        self._table = arena.array(fields.table)
+        self._latest: Ring | None = None
+        self._next = self._turn = 0
 
-    def take(self) -> int:
-        """The block for the next request: the lowest free one, so that a short ring stays in the cache."""
-        if self.aimed is not None:
-            return self.aimed
-        for number, block in enumerate(self.blocks):
-            for ref in block.lent:
-                if ref() is not None:
-                    break
-            else:
-                if not block.pins:
-                    return number
-        return self.spare
+    def of(self, block: int) -> Ring:
+        """The ring that a block belongs to. Raises IndexError when there is none, and OSError when it cannot be mapped
+        here."""
+        ring = self._latest
+        if ring is None or not 0 <= block - ring.first < ring.steps:
+            ring = next((each for each in self.all if block in each), None) or self._found(block)
+            self._latest = ring
+        return ring
 
-    def hand_out(self, block: int) -> list[np.ndarray]:
-        """The block's arrays, the caller's to keep."""
-        if block > self.spare:
-            if self._latest is None or block not in self._latest.fields:
-                self._latest = self.rollout_of(block)
-            arrays = self._latest.rows(block)
-            # rewards and flags of one step go no further than the rollout that is made of them
-            self._latest.lent += references(arrays[:-3])
-            return arrays
-        arrays = list(map(call, self._makers[block]))
-        if block != self.spare:
-            self.blocks[block].lent = list(references(map(arrays.__getitem__, self._large))) if self._large else []
-            return arrays
-        self.copies += 1
-        for i in self._large:
-            arrays[i] = arrays[i].copy()
-        return arrays
+    def _found(self, block: int) -> Ring:
+        """Map the ring of a block that another process has opened, and forget those that are not in the table."""
+        if self._next:
+            raise IndexError(f"there is no block {block}")
+        steps = self._table[:, 1].tolist()
+        fence()  # where the number of steps is that of a ring, so are the other words
+        rings = [(words[0], many, *words[2:]) for words, many in zip(self._table.tolist(), steps, strict=True) if many]
+        known = {first for first, *_ in rings}
+        self.all = [each for each in self.all if each.first in known]
+        for first, many, offset, nbytes in rings:
+            if first <= block < first + many:
+                ring = Ring(self._planned(Plan(0), many), self.arena.mapped(offset, nbytes), first, many)
+                self.all = [*self.all, ring]
+                return ring
+        raise IndexError(f"there is no block {block}")
 
-    def peek(self, block: int) -> list[np.ndarray]:
-        """The block's arrays, not lent: read and let go before the next request."""
-        if block > self.spare:
-            return self.rollout_of(block).rows(block)
-        return [np.ndarray(*recipe) for recipe in self._recipes[block]]
+    def _planned(self, plan: Plan, steps: int) -> RingFields:
+        n = self.fields.done.shape[0]
+        return RingFields.plan(plan, steps, n, self.observations, self.actions, self.fields.finals)
 
-    def rollout_of(self, block: int) -> RolloutMemory:
-        """The rollout that a block belongs to."""
-        return next(rollout for rollout in self.rollouts if block in rollout.fields)
+    # -- in the caller's process -------------------------------------------------------------------------------------
 
-    def pin(self, block: int) -> None:
-        """A late worker may still write here: keep the block out of service."""
-        (self.blocks[block] if block <= self.spare else self.rollout_of(block)).pins.add(block)
+    def open(self, steps: int, **about: Any) -> Ring:
+        """A new ring; `about` as of `Ring`. Raises ArenaError."""
+        plan = self.arena.plan()
+        fields = self._planned(plan, steps)
+        self.arena.grow(plan)
+        first, self._next = self._next, self._next + steps
+        ring = Ring(fields, self.arena.buffer(fields.rewards)[0], first, steps, **about)
+        self.all = [*self.all, ring]
+        self.announce(ring)
+        return ring
 
-    def unpin(self, block: int) -> None:
-        """It has answered, or is dead. Idempotent."""
-        for buffer in (*self.blocks, *self.rollouts):
-            buffer.pins.discard(block)
+    def announce(self, ring: Ring) -> None:
+        """See that workers find a ring in the table: before anything goes there, whenever it was taken."""
+        if ((self._table[:, 0] == ring.first) & (self._table[:, 1] == ring.steps)).any():
+            return
+        words = self._table[self._turn]
+        words[1] = 0
+        fence()
+        words[0], words[2:] = ring.first, self.arena.segments[ring.fields.rewards.segment]
+        fence()
+        words[1] = ring.steps
+        self._turn = self._turn % (TABLE - 1) + 1  # the first one stays where it is
 
-
-def fields_of(block: BlockFields) -> list[Field]:
-    """What is handed out of a block: observation leaves, rewards, the two end flags."""
-    leaves = [field for field in block.observations if field is not None]
-    return [*leaves, block.rewards, block.terminated, block.truncated]
+    def drop(self, ring: Ring) -> None:
+        """Give a ring's memory back; it must be free."""
+        self.all = [each for each in self.all if each is not ring]
+        self._latest = None
+        self._table[self._table[:, 0] == ring.first, 1] = 0
+        self.arena.drop(ring.fields.rewards.segment, free=True)
 
 
 class RowMemory:
-    """The rows of all slots.
+    """The rows of all slots, in the caller's process.
 
     Attributes:
         observations, actions: of every slot.
-        finals: are there rows for terminal observations?
         array: the array of a field.
         done: the request that each slot has answered last.
-        buffers: blocks that are handed out.
+        standing: the ring of batches, the first of `rings`.
     """
 
     def __init__(self, arena: Arena, descriptions: Sequence[Any], *, blocks: int) -> None:
-        self.arena, self.array = arena, arena.array
+        self.array = arena.array
         self.observations = _common_layout(descriptions, "observation_space")
         self.actions = _common_layout(descriptions, "action_space")
         self.actions.numpy_integers = all(about.numpy_integers for about in descriptions)
-        self.finals = any(d.finals for d in descriptions)
-        self._n, plan = len(descriptions), arena.plan()
-        self.fields = RowFields.plan(plan, self._n, self.observations, self.actions, blocks + 1, self.finals)
+        plan = arena.plan()
+        self.fields = RowFields.plan(plan, len(descriptions), self.actions, any(d.finals for d in descriptions))
         arena.grow(plan)
         self.done = arena.array(self.fields.done)
-        self.buffers = BatchBuffers(arena, [fields_of(block) for block in self.fields.blocks])
+        self.rings = Rings(arena, self.fields, self.observations, self.actions)
+        self.standing = self.rings.open(blocks + 1, least=SMALL, spare=True)
 
     def arrays(self, fields: Sequence[Field | None]) -> list[np.ndarray | None]:
         """An array a leaf; None for a leaf without a fixed shape."""
         return [None if field is None else self.array(field) for field in fields]
-
-    def plan_rollout(self, first: int, steps: int) -> tuple[RolloutFields, int]:
-        """Memory for a rollout whose blocks are numbered from `first` on, and its segment. Raises ArenaError."""
-        plan = self.arena.plan()
-        actions = plan_leaves(plan, self.actions, steps, self._n)
-        about = (plan, self._n, self.observations, self.finals, steps)
-        rollout = RolloutFields.plan(*about, first=first, steps=steps, actions=actions)
-        self.arena.grow(plan)
-        self.fields.blocks.rollouts.append(rollout)
-        return rollout, plan.segment
 
 
 def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:

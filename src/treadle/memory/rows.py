@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from treadle.memory.arena import Arena, Field, view
-from treadle.memory.ring import BlockFields, RolloutFields, RowFields
+from treadle.memory.arena import view
+from treadle.memory.ring import Ring, Rings
 from treadle.spaces import Layout
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """What a worker is told of rollouts (Op.MAP).
-
-    Attributes:
-        segments: all of the arena's, as far as they go.
-        rollout: the new one.
-        gone: segment of each rollout that is no more, by its first block.
-    """
-
-    segments: list[tuple[int, int]]
-    rollout: RolloutFields
-    gone: dict[int, int]
-
 
 Write = Callable[[Any], Any]
 
@@ -103,21 +86,18 @@ class BlockView:
         direct: the rows of the only leaf where a stage writes to them itself, as a flat view and as an array.
     """
 
-    def __init__(
-        self, arena: Arena, fields: BlockFields, layout: Layout, lo: int, hi: int, stage: Stage | None = None
-    ) -> None:
-        flags = (fields.rewards, fields.terminated, fields.truncated, fields.valid)
-        self.rewards, self.terminated, self.truncated, self.valid = (view(arena.array(each))[lo:hi] for each in flags)
+    def __init__(self, ring: Ring, index: int, layout: Layout, lo: int, hi: int, stage: Stage | None = None) -> None:
+        self.rewards, self.terminated, self.truncated, self.valid = (view(each)[lo:hi] for each in ring.ends(index))
         self._all_false = view(np.zeros(hi - lo, np.bool_))
         self._all_true = view(np.ones(hi - lo, np.bool_))
         self.staged: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
         self.direct: tuple[Any, np.ndarray] | None = None
+        self.write_finals: list[Write] = []
+        rows = [None if each is None else each[lo:hi] for each in ring.observations(index)]
         if stage is None:
-            self.writes = _writers(arena, fields.observations, layout, lo, hi)
-            self.write_finals = _writers(arena, fields.finals, layout, lo, hi) if fields.finals else []
+            self.writes = _row_writers(rows, layout, hi - lo)
             return
-        self.writes, self.write_finals = stage.writes, []
-        rows = [None if field is None else arena.array(field)[lo:hi] for field in fields.observations]
+        self.writes = stage.writes
         self.staged = tuple((r, a) for r, a in zip(rows, stage.arrays) if r is not None and a is not None)
         if rows and rows[0] is not None and not self.staged:
             self.direct = view(rows[0].reshape(-1)), rows[0]
@@ -139,10 +119,6 @@ class BlockView:
             rows[i] = source[i]
 
 
-def _writers(arena: Arena, fields: tuple[Field | None, ...], layout: Layout, lo: int, hi: int) -> list[Write]:
-    return _row_writers([None if field is None else arena.array(field)[lo:hi] for field in fields], layout, hi - lo)
-
-
 def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> list[Write]:
     """A writer for each of the k rows of the arrays."""
 
@@ -153,16 +129,15 @@ def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> lis
 
 
 class Rows:
-    """A worker's view of the rows of its slots lo..hi-1."""
+    """A worker's view of the rows of its slots lo..hi-1. Raises OSError when they cannot be mapped here."""
 
-    def __init__(
-        self, arena: Arena, fields: RowFields, observations: Layout, actions: Layout, lo: int, hi: int
-    ) -> None:
-        self._arena, self._fields, self.layout = arena, fields, observations
+    def __init__(self, rings: Rings, lo: int, hi: int) -> None:
+        self._rings, self.layout = rings, rings.observations
         self._lo, self._hi = lo, hi
         self._blocks: dict[int, BlockView] = {}
-        self._finals: dict[int, list[Write]] = {}  # of rollouts
+        self._finals: dict[int, list[Write]] = {}  # of each ring, by its first block
         self._stage: Stage | None = None
+        arena, fields, actions = rings.arena, rings.fields, rings.actions
         words = (fields.done, fields.began, fields.own, fields.episode, fields.seed)
         self.done, self.began, self.own, self.episode, self.seed = (view(arena.array(each))[lo:hi] for each in words)
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
@@ -170,40 +145,30 @@ class Rows:
         if actions.loose:  # a request may come without any: then they are all None
             nothing = dict.fromkeys(actions.loose, [None] * (hi - lo))
             self.read_actions = lambda mailed=None: read({**nothing, **(mailed or {})})
+        self.block(0)
 
     def block(self, index: int) -> BlockView:
-        """The block with this number, to be written until another is asked for."""
+        """The block with this number, to be written until another is asked for. Raises OSError when its ring is new and
+        cannot be mapped here."""
         found = self._blocks.get(index) or self._bound(index)
         if found.direct is not None:
             self._stage.turn_to(found.direct)  # type: ignore[union-attr]
         return found
 
     def _bound(self, index: int) -> BlockView:
-        fields = self._fields.blocks[index]
-        if index < len(self._fields.blocks):
-            stage = None
-        else:
+        ring, stage = self._rings.of(index), None
+        if ring.first not in self._finals:
+            self._forget()
+            finals = [None if each is None else each[self._lo : self._hi] for each in ring.finals]
+            self._finals[ring.first] = _row_writers(finals, self.layout, self._hi - self._lo) if finals else []
+        if ring.first:
             stage = self._stage = self._stage or Stage(self.layout, self._hi - self._lo)
-        found = self._blocks[index] = BlockView(self._arena, fields, self.layout, self._lo, self._hi, stage)
-        if stage is not None and fields.finals:  # all blocks of a rollout have them in common
-            first = self._fields.blocks.rollout_of(index).first
-            if first not in self._finals:
-                self._finals[first] = _writers(self._arena, fields.finals, self.layout, self._lo, self._hi)
-            found.write_finals = self._finals[first]
+        found = self._blocks[index] = BlockView(ring, index, self.layout, self._lo, self._hi, stage)
+        found.write_finals = self._finals[ring.first]
         return found
 
-    def map(self, order: Mapping) -> None:
-        """Learn of a new rollout and forget others. In the caller's own process the arena knows already."""
-        self._arena.join(order.segments)
-        blocks = self._fields.blocks
-        if all(rollout.first != order.rollout.first for rollout in blocks.rollouts):
-            blocks.rollouts.append(order.rollout)
-        for rollout in [rollout for rollout in blocks.rollouts if rollout.first in order.gone]:
-            blocks.rollouts.remove(rollout)
-        known = range(len(blocks))
-        for index in [i for i in self._blocks if i not in known and not any(i in r for r in blocks.rollouts)]:
-            del self._blocks[index]
-        for first in order.gone:
-            self._finals.pop(first, None)
-        for segment in order.gone.values():
-            self._arena.drop(segment)
+    def _forget(self) -> None:
+        """Let rings go that are no more."""
+        known = {ring.first for ring in self._rings.all}
+        self._finals = {first: writers for first, writers in self._finals.items() if first in known}
+        self._blocks = {i: found for i, found in self._blocks.items() if any(i in ring for ring in self._rings.all)}

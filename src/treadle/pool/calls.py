@@ -451,12 +451,12 @@ class Calls:
         """A late answer may still be written to the request's block: take it out of service until then."""
         if request.block >= 0 and self.memory.rows is not None:
             self._withheld[request.id] = request.block
-            self.memory.rows.buffers.pin(request.block)
+            self.memory.rows.rings.of(request.block).pins.add(request.block)
 
     def _release(self, id: int) -> None:
         block = self._withheld.pop(id, None)
         if block is not None and self.memory.rows is not None and block not in self._withheld.values():
-            self.memory.rows.buffers.unpin(block)
+            self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
         """A deadline can only be measured where the caller itself does the work, or a thread that is not left."""

@@ -99,7 +99,7 @@ class MemoryLayout:
         memory = self.rows
         if memory is None:
             return None
-        return Rows(self.arena, memory.fields, memory.observations, memory.actions, slots[0], slots[-1] + 1)
+        return Rows(memory.rings, slots[0], slots[-1] + 1)
 
     def place(self, worker: Worker) -> Place:
         """A worker's part of the memory."""

@@ -65,10 +65,8 @@ class PartialBatches:
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size, self.recovery = batch_size, lockstep.recovery
         self._rows = SlotRows(memory, pool.workers, remember=self.recovery is not None)
-        block = self._rows.fields
-        self._finals = memory.arrays(block.finals)
-        self._rewards, self._valid = memory.array(block.rewards), memory.array(block.valid)
-        self._ends = memory.array(block.terminated), memory.array(block.truncated)
+        self._finals = self._rows.ring.finals
+        self._rewards, *self._ends, self._valid = self._rows.ends
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
         self._ready: deque[int] = deque()
         self._infos: dict[int, Any] = {}  # as `InfoRows.rows` has them

@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from treadle import trees
-from treadle.lockstep.rollouts import RolloutBuffer, Rollouts
+from treadle.lockstep.rollouts import Rollouts
+from treadle.memory.ring import RolloutArrays
 from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core
@@ -114,7 +115,7 @@ class RolloutMaker:
 
     def make(self, policy: Act | None, steps: int) -> Rollout:
         """See `VectorEnv.rollout`."""
-        filling = Filling(self, self.memory.take(steps))
+        filling = Filling(self, *self.memory.take(steps))
         try:
             filling.fill(policy or self._sample, steps)
         finally:
@@ -123,10 +124,10 @@ class RolloutMaker:
 
 
 class Filling:
-    """One rollout in the making."""
+    """One rollout in the making; its arguments are what `Rollouts.take` returns."""
 
-    def __init__(self, maker: RolloutMaker, buffer: RolloutBuffer) -> None:
-        self._maker, self._core, self._buffer = maker, maker.core, buffer
+    def __init__(self, maker: RolloutMaker, first: int, buffer: RolloutArrays, seen: Any) -> None:
+        self._maker, self._core, self._first, self._buffer = maker, maker.core, first, buffer
         self._rollouts, self._lockstep = maker.memory, maker.core.lockstep
         self._infos: list[Any] = []
         self._actions: list[np.ndarray | None] = list(buffer.actions)
@@ -135,9 +136,9 @@ class Filling:
         self._loose = bool(self._lockstep.observations.loose)
         self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
         self._held = self._core.mode is AutoresetMode.DISABLED
-        self._seen = buffer.seen
+        self._seen = seen
         if self._held and (over := np.array(self._lockstep.call(Ask.OVER))).any():
-            self._seen = self._reset(over, 0, buffer.seen)
+            self._seen = self._reset(over, 0, seen)
         self._first_ids = self._lockstep.episodes - 1
 
     def fill(self, act: Act, steps: int) -> None:
@@ -147,7 +148,7 @@ class Filling:
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._core.mode is AutoresetMode.SAME_STEP
         by_the_books = lockstep.recovery is not None
-        seen, aim, first = self._noted(self._seen), rollouts.aim, buffer.first
+        seen, aim, first = self._noted(self._seen), rollouts.aim, self._first
         for t in range(steps):
             actions = act(seen)
             aim(first + t)

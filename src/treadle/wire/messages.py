@@ -38,8 +38,7 @@ class Op(IntEnum):
     STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
-    MAP = 5  # payload: {slot: Mapping}, the same for all slots
-    CLOSE = 6
+    CLOSE = 5
 
 
 CLOSING = 2**62  # the number of the last request: above all others, so that it also stops every stream

@@ -22,6 +22,7 @@ from multiprocessing.process import current_process
 from typing import Any
 
 from treadle.memory.arena import Arena
+from treadle.memory.ring import Rings
 from treadle.memory.rows import Rows
 from treadle.whole_file import why
 from treadle.wire.bell import PipeBell, arena_bell
@@ -135,8 +136,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     for program in programs:
         program.share(arena, line.words)
     if place.rows is not None:
-        fields, observations, actions = place.rows
-        server.attach(Rows(arena, fields, observations, actions, slots[0], slots[-1] + 1))
+        server.attach(Rows(Rings(arena, *place.rows), slots[0], slots[-1] + 1))
     serve(server, line)
     return 0
 

@@ -73,8 +73,6 @@ class Server:
                 return self.step(request.id, request.block, chosen, mailed)
             if request.op is Op.RESET:
                 return self._reset(request.id, request.block, request.payload)
-            if request.op is Op.MAP:
-                return self._map(request.payload)
             return self._call(request.id, request.payload)
         finally:
             self._phase = "step"
@@ -98,7 +96,10 @@ class Server:
         `mailed`: actions that came by message, k values a leaf, whatever is chosen.
         """
         rows = self._rows
-        view = self._view = rows.block(block)  # type: ignore[union-attr]
+        try:
+            view = self._view = rows.block(block)  # type: ignore[union-attr]
+        except OSError as error:  # no room for a mapping: told, and the worker lives
+            return self._unmapped(id, error, chosen)
         actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
         if chosen is None or len(chosen) == len(self.slots):
@@ -148,6 +149,13 @@ class Server:
         if infos or loose or finals or raised:
             return self.told(infos, loose, finals, raised, actions)
         return None
+
+    def _unmapped(self, id: int, error: OSError, chosen: list[int] | None) -> Extras:
+        """A block that cannot be written: nobody is stepped."""
+        slots = self.slots if chosen is None else chosen
+        for slot in slots:
+            self._rows.done[slot - self.slots[0]] = id  # type: ignore[union-attr]
+        return Extras({}, {}, {}, dict.fromkeys(slots, Raised.of(error, "step")))
 
     def _end(
         self,
@@ -228,13 +236,6 @@ class Server:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
         return self.told(infos, loose, {}, raised) if infos or loose or raised else None
-
-    def _map(self, orders: dict[int, Any]) -> Extras | None:
-        try:
-            self._rows.map(orders[self.slots[0]])  # type: ignore[union-attr]
-        except Exception as error:  # noqa: BLE001 - no room for the mapping: told, and the worker lives
-            return Extras({}, {}, {}, dict.fromkeys(self.slots, Raised.of(error, "call")))
-        return None
 
     # -- calls and streams -------------------------------------------------------------------------------------------
 
