@@ -13,6 +13,7 @@ import treadle
 from injector import Pressed
 from pool.mortal import LENGTH, LIFE, SEED, Mortal, T, doom
 from treadle.errors import BrokenPool, UsageError, WorkerDied, WorkerTimeout
+from treadle.lockstep.slots import Slot
 from treadle.seeding import restart_seed
 from treadle.vector.refusals import NothingPending
 
@@ -234,7 +235,7 @@ def test_as_many_rows_come_as_were_asked_for_whoever_dies(tmp_path: Path, mode: 
                 asked[over] += 1
                 rows.take(len(over))
             chosen = rng.permutation(N)[: rng.integers(1, N + 1)]
-            chosen = [slot for slot in chosen.tolist() if not vector._partial.recovery.to_be_reset([slot])]
+            chosen = [slot for slot in chosen.tolist() if vector._lockstep.life.state(slot) is not Slot.WAITS]
             if chosen:
                 vector.send(np.zeros(len(chosen), int), chosen)
                 asked[chosen] += 1

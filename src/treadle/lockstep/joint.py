@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from treadle.checks import check_seconds
 from treadle.errors import WorkerError
+from treadle.lockstep.slots import Seen
 from treadle.pool.calls import Calls, Done, Event, InFlight, Lost
 from treadle.pool.layout import share_of
 from treadle.spaces import Mailed
@@ -78,7 +79,7 @@ class JointRequest:
     begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
     unsent: those of `begins` that a fresh worker has yet to be asked for.
     cut: slots whose episode was cut, as this joint request's batch tells.
-    lost: slots whose worker died without owing anything of this joint request.
+    lost: slots whose worker died without owing anything of this joint request -> what it has seen.
     void: slots that were dropped in it and had no episode to be cut.
     told: errors of workers that died in a call.
     before: slot -> episodes it had begun when its next one was asked for.
@@ -94,7 +95,7 @@ class JointRequest:
     begins: dict[int, Any] = field(default_factory=dict)
     unsent: set[int] = field(default_factory=set)
     cut: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)
+    lost: dict[int, Seen] = field(default_factory=dict)
     void: set[int] = field(default_factory=set)
     told: list[WorkerError] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)

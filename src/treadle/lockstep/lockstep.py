@@ -18,6 +18,7 @@ from treadle.lockstep.batch import Batch, Batches
 from treadle.lockstep.history import History
 from treadle.lockstep.joint import JointRequest, orders_of, step_orders
 from treadle.lockstep.recover import Recovery
+from treadle.lockstep.slots import Seen, Slot, SlotLife, Way
 from treadle.memory.fences import fence
 from treadle.pool import failure
 from treadle.pool.failure import bad_action
@@ -45,6 +46,7 @@ class Lockstep:
     batch: see `recover.py`.
 
     Attributes:
+        life: of its slots: what stands out for each.
         recovery: how it goes on after a worker's death; None: that is the end.
         history: what slots were made to do; None: it is not recorded, see `record`.
         mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
@@ -61,11 +63,12 @@ class Lockstep:
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
         self._batches = Batches(memory, pool.n, remember=goes_on)
-        self.recovery = Recovery(pool, memory, self._batches) if goes_on else None
+        ways = [Way.SAME if d.finals else Way.NEXT if d.begins_next else Way.HOLD for d in pool.descriptions]
+        self.life = SlotLife(ways)
+        self.recovery = Recovery(pool, memory, self._batches, self.life) if goes_on else None
         arrays = memory.arrays(memory.fields.actions)
         self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
-        self._stale: set[int] = set()  # slots that moved a step nobody saw: they must be reset
         self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
         self._must_reset = True
         self._plain = False  # may the fast lane be taken?
@@ -90,16 +93,6 @@ class Lockstep:
         """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
 
-    @property
-    def gone(self) -> Set[int]:
-        """Slots that were dropped, and told so."""
-        return frozenset() if self.recovery is None else self.recovery.gone
-
-    @property
-    def stale(self) -> set[int]:
-        """Slots that moved on in a request that failed, without anybody seeing it: only a reset brings them back."""
-        return self._stale
-
     def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self.history = self.calls.notes = History(self.memory, describe, full=full)
@@ -107,7 +100,7 @@ class Lockstep:
 
     def placed(self, slots: Collection[int]) -> None:
         """These slots were put into states from elsewhere: what stood out for them does no more."""
-        self._stale.difference_update(slots)
+        self.life.placed(slots)
         if self.recovery is not None:
             self.recovery.placed(slots)
 
@@ -221,18 +214,20 @@ class Lockstep:
         self._settle()
         if self._must_reset:
             raise UsageError("step() before the first reset()")
-        stale = sorted(self._stale)
+        stale = self.life.of(Slot.STALE)
         if stale:
             raise UsageError(
                 f"slots {stale} moved on in a step that failed, timed out or was interrupted and whose result nobody "
                 f"saw: reset them first ({self.calls.reset_of(stale)})"
             )
-        special = self.recovery is not None and self.recovery.check_step()
+        if waiting := self.life.of(Slot.WAITS):
+            again = self.calls.reset_of(waiting)
+            raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first ({again})")
         workers = self.pool.workers
         # in the caller's process a time limit is not enforced, but measured: by the books
         measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
         ready = all(not m.owed and (m.inline or m.line is not None) for m in workers)
-        self._plain = ready and not measured and not special
+        self._plain = ready and not measured and self.life.plain
 
     def _leave_lane(
         self, id: int, block: int, lanes: list[Worker], extras: Extras | None, told: dict[int, Extras]
@@ -257,8 +252,7 @@ class Lockstep:
 
     def _new_joint(self, op: Op, block: int, slots: Iterable[int], before: int = -1) -> JointRequest:
         """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
-        if self.recovery is not None:
-            self.recovery.catch_up(self.calls.last_id if before < 0 else before)
+        self.life.catch_up(self.calls.last_id if before < 0 else before)
         return JointRequest(op, block, tuple(slots), recovery=self.recovery)
 
     # -- the same with all the checks --------------------------------------------------------------------------------
@@ -349,7 +343,6 @@ class Lockstep:
             self.recovery.note_asked(orders)
             orders = self.recovery.orders(joint, orders)
         self._launch(joint, orders_of(self.pool.in_slot_order(), orders), posted)
-        self._stale -= set(chosen)
         self._must_reset = self._must_reset and slots is not None
         return joint
 
@@ -390,6 +383,10 @@ class Lockstep:
             except (UsageError, TooManyFiles):
                 self._joint = None
                 raise
+            if joint.op is Op.RESET:
+                self.life.see(Seen.ASKED, [slot for _, _, slots in orders for slot in slots])
+                if self.recovery is None:
+                    self.life.see(Seen.BEGUN, [slot for _, _, slots in orders for slot in slots])
             joint.posted = posted
 
     def _land(self, joint: JointRequest, timeout: float | None = None) -> Any:
@@ -399,15 +396,16 @@ class Lockstep:
             joint.collect(self.calls, timeout)
         except WorkerError as error:
             self._joint, self._plain = None, False
-            self._stale.update(joint.stale(), self.gone)
+            self.life.unseen(joint.stale())
             if joint.op is Op.CALL:
                 error.partial = joint.results()
             else:  # a late worker may still write here: what is handed out must be a copy
-                error.partial = self._batches.assemble(joint.block, joint.extras, self._stale, copy=True)
+                nothing = self.life.nothing.union(self.life.gone)
+                error.partial = self._batches.assemble(joint.block, joint.extras, nothing, copy=True)
                 self._note(joint.block, joint)
             raise
         self._joint = None
-        self._stale |= joint.moved_unseen()
+        self.life.unseen(joint.moved_unseen())
         if joint.op is not Op.CALL:
             return self._finish(joint.block, joint.extras, joint)
         results = joint.results()
@@ -439,18 +437,16 @@ class Lockstep:
         assert self._joint is not None
         joint = self._joint
         self._plain = False
-        self._stale |= joint.moved_unseen() if joint.op is Op.CALL else set(joint.slots)
         self.calls.ring(joint)
         try:
             joint.collect(self.calls)
         except WorkerError:
             self._joint = None
-            self._stale.update(joint.stale(), self.gone)
+            self.life.unseen(joint.stale().union(joint.slots if joint.op is not Op.CALL else ()))
             raise
         if self.recovery is not None:
             self.recovery.dropped(joint)
-            self._stale.difference_update(self.recovery.unasked(joint))
-        self._stale |= joint.moved_unseen()
+        self.life.unseen(joint.moved_unseen().union(joint.slots if joint.op is not Op.CALL else ()))
         if joint.op is not Op.CALL:
             self._note(joint.block, joint)
         self._joint = None
@@ -484,7 +480,7 @@ class Lockstep:
         if not raised:
             return
         if moved:
-            self._stale.update(raised)
+            self.life.unseen(raised)
             self._plain = False
         # no name in the frame that raises: that would be a circle
         again = self.calls.reset_of(raised)

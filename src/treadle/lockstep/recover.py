@@ -19,8 +19,7 @@ by (root, slot, incarnation), where a reset would have given them no seed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from enum import Enum
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from treadle.errors import UsageError, WorkerError
 from treadle.lockstep.batch import Batches, News
 from treadle.lockstep.joint import JointRequest
+from treadle.lockstep.slots import Seen, Slot, SlotLife
 from treadle.memory.ring import RowMemory
 from treadle.pool import failure
 from treadle.pool.calls import Lost
@@ -43,37 +43,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle")
 
 
-class Due(Enum):
-    """What stands out for a slot without a running episode."""
-
-    ABORT = "abort"  # its episode was cut and nobody knows: the next step's row tells
-    BEGIN = "begin"  # the next step begins an episode in the fresh environment, or tells that the slot was dropped
-    RESET = "reset"  # it waits for a reset
-
-
 class Recovery:
-    """Attributes:
-    due: slot -> what stands out, for the few that have something.
-    gone: slots that were dropped, and told so.
+    """Args:
+    life: of the slots; what stands out for one after a death is its state.
+
+    Attributes:
     missed: int64[n], rows of steps that were neither transitions nor resets.
     fresh_options: what a program in a dead one's place is given as options when its first episode begins, from (slot,
             the options that a reset asked for, or None); None: what was asked for.
     """
 
-    def __init__(self, pool: Pool, memory: RowMemory, batches: Batches) -> None:
-        self._pool, self._calls, self._batches = pool, pool.calls, batches
+    def __init__(self, pool: Pool, memory: RowMemory, batches: Batches, life: SlotLife) -> None:
+        self._life, self._pool, self._calls, self._batches = life, pool, pool.calls, batches
         self._worker_of = {slot: worker for worker in pool.workers for slot in worker.slots}
-        self._moves_on = [d.finals for d in pool.descriptions]
-        self._begins_next = [d.begins_next and not d.finals for d in pool.descriptions]
-        self.due: dict[int, Due] = {}
-        self.gone: set[int] = set()
         self.missed = np.zeros(pool.n, np.int64)
         self.fresh_options: Callable[[int, Any], Any] | None = None
         self._root: int | None = None
         self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
-        self._over: dict[int, int] = {}  # slots between two episodes -> the number of the one that ended
-        self._seen = 0  # the request up to which `_over` is right
+        self._ended = np.zeros(pool.n, np.int64)  # the number of the episode that has ended, where a slot is OVER
         self._episode = memory.array(memory.fields.episode)
         self._earlier = np.zeros(pool.n, np.int64)  # episodes begun by earlier workers
 
@@ -83,18 +71,6 @@ class Recovery:
         return self._earlier + self._episode + 1
 
     # -- before a request --------------------------------------------------------------------------------------------
-
-    def to_be_reset(self, slots: Collection[int]) -> list[int]:
-        """Those of `slots` that wait for a reset, since their worker's death."""
-        return sorted(slot for slot, due in self.due.items() if due is Due.RESET and slot in slots)
-
-    def check_step(self) -> bool:
-        """Is there a slot that cannot simply be stepped? Raises UsageError when one waits for a reset."""
-        waiting = self.to_be_reset(range(self._pool.n))
-        if waiting:
-            again = self._calls.reset_of(waiting)
-            raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first ({again})")
-        return bool(self.due or self.gone)
 
     def reachable(self, chosen: list[int]) -> list[int]:
         """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
@@ -106,25 +82,17 @@ class Recovery:
     def placed(self, slots: Collection[int]) -> None:
         """These slots were put into states: what stood out for them does no more, and fresh programs have begun."""
         self._fresh -= set(slots)
-        for slot in slots:
-            self.due.pop(slot, None)
 
     def renewed(self, worker: Worker) -> None:
         """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
         for slot in worker.slots:
             self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
-            if slot in self._over:
-                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        self._life.see(Seen.DIED, self._life.of(Slot.OVER, among=worker.slots))
         self._fresh.update(worker.slots)
 
-    def between(self, slots: Iterable[int]) -> bool:
+    def between(self, slots: Sequence[int]) -> bool:
         """Has the episode of each of these slots ended, and the next one not begun?"""
-        return self._seen == self._calls.last_id and all(slot in self._over for slot in slots)
-
-    def catch_up(self, id: int) -> None:
-        """Up to request `id` nothing has ended but what was noted: steps without ends leave no note."""
-        if self._seen != id:
-            self._over, self._seen = {}, id
+        return self._life.at == self._calls.last_id and len(self._life.of(Slot.OVER, among=slots)) == len(slots)
 
     def note_asked(self, asked: dict[int, tuple[int | None, Any]]) -> None:
         """Note what a reset asks for: seeds and options of episodes that begin in fresh environments follow from it."""
@@ -139,7 +107,7 @@ class Recovery:
         self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
     ) -> dict[int, tuple[int | None, Any]]:
         """What is to be sent for resets that were asked for (see `note_asked`)."""
-        joint.void = {slot for slot in joint.slots if slot in self.due and self._is_gone(slot)}
+        joint.void = set(self._life.of(Slot.LAST, Slot.VOID, among=joint.slots))
         joint.begins = dict(asked)
         joint.before = {slot: int(self.episodes[slot]) for slot in asked}
         return {slot: self._order(slot, order) for slot, order in asked.items()}
@@ -147,21 +115,19 @@ class Recovery:
     def steppable(self, joint: JointRequest, slots: Sequence[int]) -> list[int]:
         """Of these slots of a step those that can simply be stepped; what stands out for the others is noted in the
         joint request."""
-        for slot in slots:
-            due = self.due.get(slot)
-            if due is None:
-                continue
-            if due is Due.ABORT:
-                joint.cut.add(slot)
-            if self._is_gone(slot):
-                joint.void.update({slot} - joint.cut)
-            elif due is Due.BEGIN or self._moves_on[slot]:
+        if self._life.plain:
+            return list(slots)
+        of = self._life.of
+        joint.cut.update(of(Slot.CUT, Slot.LAST, among=slots))
+        joint.void.update(of(Slot.VOID, among=slots))
+        for slot in of(Slot.CUT, Slot.NEW, among=slots):
+            if self._life.begins(slot):
                 self._begin(joint, slot)
-        return [slot for slot in slots if slot not in self.due and slot not in self.gone and not self._is_gone(slot)]
+        return of(Slot.RUNNING, Slot.OVER, among=slots)
 
     def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
         """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can."""
-        if not self.due and not self.gone:
+        if self._life.plain:
             return orders
         left: list[Order] = []
         for worker, payload, slots in orders:
@@ -206,20 +172,26 @@ class Recovery:
     def _lost_its_worker(self, joint: JointRequest, slot: int, pending: bool, dropped: bool) -> None:
         """What that means for a slot, and for the joint request about it. `pending`: had it yet to be answered?"""
         self._count(joint, slot, pending)
+        life = self._life
         if joint.op is Op.CALL or (not pending and slot not in joint.unsent):
-            joint.lost.add(slot)
-        elif slot in joint.begins and not dropped:
-            joint.unsent.add(slot)
-        elif slot in joint.begins:
-            joint.void.add(slot)
-        elif slot in self._over and self._begins_next[slot]:  # the step was to begin its next episode
-            if dropped:
+            joint.lost[slot] = Seen.DROPPED if dropped else Seen.DIED
+            return
+        if life.state(slot) is Slot.OVER and slot not in joint.begins and not life.begins_next(slot):
+            life.see(Seen.BEGUN, [slot])  # it was stepped on beyond its end
+        life.see(Seen.DROPPED if dropped else Seen.DIED, [slot])
+        if dropped:
+            joint.begins.pop(slot, None)
+            joint.unsent.discard(slot)
+        match life.state(slot):
+            case Slot.CUT | Slot.LAST:
+                joint.cut.add(slot)
+                if not dropped and life.begins(slot):
+                    self._begin(joint, slot)
+            case Slot.VOID:
                 joint.void.add(slot)
-            else:
-                self._begin(joint, slot)
-        else:
-            joint.cut.add(slot)
-            if self._moves_on[slot] and not dropped:
+            case _ if slot in joint.begins:
+                joint.unsent.add(slot)
+            case _:  # the step was to begin its next episode
                 self._begin(joint, slot)
 
     def _tell(self, worker: Worker, error: WorkerError, event: Lost) -> None:
@@ -232,7 +204,7 @@ class Recovery:
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
     def _begin(self, joint: JointRequest, slot: int) -> None:
-        """An episode is to begin in a fresh environment: asked for by `advance`."""
+        """An episode is to begin in a fresh environment: asked for by `begin_due`."""
         joint.begins[slot] = None, self._lasting.get(slot)
         joint.unsent.add(slot)
         joint.before.setdefault(slot, int(self.episodes[slot]))
@@ -254,8 +226,8 @@ class Recovery:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""
         if slot in joint.before and (pending or slot in joint.unsent):
             count = joint.before[slot]
-        elif pending and slot in self._over:
-            count = int(self._earlier[slot]) + self._over[slot] + 1
+        elif pending and self._life.state(slot) is Slot.OVER:
+            count = int(self._earlier[slot] + self._ended[slot]) + 1
         else:
             count = int(self.episodes[slot])
         self._earlier[slot], self._episode[slot] = count, -1
@@ -273,7 +245,7 @@ class Recovery:
         news: dict[int, News] = {}
         for slot in joint.cut - raised:
             news[slot] = News.ABORTED | News.DROPPED if self._is_gone(slot) else News.ABORTED
-            if self._moves_on[slot]:
+            if self._life.moves_on(slot):
                 finals[slot] = {}, batches.keep_final(joint.block, slot)
             if slot not in joint.begins:
                 batches.keep_row(joint.block, slot)
@@ -285,52 +257,41 @@ class Recovery:
             news[slot] = News.DROPPED if joint.op is Op.STEP else News.ABORTED | News.DROPPED
         if finals:
             joint.extras.append(Extras({}, {}, finals, {}))
-        return self.gone | joint.void, news
+        return joint.void | self._life.gone, news
 
     def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
         """The joint request is over, and the caller is told all about it. `ended`: bool of each of its slots' rows;
         None after a call."""
-        begun = set(joint.begins) - joint.void - {slot for each in joint.extras for slot in each.raised}
-        self._fresh -= begun
-        for slot in [*joint.begins, *joint.void]:
-            self.due.pop(slot, None)
-            self._over.pop(slot, None)
-        for slot in joint.cut:
-            self.due.pop(slot, None)
-            if not self._is_gone(slot) and not self._moves_on[slot]:
-                self.due[slot] = Due.BEGIN if self._begins_next[slot] else Due.RESET
+        life, raised = self._life, {slot for each in joint.extras for slot in each.raised}
         if joint.op is Op.STEP and ended is not None:
-            self.note_ends(ended, joint.slots, joint.cut)
-            self.missed[list(joint.cut | joint.void | self.gone.intersection(joint.slots))] += 1
-        self.gone |= joint.void | {slot for slot in joint.cut if self._is_gone(slot)}
+            self.missed[list(joint.cut.union(joint.void, life.of(Slot.GONE, among=joint.slots)))] += 1
+        life.see(Seen.TOLD, joint.cut | joint.void)
+        self._fresh -= set(joint.begins) - raised
+        life.see(Seen.BEGUN, life.of(Slot.NEW, among=joint.begins))
+        if joint.op is Op.STEP and ended is not None:
+            self.note_ends(ended, joint.slots)
         self._lose(joint)
 
     def dropped(self, joint: JointRequest) -> None:
         """The joint request is over, and nobody is told: it had been interrupted."""
-        for slot in joint.begins:
-            self.due.pop(slot, None)
-            self._fresh.discard(slot)
-            self._over.pop(slot, None)
-        for slot in joint.slots if joint.op is Op.STEP else ():  # perhaps its episode has ended: it is reset next
-            self._over.pop(slot, None)
-        self.due.update({**dict.fromkeys(joint.cut, Due.ABORT), **dict.fromkeys(joint.void, Due.BEGIN)})
+        self._fresh.difference_update(joint.begins)
         self._lose(joint)
 
     def _lose(self, joint: JointRequest) -> None:
-        for slot in joint.lost - self.gone - set(self.due):
-            if slot not in self._over:
-                self.due[slot] = Due.ABORT
-            else:
-                self.due[slot] = Due.BEGIN if self._begins_next[slot] or self._is_gone(slot) else Due.RESET
-        self._seen = self._calls.last_id
+        """Slots whose workers died having answered, or without having been asked."""
+        for slot, how in joint.lost.items():
+            self._life.see(how, [slot])
+        self._life.at = self._calls.last_id
 
-    def note_ends(self, ended: np.ndarray, of: Sequence[int], but: Set[int] = frozenset()) -> None:
+    def note_ends(self, ended: np.ndarray, of: Sequence[int]) -> None:
         """The latest step's ends, a bool for each slot of it: those that have not moved on are between two episodes."""
-        slots = [of[row] for row in np.flatnonzero(ended).tolist()]
-        over = {slot: int(self._episode[slot]) for slot in slots if not self._moves_on[slot] and slot not in but}
-        others = {} if len(of) == self._pool.n else {s: number for s, number in self._over.items() if s not in of}
-        self._over = {**others, **over}
-        self._seen = self._calls.last_id
+        life = self._life
+        life.see(Seen.BEGUN, life.of(Slot.OVER, among=None if len(of) == self._pool.n else of))
+        over = life.of(Slot.RUNNING, among=[of[row] for row in np.flatnonzero(ended).tolist()])
+        if over:
+            life.see(Seen.ENDED, over)
+            self._ended[over] = self._episode[over]
+        life.at = self._calls.last_id
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
         """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""

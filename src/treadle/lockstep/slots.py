@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 
-import numpy as np
-
 
 class Slot(IntEnum):
     RUNNING = 0
@@ -71,9 +69,9 @@ TABLE: dict[tuple[Slot, Seen], tuple[Slot, Slot, Slot]] = {  # a state for each 
     (_S.VOID, _E.TOLD): (_S.GONE,) * 3,
 }
 _NEVER = 255
-_AFTER = {
-    event: np.array([TABLE.get((state, event), (_NEVER,) * 3) for state in Slot], np.uint8) for event in Seen
-}  # [state, way]
+_AFTER = {  # [3 * state + way]
+    event: bytes(then for state in Slot for then in TABLE.get((state, event), (_NEVER,) * 3)) for event in Seen
+}
 
 
 class SlotLife:
@@ -83,27 +81,26 @@ class SlotLife:
         ways: how each goes on after an episode.
 
     Attributes:
-        states: uint8[n], of `Slot`.
+        states: of each slot; a byte, of `Slot`.
         at: the request up to which OVER is right.
         plain: is every slot RUNNING or OVER, so that all can simply be stepped?
     """
 
     def __init__(self, ways: Sequence[Way]) -> None:
-        self._ways = np.array(ways, np.uint8)
-        self.states = np.zeros(len(ways), np.uint8)
+        self._ways, self.states = bytes(ways), bytearray(len(ways))
         self.at, self.plain = 0, True
 
     def see(self, event: Seen, slots: Iterable[int]) -> None:
         """Something has happened to these slots. Raises RuntimeError for what can never happen; then none has moved."""
-        chosen = np.fromiter(slots, np.intp)
-        if not len(chosen):
-            return
-        then = _AFTER[event][self.states[chosen], self._ways[chosen]]
-        if (then == _NEVER).any():
-            slot = int(chosen[then == _NEVER][0])
-            raise RuntimeError(f"slot {slot}, which is {self.state(slot).name}, cannot see '{event.value}'")
-        self.states[chosen] = then
-        self.plain = bool(self.states.max() <= Slot.OVER)
+        states, ways, after = self.states, self._ways, _AFTER[event]
+        then = [(slot, after[3 * states[slot] + ways[slot]]) for slot in slots]
+        for slot, state in then:
+            if state == _NEVER:
+                raise RuntimeError(f"slot {slot}, which is {self.state(slot).name}, cannot see '{event.value}'")
+        for slot, state in then:
+            states[slot] = state
+        if then and not (self.plain and event in (Seen.BEGUN, Seen.ENDED)):
+            self.plain = max(states) <= Slot.OVER
 
     def catch_up(self, id: int) -> None:
         """Up to request `id` nothing has ended but what was noted: slots that were OVER before it have begun."""
@@ -112,12 +109,56 @@ class SlotLife:
             self.at = id
 
     def state(self, slot: int) -> Slot:
-        return Slot(int(self.states[slot]))
+        return Slot(self.states[slot])
 
-    def of(self, *states: Slot) -> list[int]:
-        """The slots in these states."""
-        found: list[int] = np.isin(self.states, states).nonzero()[0].tolist()
-        return found
+    def of(self, *states: Slot, among: Iterable[int] | None = None) -> list[int]:
+        """The slots in these states; `among`: of these, in their order."""
+        if among is not None:
+            return [slot for slot in among if self.states[slot] in states]
+        found = []
+        for state in states:
+            at = self.states.find(state)
+            while at >= 0:
+                found.append(at)
+                at = self.states.find(state, at + 1)
+        return sorted(found)
+
+    def unseen(self, slots: Iterable[int]) -> None:
+        """These slots, where they are in use, may have moved without anybody seeing it."""
+        self.see(Seen.UNSEEN, self.of(*_IN_USE, among=slots))
+
+    def placed(self, slots: Iterable[int]) -> None:
+        """These slots were put into states from elsewhere: what stood out for them does no more."""
+        chosen = self.of(Slot.CUT, Slot.NEW, Slot.WAITS, Slot.STALE, among=slots)
+        self.see(Seen.ASKED, chosen)
+        self.see(Seen.BEGUN, chosen)
+
+    @property
+    def stale(self) -> set[int]:
+        """Slots that moved on in a request that failed, without anybody seeing it: only a reset brings them back."""
+        return set(self.of(Slot.STALE))
+
+    @property
+    def nothing(self) -> set[int]:
+        """Slots whose rows in the partial batch of an error are nothing: those, and the dropped ones until told so."""
+        return set(self.of(Slot.STALE, Slot.LAST, Slot.VOID))
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """Slots that were dropped, and told so."""
+        return frozenset() if self.plain else frozenset(self.of(Slot.GONE))
+
+    def moves_on(self, slot: int) -> bool:
+        """Does it move on within the step that ends its episode?"""
+        return self._ways[slot] == Way.SAME
+
+    def begins_next(self, slot: int) -> bool:
+        """Does the step after an end begin its next episode?"""
+        return self._ways[slot] == Way.NEXT
+
+    def begins(self, slot: int) -> bool:
+        """Is an episode to begin in the step that tells what stands out for it?"""
+        return self.state(slot) is Slot.NEW or self.moves_on(slot)
 
 
 def diagram() -> str:

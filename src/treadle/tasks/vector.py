@@ -245,7 +245,7 @@ class TaskVector:
 
     def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
         """What every slot is sent. Raises UsageError, with nothing sent, for slots that cannot be stepped."""
-        books, stale = self._results, self._lockstep.stale
+        books, stale = self._results, self._lockstep.life.stale
         books.lost |= stale
         if len(actions) == self._n and not books.special and not books.lost:
             return actions
@@ -287,7 +287,7 @@ class TaskVector:
 
     def _keep_partial(self, error: WorkerError, slots: list[int]) -> None:
         if isinstance(error.partial, Batch):
-            error.partial = self._results.of_step(error.partial, slots, self._lockstep.stale)
+            error.partial = self._results.of_step(error.partial, slots, self._lockstep.life.nothing)
 
     # -- about it ----------------------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class TaskVector:
             batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
         except WorkerError as error:
             if isinstance(error.partial, Batch):
-                stale = self._lockstep.stale  # type: ignore[assignment]  # any collection of slots
+                stale = self._lockstep.life.nothing  # type: ignore[assignment]  # any collection of slots
                 error.partial = self._results.of_orders(error.partial, slots, stale)
             raise
         return self._results.of_orders(batch, slots)

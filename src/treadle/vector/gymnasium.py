@@ -246,13 +246,13 @@ class VectorEnv(SlotCalls):
             observations and infos.
         """
         self._turns.check_free("reset_async")
-        return self._reset(orders_of_all(self.num_envs, seed, options, self._lockstep.gone))
+        return self._reset(orders_of_all(self.num_envs, seed, options, self._lockstep.life.gone))
 
     @one_at_a_time
     def reset_async(self, seed: Seeds = None, options: Options | None = None) -> None:
         """Begin a `reset`; `reset_wait` returns its result."""
         self._turns.check_free("reset_async")
-        self._lockstep.post_reset(*self._ordered(orders_of_all(self.num_envs, seed, options, self._lockstep.gone)))
+        self._lockstep.post_reset(*self._ordered(orders_of_all(self.num_envs, seed, options, self._lockstep.life.gone)))
         self._turns.state = AsyncState.WAITING_RESET
 
     @one_at_a_time
@@ -326,7 +326,7 @@ class VectorEnv(SlotCalls):
         """Ask for a reset of every slot, or of those of `env_id` (int[m]; seeds and options as in `reset_at`); `recv`
         hands the first observations out as they come."""
         if env_id is None:
-            orders = orders_of_all(self.num_envs, seed, options, self._lockstep.gone)
+            orders = orders_of_all(self.num_envs, seed, options, self._lockstep.life.gone)
         else:
             orders = orders_of_some(chosen_slots(env_id, self.num_envs), seed, options)
         slots = list(range(self.num_envs)) if orders.slots is None else orders.slots

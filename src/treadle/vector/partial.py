@@ -32,6 +32,7 @@ from treadle.interrupts import Later
 from treadle.lockstep.batch import News, final_observation
 from treadle.lockstep.joint import JointRequest, tell
 from treadle.lockstep.slot_rows import ByMessage, SlotRows
+from treadle.lockstep.slots import Seen, Slot
 from treadle.pool import failure
 from treadle.pool.calls import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
@@ -119,7 +120,7 @@ class PartialBatches:
         except Mismatch as error:
             error.row = None if error.row is None else chosen[error.row]
             raise bad_action(error, len(chosen), actions) from None
-        gone, counts = self._lockstep.gone, self._counts.singles
+        gone, counts = self._lockstep.life.gone, self._counts.singles
         living = [slot for slot in chosen if slot not in gone] if gone else chosen
         if self._lockstep.history is not None:
             self._lockstep.history.add(living, mailed)
@@ -174,13 +175,13 @@ class PartialBatches:
         self._pool.check()
         self._settle()
         if self.recovery is not None and not self.open:
-            self.recovery.catch_up(self._calls.last_id)  # it may have stepped in lockstep meanwhile
+            self._lockstep.life.catch_up(self._calls.last_id)  # it may have stepped in lockstep meanwhile
 
     def _check(self, slots: Sequence[int], what: str, allowed: set[int]) -> None:
         why = {FREE: "", OUT: "in flight", READY: "ready to be received", STALE: "in need of a reset"}
         bad = [(slot, why[int(self._state[slot])]) for slot in slots if int(self._state[slot]) not in allowed]
-        if STALE not in allowed and self.recovery is not None:
-            bad += [(slot, why[STALE]) for slot in self.recovery.to_be_reset(slots)]
+        if STALE not in allowed and not self._lockstep.life.plain:
+            bad += [(slot, why[STALE]) for slot in self._lockstep.life.of(Slot.WAITS, among=slots)]
         if bad:
             told = ", ".join(f"slot {slot} is {reason}" for slot, reason in bad[:5])
             stale = [slot for slot, reason in bad if reason == why[STALE]]
@@ -214,6 +215,8 @@ class PartialBatches:
             payload = self._rows.step_payload(worker, slots, mailed) if slots else None
         if slots:
             self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
+        if op is Op.RESET:
+            self._lockstep.life.see(Seen.ASKED, asked)
         self._joints.add(joint)
         self._state[list(asked)] = OUT
         if not slots and not joint.unsent:
