@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.record.infos import pack_infos, unpack_infos
+from treadle.record.columns import pack_infos, unpack_infos
 
 
 def packed(rows) -> tuple[dict[str, np.ndarray], list[str]]:

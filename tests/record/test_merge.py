@@ -16,8 +16,7 @@ import pytest
 from played import COUNTS, real
 
 from treadle.program.gym_env import portable_spec
-from treadle.record.columns import leaves
-from treadle.record.infos import unpack_infos
+from treadle.record.columns import leaves, unpack_infos
 from treadle.record.journal import Damaged
 from treadle.record.merge import load, merge
 from treadle.record.minari import dataset_name

@@ -3,23 +3,38 @@
 The order is fixed (observations, actions, rewards, terminations, truncations, infos, policy infos), dicts by key, tuple
 members under the names `_index_0`, `_index_1`, ... as in Minari. Text becomes UTF-8 bytes of the episode's
 greatest length, padded with zeros (dtype `S<n>`).
+
+Infos become columns, and dicts again, by rules that go key by key over the rows of one episode (so that an episode's
+bytes depend on that episode alone):
+
+- Numbers, bools and arrays of numbers with one dtype and shape on every row that has the key: an array of that dtype,
+  `[rows, *shape]`. When some rows lack the key (Gymnasium's resets usually do) they hold zeros, and a second column
+  `_<key>`, bool[rows], says which rows have it, as in Gymnasium's vector infos. (Bools that the environment itself
+  keeps under `_<key>` besides `<key>` are stored as JSON text, so that they are not taken for this.)
+- Dicts with string keys, none of them empty: a group, by the same rules. A "/" in a key also makes a group.
+- Everything else: JSON text per row (UTF-8 bytes, dtype `S<n>`), empty where the row lacks the key. NumPy values inside
+  become plain numbers and lists, tuples become lists.
+- What JSON cannot express (objects, sets, ...) is left out; the caller is told its name.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treadle.play.episode import Episode
-from treadle.record.infos import pack_infos
 from treadle.record.packing import hasher
 
 POLICY_INFOS = "policy_infos"
 COPIED = 1 << 16  # bytes up to which it is quicker to join arrays than to hash one after the other
 _PLAIN = frozenset(map(np.dtype, ("?", *(f"<{k}{n}" for k in "iu" for n in (1, 2, 4, 8)), "<f2", "<f4", "<f8")))
+_MISSING = object()
+_SCALARS = {bool: np.dtype(bool), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 
 
 class Column(NamedTuple):
@@ -44,7 +59,7 @@ def kind_of(columns: Sequence[Column]) -> tuple[Any, ...]:
 def columns_of(episode: Episode, *, infos: bool = True) -> Columns:
     """The arrays of an episode.
 
-    Infos are stored by the rules of `treadle.record.infos` below the path ("infos",), what the policy said below
+    Infos are stored by the rules above, below the path ("infos",), what the policy said below
     ("infos", "policy_infos").
 
     Raises:
@@ -139,3 +154,130 @@ def digester() -> Callable[[Sequence[Column]], bytes]:
         return found
 
     return digest
+
+
+def pack_infos(rows: Sequence[Mapping], left_out: list[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """Columns of the infos, as (path, array) with one row per dict, sorted by path.
+
+    Args:
+        rows: the info dicts of one episode.
+        left_out: gets the keys that cannot be stored, as paths joined by "/".
+    """
+    columns: dict[tuple[str, ...], np.ndarray] = {}
+    used: set[tuple[str, ...]] = set()  # every path that is a column or leads to one
+    for path, array in _pack(list(rows), (), left_out):
+        taken = path in used or any(path[:i] in columns for i in range(1, len(path)))
+        if taken or any(name in ("", ".") or "\0" in name for name in path):
+            left_out.append("/".join(path))
+        else:
+            columns[path] = array
+            used.update(path[:i] for i in range(1, len(path) + 1))
+    return sorted(columns.items())
+
+
+def _pack(rows: list, above: tuple[str, ...], left_out: list[str]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    keys = dict.fromkeys(key for row in rows if row is not _MISSING for key in row)
+    names = {str(key) for key in keys}
+    for key in keys:
+        values = [_MISSING if row is _MISSING else row.get(key, _MISSING) for row in rows]
+        path = (*above, *str(key).split("/"))
+        present = [value for value in values if value is not _MISSING]
+        if all(isinstance(value, dict) and value and all(isinstance(k, str) for k in value) for value in present):
+            yield from _pack(values, path, left_out)
+            continue
+        complete = len(present) == len(values)
+        array = _as_array(present)
+        if array is not None and array.dtype == bool and str(key)[:1] == "_" and str(key)[1:] in names:
+            array = None
+        if array is not None and complete:
+            yield path, array
+        elif array is not None and f"_{key}" not in names:
+            mask = np.array([value is not _MISSING for value in values])
+            padded = np.zeros((len(values), *array.shape[1:]), array.dtype)
+            padded[mask] = array
+            yield path, padded
+            yield (*path[:-1], f"_{path[-1]}"), mask
+        else:
+            text = _as_json(values)
+            if text is None:
+                left_out.append("/".join(path))
+            else:
+                yield path, text
+
+
+def _as_array(values: list) -> np.ndarray | None:
+    """Numbers, bools or arrays of one dtype and shape as one array; None when they are not."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and (dtype := _SCALARS.get(next(iter(kinds)))) is not None:
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            return None
+    if len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic):
+        array = np.array(values)  # of one type, so nothing is converted
+        return array if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 else None
+    arrays = []
+    for value in values:
+        if type(value) in _SCALARS:
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                return None
+            arrays.append(np.asarray(value, _SCALARS[type(value)]))
+        elif isinstance(value, np.ndarray | np.generic):
+            arrays.append(np.asarray(value))
+        else:
+            return None
+        first, last = arrays[0], arrays[-1]
+        if last.dtype != first.dtype or last.shape != first.shape:
+            return None
+    dtype = arrays[0].dtype
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        return None
+    return np.ascontiguousarray(np.stack(arrays), dtype.newbyteorder("<"))
+
+
+def _as_json(values: list) -> np.ndarray | None:
+    try:
+        texts = [b"" if v is _MISSING else json.dumps(v, default=_plain).encode() for v in values]
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return np.array(texts, dtype=f"S{max(1, max(map(len, texts)))}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def unpack_infos(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The info dicts of an episode from its stored infos, e.g. Minari's `EpisodeData.infos`.
+
+    Args:
+        columns: arrays by key, groups as dicts; a group with another number of rows (`policy_infos`) is ignored at
+            the top level: pass it by itself.
+
+    Returns:
+        One dict per row; array columns give NumPy scalars and arrays, JSON columns plain Python values. A row has only
+        the keys it had when it was stored.
+    """
+    return _unpacked({key: column for key, column in columns.items() if key != POLICY_INFOS} or columns)
+
+
+def _unpacked(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    masks = {key: each for key, each in columns.items() if key[:1] == "_" and key[1:] in columns and _is_mask(each)}
+    for key in [key for key in columns if key not in masks]:
+        values, there = columns[key], masks.get(f"_{key}", repeat(True))
+        if isinstance(values, Mapping):
+            there = values = _unpacked(values)  # a stored group is never empty
+        elif values.dtype.kind in "SO":
+            there, values = values, [json.loads(text) if text else None for text in values]
+        rows = rows or [{} for _ in values]
+        for row, value, has in zip(rows, values, there):
+            if has:
+                row[key] = value
+    return rows
+
+
+def _is_mask(column: Any) -> bool:
+    return isinstance(column, np.ndarray) and column.dtype == bool
