@@ -630,10 +630,10 @@ def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
 
 
 ALONE = """
-import sys, treadle, treadle.nodes.worker, treadle.record.told
+import sys, treadle, treadle.nodes.worker, treadle.record.summary
 treadle.nodes.worker.SLOW_SECONDS = 0.0
 stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, nodes=1, workers=1, verify=0)
-for row in treadle.record.told.rows_of(stored.summary):
+for row in treadle.record.summary.rows_of(stored.summary):
     print(*row)
 summary = stored.summary
 print(summary.start_seconds > 0.5 and abs(summary.steps_per_second * summary.seconds - summary.steps) < 1e-6)

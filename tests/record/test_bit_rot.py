@@ -25,11 +25,11 @@ from gymnasium import spaces as gs
 from treadle.cli.main import main
 from treadle.errors import TreadleError, UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.record.inspection import about, damage
 from treadle.record.journal import Damaged, journals, read
 from treadle.record.merge import load
 from treadle.record.parts import recover
 from treadle.record.shards import merge_shards
+from treadle.record.verify import about, damage
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 

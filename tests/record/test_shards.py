@@ -17,11 +17,10 @@ import pytest
 from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.record.dataset import collect_dataset
-from treadle.record.inspection import about, damage
 from treadle.record.journal import Damaged
 from treadle.record.shards import merge_shards, shard_of
-from treadle.record.summary import read_summary
-from treadle.record.told import rows_of
+from treadle.record.summary import read_summary, rows_of
+from treadle.record.verify import about, damage
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
 

@@ -13,8 +13,7 @@ import pytest
 from treadle.record.dataset import Stored, collect_dataset
 from treadle.record.run_directory import SUMMARY
 from treadle.record.shards import merge_shards
-from treadle.record.summary import Summary, read_summary
-from treadle.record.told import busy, rows_of, size, slow_policy
+from treadle.record.summary import Summary, busy, read_summary, rows_of, size, slow_policy
 from treadle.sample.evaluate import evaluate, wilson
 
 

@@ -25,7 +25,7 @@ from treadle.play.recipe import Asking, RolloutRecipe
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
-from treadle.record.told import rows_of
+from treadle.record.summary import rows_of
 from treadle.sample import growth
 from treadle.sample.caller import CallerCollection
 from treadle.sample.growing import Growing

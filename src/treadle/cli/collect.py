@@ -12,8 +12,7 @@ from treadle.cli.options import Collect
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
-from treadle.record.summary import Summary, summary_json
-from treadle.record.told import rows_of
+from treadle.record.summary import Summary, rows_of, summary_json
 from treadle.sample.failed import CollectionFailed
 
 

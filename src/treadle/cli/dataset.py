@@ -9,11 +9,10 @@ from treadle.cli import failures
 from treadle.cli.dataset_options import Export, Info, Merge, Verify
 from treadle.errors import UsageError
 from treadle.progress import Progress, print_table, printable
-from treadle.record.inspection import about, damage
 from treadle.record.lerobot import export_lerobot
 from treadle.record.shards import merge_shards
-from treadle.record.summary import as_json, summary_json
-from treadle.record.told import rows_of
+from treadle.record.summary import as_json, rows_of, summary_json
+from treadle.record.verify import about, damage
 
 
 def merge(options: Merge) -> int:

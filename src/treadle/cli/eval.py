@@ -10,8 +10,7 @@ from treadle.cli.here import load_files
 from treadle.cli.options import Eval
 from treadle.cli.output import own_stdout
 from treadle.progress import print_table
-from treadle.record.summary import as_json
-from treadle.record.told import asked
+from treadle.record.summary import as_json, asked
 from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.inference import OPTIONS

@@ -36,8 +36,7 @@ from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import KEPT, PartWriter, Receiver, recover
 from treadle.record.run_directory import FORMAT, LISTED, SUMMARY, RunDirectory
 from treadle.record.shards import checks, data_file, shard_of
-from treadle.record.summary import Summary, about_episodes, time_shares, versions, write_summary
-from treadle.record.told import rows_of
+from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, versions, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
@@ -489,7 +488,7 @@ class _Run:
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=report.data_bytes,
-            checks=checks(self._place.begun(), report.path),
+            checks=checks(report.path),
             recoverable=self._spec is not None,
             inference=self._collection.stats(),
             before=sum(note.index in self._had for note in notes),

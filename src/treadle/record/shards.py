@@ -4,7 +4,6 @@ they have made together. Episode i is made from (seed, i) alone, so the result h
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -22,7 +21,7 @@ from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import KEPT, Receiver, Sent, recover, reopen
-from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunDirectory, begun_in, remove
+from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, begun_in, remove
 from treadle.record.summary import Summary, about_episodes, digest_of, write_summary
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import opened
@@ -123,7 +122,7 @@ def merge_shards(
                 command=command,
                 hash=f"{report.hash}-incomplete" if missing else report.hash,
                 missing=missing,
-                checks=checks(target.begun(), report.path),
+                checks=checks(report.path),
                 dataset=output,
                 seconds=perf_counter() - start,
             )
@@ -152,7 +151,7 @@ def _gathered(
             if place.complete:
                 summary = summaries[path]
                 skipped += [Skipped(**each) for each in summary.skipped]
-                for name, digest in checks(place.begun(), dataset).items():
+                for name, digest in checks(dataset).items():
                     if summary.checks.get(name, digest) != digest:
                         raise ValueError(f"{name} is not what was written")
                 reopen(place.path / KEPT, data_file(dataset), parts)
@@ -209,14 +208,9 @@ def _together(
     )
 
 
-def checks(begun: dict[str, Any], dataset: Path) -> dict[str, str]:
-    """Digests of a run's other files, by file.
-
-    Args:
-        begun: as `RunDirectory.begun` gives it.
-        dataset: its folder.
-    """
-    found = {ARGUMENTS: digest_of(json.dumps([begun[name] for name in ("arguments", "objects", "output")]).encode())}
+def checks(dataset: Path) -> dict[str, str]:
+    """Digests of the files beside a run's data that have none of their own, by file. `dataset`: its folder."""
+    found = {}
     for path in (dataset / "data" / minari_files.METADATA_FILE, dataset.parent / minari_files.NAMESPACE_FILE):
         if path.exists():
             with opened(path) as file:

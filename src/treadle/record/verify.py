@@ -1,4 +1,7 @@
-"""Is a dataset what its seed says? Some of its episodes are made again, in fresh environments, and compared.
+"""Is a run what was written, and what its seed says?
+
+The first is read (`about`, `damage`): nothing in the run's directory is changed, locked or waited for. For the second
+some of its episodes are made again, in fresh environments, and compared (`verify`).
 
 An environment may carry something over from one episode to the next, or look at the clock; then an episode depends on
 more than its seed. That cannot be seen from one run, so a few episodes are played a second time.
@@ -7,7 +10,8 @@ more than its seed. That cannot be seen from one run, so a few episodes are play
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +19,18 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
+from treadle.errors import UsageError
 from treadle.play.episode import Episode
 from treadle.play.recipe import RolloutRecipe
+from treadle.progress import Standing
 from treadle.record.columns import Column, columns_of, digester
 from treadle.record.hdf5 import arrays_of
-from treadle.record.journal import EpisodeNote, read
-from treadle.record.minari import DATA_FILE
-from treadle.record.parts import KEPT
-from treadle.record.run_directory import SUMMARY
-from treadle.record.summary import Summary, write_summary
+from treadle.record.journal import EpisodeNote, journals, read
+from treadle.record.parts import KEPT, again
+from treadle.record.run_directory import ARGUMENTS, FAILURES, PARTS, SUMMARY, begun_at, intact, skipped_at
+from treadle.record.shards import checks, data_file, shard_of
+from treadle.record.summary import Summary, read_summary, rows_of, write_summary
+from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
 from treadle.sample.streams import collection
@@ -154,7 +161,7 @@ def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutR
 def _stored(dataset: Path, notes: Sequence[EpisodeNote], index: int) -> dict[str, np.ndarray]:
     """The arrays of a stored episode, time first, by path."""
     number = [note.index for note in notes].index(index)
-    return arrays_of(dataset / "data" / DATA_FILE, number)
+    return arrays_of(data_file(dataset), number)
 
 
 def first_difference(stored: dict[str, np.ndarray], again: Sequence[Column]) -> tuple[int, str] | None:
@@ -179,3 +186,97 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, bytes):
         return a == b
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """A run as (what, value); and for JSON its "arguments", its "summary" (None where there is none yet), and as
+    "unfinished" what is said of a run that is not complete (else "").
+
+    Raises:
+        UsageError: there is no run, or `run.json` or `summary.json` is damaged.
+    """
+    begun, parts = begun_at(directory), directory / PARTS
+    arguments, summary, unfinished = begun["arguments"], _summary(directory), ""
+    if parts.exists() or summary is None:
+        lost: list[int | None] = []
+        notes = {record.note.index: record.note for path in journals(parts) for record in read(path, lost=lost)}
+        mean = sum(note.total_reward for note in notes.values()) / max(1, len(notes))
+        shard = shard_of(arguments.get("shard"), arguments["episodes"])
+        of = Schedule(arguments["episodes"], arguments["steps"], shard=shard).standing()
+        wanted = f"{of.of_episodes:,} episodes" if of.of_episodes else f"the episodes of {of.of_steps:,} steps"
+        unfinished = (
+            f"{len(notes):,} of {wanted} are finished (mean return {mean:,.2f}), {len(skipped_at(parts)):,} left out, "
+            f"{len(lost):,} damaged; the run's command with --resume continues"
+        )
+    named = {"environment": "env", "policy": "policy", "seed": "seed", "shard": "shard"}
+    rows = [(what, str(arguments[name])) for what, name in named.items() if name in arguments]
+    rows += [("unfinished", unfinished)] if unfinished else []
+    if summary is not None:
+        rows += [
+            ("dataset", str(directory / begun["output"])),
+            *rows_of(summary),
+        ]
+    return rows, {"arguments": arguments, "unfinished": unfinished, "summary": vars(summary) if summary else None}
+
+
+def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None) -> tuple[int, list[str]]:
+    """How many stored episodes were read; and a line for each that is not what was written, and for each other file.
+
+    Args:
+        directory: of a run, complete or not.
+        tell: called with how far it is, after each episode.
+
+    Raises:
+        UsageError: there is no run.
+    """
+    said: list[str] = []
+    now = Standing()
+
+    def see(note: EpisodeNote) -> None:
+        now.episodes, now.steps = now.episodes + 1, now.steps + note.length
+        now.made_steps = now.steps
+        tell(now)
+
+    parts = directory / PARTS
+    if not (directory / ARGUMENTS).exists():
+        raise UsageError(f"{directory} is no directory of a run: it has no {ARGUMENTS}")
+    with _noted(said):
+        begun = begun_at(directory)
+        for path in journals(parts):
+            lost: list[int | None] = []
+            with _noted(said):
+                for record in read(path, lost=lost):
+                    see(record.note)
+            said += [f"episode {'(which cannot be read)' if i is None else i} in {path} is damaged" for i in lost]
+        with _noted(said):
+            skipped_at(parts)
+        for file in sorted((directory / FAILURES).glob(f"*{SUFFIX}")):
+            with _noted(said):
+                Repro.load(file)
+        summary = _summary(directory)
+        if summary is None:
+            return now.episodes, said
+        now.of_episodes = now.episodes + summary.episodes
+        dataset = directory / begun["output"]
+        differ = (name for name, digest in checks(dataset).items() if summary.checks.get(name, digest) != digest)
+        said += [f"{name} is not what was written" for name in differ]
+        file = data_file(dataset)
+        for note, record_again in again(directory / KEPT, file):
+            see(note)
+            said += [] if record_again else [f"episode {note.index} in {file} is damaged"]
+    return now.episodes, said
+
+
+def _summary(directory: Path) -> Summary | None:
+    path = directory / SUMMARY
+    with intact(path):
+        return read_summary(path) if path.exists() else None
+
+
+@contextmanager
+def _noted(said: list[str]) -> Iterator[None]:
+    """What reading raises becomes a line."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, RuntimeError, OSError) as error:
+        said.append(str(error))
