@@ -27,7 +27,7 @@ import numpy as np
 
 from treadle import pickling, signing
 from treadle.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
-from treadle.whole_file import written
+from treadle.whole_file import opened, written
 
 SUFFIX = ".repro"
 HEAD = "repro.json"
@@ -40,7 +40,7 @@ MOST_BYTES = 64 << 20  # of recorded actions; of a longer episode the repro says
 # what a file that is not as it should be raises while it is read
 _DAMAGE = (
     *(KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, MemoryError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, OSError),
 )
 
 _last: list[Repro] = []
@@ -81,7 +81,11 @@ class Repro:
     """
 
     def __init__(self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        self.about: dict[str, Any] = {"treadle_repro": FORMAT, "versions": versions(), **about}
+        self.about: dict[str, Any] = {
+            "treadle_repro": FORMAT,
+            "versions": versions("treadle", "numpy", "gymnasium"),
+            **about,
+        }
         self.arrays = dict(arrays or {})
         self.objects: dict[str, Any] = {}
         self.path: Path | None = None
@@ -199,9 +203,7 @@ class Repro:
     def load(cls, path: str | Path) -> Repro:
         """Read one. Nothing of it is unpickled. Raises UsageError for what is no such file."""
         try:
-            if not Path(path).is_file():
-                raise ValueError("it is no file")
-            with zipfile.ZipFile(io.BytesIO(Path(path).read_bytes())) as archive:
+            with opened(path) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
                 if archive.getinfo(HEAD).file_size > MOST_BYTES:
                     raise ValueError(f"its {HEAD} is too large")
                 members = {name: archive.read(name) for name in archive.namelist()}
@@ -297,10 +299,10 @@ def failure_of(error: WorkerError, reason: str = "") -> dict[str, Any]:
     return {"kind": kind, **at, **told, "reason": reason or str(error).splitlines()[0], "traceback": text}
 
 
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide most."""
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python and of these packages; what is not installed is left out."""
     found = {"python": sys.version.split()[0]}
-    for package in ("treadle", "numpy", "gymnasium"):
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

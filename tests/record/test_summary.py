@@ -7,7 +7,8 @@ import platform
 
 import pytest
 
-from treadle.record.summary import Summary, read_summary, versions, write_summary
+from treadle.record.summary import Summary, read_summary, write_summary
+from treadle.repro import versions
 
 
 def summary(**changes) -> Summary:
@@ -36,9 +37,8 @@ def test_what_json_does_not_have_is_null(tmp_path):
 
 
 def test_versions():
-    found = versions("ale-py", "no-such-package")
-    assert {"python", "treadle", "gymnasium", "numpy", "ale-py"} <= set(found)
-    assert "no-such-package" not in found
+    found = versions("treadle", "ale-py", "no-such-package")
+    assert set(found) == {"python", "treadle", "ale-py"}
     assert found["python"] == platform.python_version()
 
 

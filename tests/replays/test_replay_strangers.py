@@ -529,7 +529,7 @@ def test_links_and_pipes_are_no_way_in(folder: Path, tmp_path: Path) -> None:
         os.mkfifo(out / name)
     with pytest.raises(UsageError, match=r"no run's directory \(.*run.json is no regular file"):
         treadle.replay(out, 1)
-    with pytest.raises(UsageError, match=r"is no \.repro file .*it is no file"):
+    with pytest.raises(UsageError, match=r"is no \.repro file .*is no regular file"):
         treadle.replay(out, 0)
 
 

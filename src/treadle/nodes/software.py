@@ -7,7 +7,8 @@ import platform
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
-from importlib import metadata
+
+from treadle.repro import versions
 
 ALWAYS = ("gymnasium", "numpy")
 MISSING = "missing"
@@ -19,11 +20,14 @@ def software(modules: Iterable[str]) -> dict[str, str]:
     What is of the standard library, and the caller's own script, are left out: the one comes with Python, the other
     travels.
     """
-    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "treadle": _version("treadle") or MISSING}
+    found = {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "treadle": versions("treadle").get("treadle", MISSING),
+    }
     for name in (*ALWAYS, *modules):
         top = name.partition(".")[0]
         if top not in sys.stdlib_module_names and top not in ("treadle", "__main__", "__mp_main__"):
-            version = _version(top)
+            version = versions(top).get(top)
             found[name if version is None else top] = version or _checksum(name)
     return found
 
@@ -36,13 +40,6 @@ def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
         for name, value in wanted.items()
         if own.get(name, MISSING) != value
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _checksum(module: str) -> str:

@@ -36,9 +36,10 @@ from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import KEPT, PartWriter, Receiver, recover
 from treadle.record.run_directory import FORMAT, LISTED, SUMMARY, RunDirectory
 from treadle.record.shards import checks, data_file, shard_of
-from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, versions, write_summary
+from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
+from treadle.repro import versions
 from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import asking_of
@@ -481,7 +482,7 @@ class _Run:
         return Summary(
             **about_episodes(notes),
             command=command,
-            versions=versions(*_packages(self._spec)),
+            versions=versions("treadle", "gymnasium", "numpy", "minari", *_packages(self._spec)),
             env_id=self._env_id,
             policy=self._policy,
             seed=self._seed,

@@ -38,8 +38,8 @@ from treadle.errors import UsageError
 from treadle.record.identity import compared
 from treadle.record.journal import REMEDY, EpisodeNote, journals
 from treadle.record.parts import KEPT, recover, reopen
-from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, versions, write_text
-from treadle.repro import MOST_BYTES, SUFFIX, Repro
+from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, write_text
+from treadle.repro import MOST_BYTES, SUFFIX, Repro, versions
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import read_json
 
@@ -375,8 +375,9 @@ def begun_at(directory: Path) -> dict[str, Any]:
     where an earlier state of Treadle has stored the episodes in a format of its own."""
     found = _begun_at(directory)
     if (format := found["arguments"].get("format", FORMAT)) != FORMAT:
+        now = versions("treadle").get("treadle")
         raise UsageError(
-            f"{directory} is of the format {format!r}, which treadle {versions().get('treadle')} does not write; load "
+            f"{directory} is of the format {format!r}, which treadle {now} does not write; load "
             "and replay read it when it is finished, force=True (--force) starts again; or choose another directory"
         )
     return found

@@ -5,10 +5,8 @@ rows below a command, in a notebook and nowhere else.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
-import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +28,7 @@ class Summary:
 
     Attributes:
         command: what was typed, or the call that stands for it.
-        versions: version by package, as `versions()` gives them.
+        versions: version by package, as `treadle.repro.versions` gives them.
         env_id: of the environment.
         policy: name of the policy.
         seed: the run's seed.
@@ -148,17 +146,6 @@ def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]
     }
     total = sum(spent.values())
     return {name: value / total for name, value in spent.items()} if workers and total > 0 else {}
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python, Treadle, Gymnasium, NumPy, Minari and `packages`; what is not installed is left out."""
-    found = {"python": platform.python_version()}
-    for name in dict.fromkeys(("treadle", "gymnasium", "numpy", "minari", *packages)):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def write_summary(path: str | Path, summary: Summary) -> None:

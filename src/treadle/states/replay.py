@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from treadle import trees
 from treadle.errors import StateError
 
 
@@ -57,9 +58,7 @@ class Replayed(gym.Wrapper):
         on_the_way = (
             self._seed == seed
             and seed is not None
-            and _same(self._options, options)
-            and done <= len(actions)
-            and all(_same(mine, theirs) for mine, theirs in zip(self._actions, actions))
+            and trees.equal([self._options, *self._actions], [options, *actions[:done]])
         )
         self._seed, self._options, self._actions = seed, copy.deepcopy(options), list(actions)
         if seed is None:
@@ -69,11 +68,3 @@ class Replayed(gym.Wrapper):
             done = 0
         for action in actions[done:]:
             self.env.step(copy.deepcopy(action))
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and bool(np.array_equal(a, b))
