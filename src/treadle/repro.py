@@ -118,7 +118,7 @@ class Repro:
 
         Raises:
             UsageError: it lies in the file as a pickle, or it is a name in a file that may be somebody else's, and
-                `trust` is False. The name of an environment is given all the same: see `treadle.replays.strangers`.
+                `trust` is False. The name of an environment is given all the same: see `treadle.replays.opening`.
         """
         said = self._entry(name)
         if "object" in said and name in self.objects:

@@ -26,8 +26,7 @@ from treadle.program.gym_env import EnvRecipe, wants_numpy_integers
 from treadle.program.policies import Actor, build_actor, load_object
 from treadle.program.step import OnEnd
 from treadle.progress import printable
-from treadle.replays.checks import Checks
-from treadle.replays.result import Replay, own_frames, stack_of
+from treadle.replays.result import Checks, Replay, own_frames, stack_of
 from treadle.repro import Repro
 from treadle.sample.named import Named, env_of
 from treadle.spaces import Layout

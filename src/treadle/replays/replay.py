@@ -26,8 +26,7 @@ from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError
 from treadle.program.gym_env import close_env
 from treadle.progress import printable
-from treadle.replays.checks import check_spaces
-from treadle.replays.opening import add_stored, open_repro
+from treadle.replays.opening import add_stored, kept_out, open_repro
 from treadle.replays.playing import (
     Player,
     limited,
@@ -37,8 +36,7 @@ from treadle.replays.playing import (
     task_env,
     write_pictures,
 )
-from treadle.replays.result import Difference, Replay, users_stack
-from treadle.replays.strangers import kept_out
+from treadle.replays.result import Difference, Replay, check_spaces, users_stack
 from treadle.repro import Repro
 
 TOLD = ("steps", "total_reward", "stack", "compared", "died", "asking", "stopped", "episode")
