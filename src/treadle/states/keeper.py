@@ -6,7 +6,7 @@ numbers. Each layer is kept in the cheapest way that is known for it:
 
 | layer | how |
 |---|---|
-| Gymnasium's classic control and stateful wrappers | the few attributes that change (`layers.KNOWN`) |
+| Gymnasium's classic control and stateful wrappers | the few attributes that change (`KNOWN`) |
 | ALE, MuJoCo | the simulator's own state (`ale.py`, `mujoco.py`), and the attributes around it |
 | a class with `state_is_all = True` | its own get_state() and set_state(state), and nothing below it |
 | anything else (MiniGrid, yours) | all its attributes, pickled together (`Fixed`) |
@@ -20,20 +20,19 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 from marshal import dumps, loads
 from sys import intern
 from types import FunctionType, ModuleType
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from treadle import pickling
 from treadle.errors import StateError
-from treadle.states import layers as layer_tools
-from treadle.states import rngs
 from treadle.states.ale import AleState
 from treadle.states.encoding import MISSING, PLAIN, VALUES, decode, encode
-from treadle.states.layers import KNOWN, SKIPPED, class_name, keeps_itself, layers_of
 from treadle.states.mujoco import MujocoState
 from treadle.states.state import EnvState
 
@@ -42,6 +41,51 @@ FORMAT = 2  # of marshal: the last one that writes equal values as equal bytes
 NONE: list[Any] = []
 Name = tuple[Any, ...]  # of an object that stays
 CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
+PCG64 = "PCG64"  # what Gymnasium's environments have: four numbers
+
+# Of the classes here it is known which attributes change while they run, so only those are kept: a state of CartPole is
+# some 200 bytes. Of any other class all attributes are kept.
+# class -> the attributes that change; "_np_random" is kept for every class
+KNOWN: dict[str, tuple[str, ...]] = {
+    "gymnasium.envs.classic_control.cartpole.CartPoleEnv": ("state", "steps_beyond_terminated"),
+    "gymnasium.envs.classic_control.acrobot.AcrobotEnv": ("state",),
+    "gymnasium.envs.classic_control.mountain_car.MountainCarEnv": ("state",),
+    "gymnasium.envs.classic_control.continuous_mountain_car.Continuous_MountainCarEnv": ("state",),
+    "gymnasium.envs.classic_control.pendulum.PendulumEnv": ("state", "last_u"),
+    "ale_py.env.AtariEnv": (),
+    "gymnasium.wrappers.common.TimeLimit": ("_elapsed_steps",),
+    "gymnasium.wrappers.common.OrderEnforcing": ("_has_reset", "_has_rendered"),
+    "gymnasium.wrappers.common.Autoreset": ("autoreset",),
+    # not episode_start_time and time_queue: a clock means nothing at another time
+    "gymnasium.wrappers.common.RecordEpisodeStatistics": (
+        "episode_count",
+        "episode_returns",
+        "episode_lengths",
+        "return_queue",
+        "length_queue",
+    ),
+    "gymnasium.wrappers.common.PassiveEnvChecker": (),
+    # what has been filmed is no state
+    "gymnasium.wrappers.rendering.RecordVideo": (),
+    "gymnasium.wrappers.rendering.RenderCollection": (),
+    "gymnasium.wrappers.rendering.HumanRendering": (),
+}
+
+# of every layer: the inner environment (a layer of its own), and what Gymnasium's Wrapper remembers of it
+SKIPPED = frozenset(
+    {
+        "env",
+        "spec",
+        "metadata",
+        "_saved_kwargs",
+        "_action_space",
+        "_observation_space",
+        "_metadata",
+        "_cached_spec",
+        "_ezpickle_args",
+        "_ezpickle_kwargs",
+    }
+)
 
 
 class Keeper:
@@ -90,12 +134,12 @@ class Keeper:
                 for found, name in self._named
             ]
             held = [found.get(name) for found, name in self._generators]
-            generators = [None if each is None else rngs.get_state(each) for each in held]
+            generators = [None if each is None else state_of_generator(each) for each in held]
             if self._bare:
                 return dumps((named, generators, NONE, None, None), FORMAT)
             own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
-            shared = encode(rngs.get_globals()) if self._global_rngs else None
+            shared = encode(get_globals()) if self._global_rngs else None
             return dumps((named, generators, own, rest, shared), FORMAT)
         except StateError:
             raise
@@ -128,12 +172,12 @@ class Keeper:
                 found[name] = decode(value)
         for (found, name), value in zip(self._generators, generators):
             if value is not None:
-                found[name] = rngs.put_state(found.get(name), value)
+                found[name] = generator_in(found.get(name), value)
             elif found.get(name) is not None:
                 found[name] = None
         for checker in self._checkers:
             if not checker.checked_data_reuse:
-                layer_tools.pass_first_checks(checker)
+                pass_first_checks(checker)
         if self._bare:
             return
         for part, value in zip(self._own, own):
@@ -141,7 +185,7 @@ class Keeper:
         if rest is not None:
             self._put_rest(rest)
         if shared is not None:
-            rngs.set_globals(decode(shared))
+            set_globals(decode(shared))
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
@@ -172,7 +216,7 @@ class Keeper:
             if simulator is not None:
                 self._own.append(simulator(layer, self._randomness))
             names = KNOWN.get(class_name(layer))
-            generators = layer_tools.generators_of(layer) if names is None else ("_np_random",)
+            generators = generators_of(layer) if names is None else ("_np_random",)
             if isinstance(layer, gym.Wrapper):
                 generators = tuple(name for name in generators if name != "_np_random" or name in layer.__dict__)
             self._generators.extend((layer.__dict__, name) for name in generators)
@@ -328,3 +372,71 @@ def stays(value: Any) -> bool:
     if isinstance(value, FunctionType):  # one that has no name to be found by
         return "<" in value.__qualname__
     return type(value).__module__.startswith(_SHOWN)
+
+
+def class_name(value: Any) -> str:
+    """Module and name of an object's class."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def layers_of(env: gym.Env) -> list[Any]:
+    """The wrappers from the outermost in, and the environment inside them; it ends at one that keeps its own state."""
+    layers: list[Any] = [env]
+    while isinstance(env, gym.Wrapper) and not keeps_itself(env):
+        env = env.env
+        layers.append(env)
+    return layers
+
+
+def keeps_itself(layer: Any) -> bool:
+    """Does its class say `state_is_all = True`: its get_state() and set_state(state) are all there is to keep?"""
+    return getattr(type(layer), "state_is_all", False)
+
+
+def pass_first_checks(layer: Any) -> None:
+    """Gymnasium's checker compares the first steps with the reset before them, which a state does not have."""
+    layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
+    layer._previous_data = None
+
+
+def generators_of(layer: Any) -> tuple[str, ...]:
+    """The attributes that are random generators of NumPy's, `_np_random` first. It counts before it is made, too."""
+    found = [name for name, value in layer.__dict__.items() if isinstance(value, np.random.Generator)]
+    always = [] if isinstance(layer, gym.Wrapper) else ["_np_random"]
+    return tuple(dict.fromkeys([*always, *sorted(found)]))
+
+
+def state_of_generator(generator: np.random.Generator) -> Any:
+    """A generator's state as plain data."""
+    state: Any = generator.bit_generator.state
+    if state["bit_generator"] != PCG64:
+        return encode(state)
+    inner = state["state"]
+    return inner["state"], inner["inc"], state["has_uint32"], state["uinteger"]
+
+
+def generator_in(generator: np.random.Generator | None, state: Any) -> np.random.Generator:
+    """The generator, in that state; a new one where it is not of the type that the state is of."""
+    if type(state) is tuple:
+        number, inc, flag, half = state
+        inner = {"state": number, "inc": inc}
+        state = {"bit_generator": PCG64, "state": inner, "has_uint32": flag, "uinteger": half}
+    else:
+        state = decode(state)
+    kind = getattr(np.random, state["bit_generator"])
+    if generator is None or type(generator.bit_generator) is not kind:
+        generator = np.random.Generator(kind(0))
+    generator.bit_generator.state = state
+    return generator
+
+
+def get_globals() -> tuple[Any, ...]:
+    """The states of `random` and of NumPy's legacy generator."""
+    return random.getstate(), np.random.get_state()
+
+
+def set_globals(states: tuple[Any, ...]) -> None:
+    """Put them back."""
+    python, legacy = states
+    random.setstate(python)
+    np.random.set_state(legacy)
