@@ -24,7 +24,7 @@ import numpy as np
 from treadle import trees
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import package_of
-from treadle.program.ids import import_package, registered
+from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle, rows_of_infos
@@ -278,9 +278,8 @@ def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         package = package_of(env_id) if isinstance(env_id, str) else None
         options = given.get("vec_env_kwargs") or {}
         if isinstance(env_id, str) and ":" not in env_id and not options.get("imports"):
-            import_package(env_id)
-            with suppress(gym.error.Error), registered(env_id):  # what it makes in workers has no nearest ids
-                gym.spec(env_id)
+            with suppress(gym.error.Error):  # what it makes in workers has no nearest ids
+                spec_of(env_id)
         given["vec_env_cls"] = VecEnv
         given["vec_env_kwargs"] = {"imports": [package] if package else [], **options}
     return make(**given)

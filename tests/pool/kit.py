@@ -13,8 +13,8 @@ from treadle.errors import WorkerError
 from treadle.lockstep.batch import Batch
 from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool as AnyPool
+from treadle.program.base import OnEnd
 from treadle.program.gym_env import gym_env
-from treadle.program.step import OnEnd
 from zoo.faults import Sound
 
 LOCAL: list[dict[str, Any]] = [{"backend": "serial"}, {"backend": "thread", "workers": 2}]

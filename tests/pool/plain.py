@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
+from treadle.program.base import OnEnd
 from treadle.program.ids import import_package
-from treadle.program.step import OnEnd
 
 
 class Row(NamedTuple):

@@ -12,7 +12,7 @@ from mortal import T, doom, mortals
 
 from treadle.errors import BrokenPool, UsageError, WorkerDied
 from treadle.lockstep.batch import News
-from treadle.program.step import OnEnd
+from treadle.program.base import OnEnd
 from treadle.worker.life import State
 
 SEEDS = [70, 71, 72, 73]

@@ -17,7 +17,7 @@ from plain import keep, rows_of, same
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.lockstep.batch import News
 from treadle.pool import failure
-from treadle.program.step import OnEnd
+from treadle.program.base import OnEnd
 from treadle.seeding import restart_seed
 
 SEEDS = [70, 71, 72, 73]

@@ -31,8 +31,8 @@ from treadle.errors import (
     UsageError,
     WorkerDied,
 )
+from treadle.program.base import OnEnd
 from treadle.program.gym_env import gym_env
-from treadle.program.step import OnEnd
 from treadle.worker.life import State
 from zoo import faults
 from zoo.faults import MISFITS, RAISING, Outcome, Sound

@@ -9,8 +9,8 @@ import pytest
 from kit import Pool
 from plain import Row, Waverer, actions_for, digest, play, rows_of, same
 
+from treadle.program.base import OnEnd
 from treadle.program.gym_env import gym_env
-from treadle.program.step import OnEnd
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden.json"
 N = 6

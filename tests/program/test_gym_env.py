@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from treadle.errors import MissingExtra, UsageError
-from treadle.program.base import Program
+from treadle.program.base import OnEnd, Program, settle
 from treadle.program.gym_env import EnvRecipe, GymEnv, gym_env, portable_spec
-from treadle.program.step import OnEnd, settle
 from zoo.faults import Sound
 
 

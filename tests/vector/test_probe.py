@@ -16,7 +16,7 @@ from small_envs import Counter, assert_same, of
 
 from conftest import require
 from treadle.errors import StartupFailed
-from treadle.program.step import OnEnd
+from treadle.program.base import OnEnd
 from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
@@ -210,7 +210,7 @@ def test_few_steps_are_taken(tmp_path: Any) -> None:
 ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from treadle.program.step import OnEnd
+from treadle.program.base import OnEnd
 from treadle.vector.env_slot import slots_of
 from treadle.vector.probe import measure
 found = measure(slots_of(["CartPole-v1"], None, OnEnd.NEXT_STEP)[0], 64)

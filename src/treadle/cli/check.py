@@ -7,7 +7,7 @@ from json import dumps
 
 from treadle.cli import failures
 from treadle.cli.options import Check
-from treadle.cli.output import own_stdout
+from treadle.cli.process import own_stdout
 from treadle.testing.env_check import check_env
 
 

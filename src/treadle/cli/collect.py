@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 
 from treadle.cli import failures
-from treadle.cli.here import load_files
 from treadle.cli.options import Collect
-from treadle.cli.output import own_stdout
+from treadle.cli.process import load_files, own_stdout
 from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset
 from treadle.record.summary import Summary, rows_of, summary_json

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from treadle.cli import failures
-from treadle.cli.here import load_files
 from treadle.cli.options import Eval
-from treadle.cli.output import own_stdout
+from treadle.cli.process import load_files, own_stdout
 from treadle.progress import print_table
 from treadle.record.summary import as_json, asked
 from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
     from treadle.cli import dataset_options, failures, options
-    from treadle.cli.here import names_code, search_here
+    from treadle.cli.process import names_code, search_here
     from treadle.gone import refusal
 except KeyboardInterrupt:
     sys.stderr.write("treadle: interrupted\n")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from treadle.cli import failures
-from treadle.cli.here import names_code, search_here
 from treadle.cli.options import Replay
-from treadle.cli.output import own_stdout
+from treadle.cli.process import names_code, own_stdout, search_here
 from treadle.progress import printable
 from treadle.record.summary import as_json
 from treadle.replays.opening import open_repro

@@ -7,9 +7,8 @@ from treadle.lazy import homes, lazily
 
 HOME = homes(
     {
-        "making": "make_vec",
         "env": "AgentsEnv",
-        "faces": "AgentsVector AgentRows",
+        "faces": "make_vec AgentsVector AgentRows",
         "layout": "AgentsLayout",
         "single": "ParallelEnv",
     }

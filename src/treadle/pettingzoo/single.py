@@ -8,8 +8,7 @@ from typing import Any
 from treadle import trees
 from treadle.errors import MissingExtra
 from treadle.pettingzoo.env import KEY, one_of_either, spaces_of
-from treadle.pettingzoo.faces import AgentsVector
-from treadle.pettingzoo.making import slots_of
+from treadle.pettingzoo.faces import AgentsVector, slots_of
 from treadle.vector.infos import rows_of_infos
 
 try:

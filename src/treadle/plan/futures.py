@@ -16,7 +16,7 @@ from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.work import PlanSlot
 from treadle.pool import calls, failure
 from treadle.pool.pool import Pool
-from treadle.program.registered import own_registrations
+from treadle.program.ids import own_registrations
 from treadle.wire.messages import Op, Raised
 from treadle.worker.life import RestartPolicy, State
 

@@ -17,9 +17,8 @@ from treadle.errors import UsageError, attributes_of
 from treadle.play.recipe import RolloutRecipe
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
-from treadle.program.base import Description
+from treadle.program.base import Description, StepResult
 from treadle.program.gym_env import close_env
-from treadle.program.step import StepResult
 
 RESULTS = "results"  # the key of an info under which results travel
 LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators

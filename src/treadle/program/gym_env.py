@@ -21,10 +21,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from treadle.checks import names_of_modules, several
 from treadle.coroutines import Owner, Settled
 from treadle.errors import UsageError
-from treadle.program.base import Description, Program
-from treadle.program.ids import import_package, registered
-from treadle.program.registered import own_registrations, register_missing
-from treadle.program.step import OnEnd, StepResult, settle
+from treadle.program.base import Description, OnEnd, Program, StepResult, settle
+from treadle.program.ids import import_package, own_registrations, register_missing, registered, spec_of
 
 CALLS = ("reset", "step", "close")
 
@@ -51,7 +49,7 @@ class EnvRecipe:
         kwargs: for `gymnasium.make` or the callable.
         wrappers: applied in order, each called with the environment.
         imports: modules to import first (they register environments).
-        registrations: the caller's registry (`program.registered`), so that its ids are known where this is built.
+        registrations: the caller's registry (`program.ids`), so that its ids are known where this is built.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
@@ -83,9 +81,8 @@ class EnvRecipe:
         """Raises UsageError or MissingExtra where `build` would for want of the id. Nothing is built."""
         if isinstance(self.env, str) and ":" not in self.env:
             self._prepare()
-            import_package(self.env)
-            with suppress(gym.error.Error), registered(self.env):
-                gym.spec(self.env)
+            with suppress(gym.error.Error):
+                spec_of(self.env)
 
     def _prepare(self) -> None:
         register_missing(self.registrations)

@@ -1,16 +1,28 @@
-"""Ids of environments: the packages behind them, and what to say of one that nobody has registered."""
+"""Ids of environments: the packages behind them, what to say of one that nobody has registered, and those that the
+caller has registered, made known to workers.
+
+Workers start clean: what a script registers (itself, or by importing ale_py, say) is unknown to them, and a factory
+such as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB): also
+the ids of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, registry
 
+from treadle import pickling
 from treadle.errors import MissingExtra, UsageError
 from treadle.packages import PACKAGES
 
@@ -54,6 +66,14 @@ def registered(env_id: str) -> Iterator[None]:
         raise
 
 
+def spec_of(env_id: str) -> EnvSpec:
+    """What is registered under an id; the package behind it is imported first. Raises UsageError and MissingExtra, and
+    what Gymnasium raises."""
+    import_package(env_id)
+    with registered(env_id):
+        return gym.spec(env_id)
+
+
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:
     """Registered ids that look like `env_id`, those of installed packages that we know included."""
     with warnings.catch_warnings():
@@ -69,3 +89,35 @@ def nearest_ids(env_id: str, count: int = 3) -> list[str]:
     close = [known[each] for each in difflib.get_close_matches(text, known, count)]
     close += [bare[each] for each in difflib.get_close_matches(text.rpartition("/")[2], bare, count)]
     return list(dict.fromkeys(close))[:count]
+
+
+def own_registrations() -> bytes:
+    """The caller's specs, for `register_missing`. What cannot be pickled stays behind."""
+    specs = list(registry.values())
+    try:
+        return pickling.dumps((os.getpid(), specs))
+    except Exception:  # noqa: BLE001 - pickling runs foreign code
+        return pickling.dumps((os.getpid(), [spec for spec in specs if _pickles(spec)]))
+
+
+@lru_cache(maxsize=4)  # every slot of a worker asks
+def register_missing(pickled: bytes | None) -> None:
+    """Register what is not registered here, or in another way."""
+    if pickled is None:
+        return
+    pid, specs = pickle.loads(pickled)
+    if pid == os.getpid():
+        return  # the caller's own slots have its registry already
+    for spec in specs:
+        if registry.get(spec.id) != spec:
+            registry[spec.id] = spec
+    # a package that registers them once more when it is imported here does no wrong: hundreds of lines for ale_py
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
+
+
+def _pickles(spec: Any) -> bool:
+    try:
+        pickling.dumps(spec)
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True

@@ -26,7 +26,7 @@ import numpy as np
 from treadle import seeding
 from treadle.checks import path_of
 from treadle.errors import TreadleError, UsageError
-from treadle.program.ids import import_package, registered
+from treadle.program.ids import spec_of
 from treadle.progress import printable
 from treadle.record.merge import load
 from treadle.record.run_directory import FAILURES, LISTED, SUMMARY, begun_in
@@ -246,9 +246,7 @@ def _why_not(name: Any) -> str:
     if name.startswith(ADAPTERS):
         return "it builds another environment, which an argument names"
     try:
-        import_package(name)
-        with registered(name):
-            spec = gym.spec(name)
+        spec = spec_of(name)
     except (TreadleError, gym.error.Error) as error:
         return " ".join(str(error).split())
     for code in (spec.entry_point, *(each.entry_point for each in spec.additional_wrappers)):

@@ -17,8 +17,8 @@ import numpy as np
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.play.recipe import Asking
+from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
-from treadle.program.registered import own_registrations
 from treadle.progress import Progress, Standing
 from treadle.sample.arguments import check_seed
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of

@@ -27,7 +27,7 @@ from treadle.play.contract import BadStep, in_step, numbers
 from treadle.play.recorder import Recorder, dense
 from treadle.play.slot import EpisodeSlot, Globals
 from treadle.program.base import StreamControl
-from treadle.program.registered import register_missing
+from treadle.program.ids import register_missing
 from treadle.samplers.adapt import GymEnv, type_of
 from treadle.samplers.agents import action_of, reset_agent
 from treadle.samplers.columns import array_of, columns_of, kept, stacked
@@ -56,7 +56,7 @@ class SlotRecipe:
         factory: called with the worker's number.
         agent, env: for its first updates.
         root: the seed to derive from where the sampler has none; else None.
-        registrations: the caller's Gymnasium registry, see `program.registered`.
+        registrations: the caller's Gymnasium registry, see `program.ids`.
     """
 
     factory: Any

@@ -22,9 +22,8 @@ import numpy as np
 
 from treadle.coroutines import Owner
 from treadle.errors import UsageError
-from treadle.program.base import Description, Program
-from treadle.program.registered import own_registrations, register_missing
-from treadle.program.step import StepResult
+from treadle.program.base import Description, Program, StepResult
+from treadle.program.ids import own_registrations, register_missing
 from treadle.spaces import Layout
 from treadle.tasks.core import SensorSuite, ends_of
 from treadle.tasks.orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
@@ -54,7 +53,7 @@ class SamplerRecipe:
         args: its keyword arguments.
         start_method: of the `mp_ctx` that it is given as well; None: `mp_ctx` is None, unless `args` has one. A
             function that has no such argument is not given it.
-        registrations: the caller's Gymnasium ids; see `program.registered`.
+        registrations: the caller's Gymnasium ids; see `program.ids`.
     """
 
     make: Callable[..., Any]

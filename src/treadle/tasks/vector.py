@@ -31,13 +31,13 @@ from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed
 from treadle.tasks import arguments
+from treadle.tasks.arguments import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.core import RLStepResult, TaskSampler
 from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Stay
-from treadle.tasks.refusals import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.results import Results, Slot
 from treadle.tasks.rows import Code, action_writer
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
-from treadle.vector.turns import Claim, one_at_a_time
+from treadle.vector.core import Claim, one_at_a_time
 from treadle.wire.carried import CannotTravel
 
 log = logging.getLogger("treadle")

@@ -16,11 +16,11 @@ import numpy as np
 
 from treadle.errors import MissingExtra, UsageError
 from treadle.tasks import arguments
+from treadle.tasks.arguments import NotSupported
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, Sensor, SensorSuite, TaskSampler
 from treadle.tasks.orders import Ask, NextTask, ResetSampler
-from treadle.tasks.refusals import NotSupported
 from treadle.tasks.vector import TaskVector
-from treadle.vector.turns import one_at_a_time
+from treadle.vector.core import one_at_a_time
 from treadle.worker.backends import default_backend
 from treadle.worker.options import CommonKeywords, check_names
 

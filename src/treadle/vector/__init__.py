@@ -2,7 +2,7 @@
 
 One idea: `step` is one closure over the engine's own, and what a vector adds to a batch it adds only where there is
 something to tell. In order of reading: `gymnasium` (the vector) on `calls` (what it asks of its environments
-besides steps); `core` with `turns`, `infos` and `stats` (what its parts have in common); `env_slot` and `orders`
+besides steps); `core` and `infos` (what its parts have in common); `env_slot` and `orders`
 (what runs in a slot, and what its resets are given); `rollout` and `partial` (many steps, or some slots);
 `shares` and `probe` (who steps what); `make_vec`, `async_vector` and `entry_points`, the other doors.
 
@@ -19,7 +19,7 @@ HOME = homes(
         "make_vec": "vector_entry_point",
         "entry_points": "register_all unregister_all",
         "refusals": "AlreadyPending ClosedVector NothingPending SpacesDiffer WaitTimeout",
-        "stats": "VectorStats",
+        "core": "VectorStats",
         "rollout": "Rollout",
         ".tasks.vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
         "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",

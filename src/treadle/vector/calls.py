@@ -11,10 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import StateError, UsageError
-from treadle.vector.core import Core
+from treadle.vector.core import Core, one_at_a_time
 from treadle.vector.env_slot import REFUSED, Ask, OwnValue, SlotState
 from treadle.vector.orders import chosen_slots
-from treadle.vector.turns import one_at_a_time
 
 Function = Callable[..., Any]  # of an environment and more arguments
 

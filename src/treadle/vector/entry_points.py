@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 
-from treadle.program.ids import import_package, registered
+from treadle.program.ids import spec_of
 
 
 class EntryPoint(str):
@@ -52,7 +51,7 @@ def register_all(ids: Iterable[str] | None = None) -> list[str]:
     if ids is None:
         specs = [spec for spec in gym.registry.values() if spec.entry_point is not None]
     else:
-        specs = [_spec(env_id) for env_id in ([ids] if isinstance(ids, str) else ids)]
+        specs = [spec_of(env_id) for env_id in ([ids] if isinstance(ids, str) else ids)]
     for spec in specs:
         if not isinstance(spec.vector_entry_point, EntryPoint):
             spec.vector_entry_point = EntryPoint(spec.id, spec.vector_entry_point)
@@ -64,12 +63,6 @@ def unregister_all() -> None:
     for spec in gym.registry.values():
         if isinstance(spec.vector_entry_point, EntryPoint):
             spec.vector_entry_point = spec.vector_entry_point.theirs
-
-
-def _spec(env_id: str) -> EnvSpec:
-    import_package(env_id)
-    with registered(env_id):
-        return gym.spec(env_id)
 
 
 def __getattr__(env_id: str) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.checks import check_whole
 from treadle.errors import UsageError
+from treadle.program.base import OnEnd, StepResult
 from treadle.program.gym_env import EnvRecipe, GymEnv
-from treadle.program.registered import own_registrations, register_missing
-from treadle.program.step import OnEnd, StepResult
+from treadle.program.ids import own_registrations, register_missing
 from treadle.states.ale import AleState
 from treadle.states.keeper import Keeper
 from treadle.states.state import EnvState

@@ -23,11 +23,11 @@ from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool
+from treadle.program.base import OnEnd
 from treadle.program.gym_env import of_coroutines
-from treadle.program.step import OnEnd
 from treadle.repro import Repro, recipe_of, spaces_of
 from treadle.vector.calls import SlotCalls
-from treadle.vector.core import Core
+from treadle.vector.core import A_STEP, IDLE, Core, Counts, Turns, VectorStats, one_at_a_time
 from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
@@ -37,8 +37,6 @@ from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import Act, Rollout, RolloutMaker
 from treadle.vector.shares import Why, choose_shares, matters, worth_using
 from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
-from treadle.vector.stats import Counts, VectorStats
-from treadle.vector.turns import A_STEP, IDLE, Turns, one_at_a_time
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
 from treadle.worker.options import PoolOptions, StartKeywords, check_names

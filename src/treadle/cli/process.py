@@ -1,16 +1,36 @@
-"""The current folder on the import path, as `python script.py` has its script's, and what commands load of it: only for
-commands that name code."""
+"""What a command does to its process: where output goes when only a result may be on stdout; and, for commands that
+name code, the current folder on the import path, as `python script.py` has its script's, and what they load of it.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from typing import TextIO
 
 # they look for modules that are not there, which a folder of somebody else's may have
 PROBING = ("pickle", "multiprocessing.connection", "numpy", "gymnasium", "h5py")
+
+
+@contextmanager
+def own_stdout(alone: bool) -> Iterator[TextIO]:
+    """The stream for results. `alone`: what anybody else prints meanwhile, workers included, goes to stderr."""
+    if not alone:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(kept), "w") as stream:
+            yield stream
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def names_code(words: Sequence[str]) -> bool:
