@@ -19,6 +19,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from random_shooting import RandomShooting
 from search import RandomPlay
 
 from treadle import UsageError, plan
-from treadle.record.video import can_write_mp4, write_video
+from treadle.record.video import write_video
 
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 ALGORITHMS: dict[str, Any] = {"random-shooting": RandomShooting, "mcts": MCTS}
@@ -81,7 +82,7 @@ def write(out: Path, game: Game, title: str) -> None:
     """The video and the picture of a game."""
     out.mkdir(parents=True, exist_ok=True)
     if game.frames:
-        video = out / ("game.mp4" if can_write_mp4() else "game.png")
+        video = out / ("game.mp4" if find_spec("imageio_ffmpeg") else "game.png")
         write_video(video, game.frames)
         print(f"written: {video}")
     widest = max(game.searches, key=lambda decision: len(decision.branches))

@@ -36,15 +36,6 @@ def write_video(path: Path, frames: Sequence[np.ndarray], fps: float = 30.0) -> 
         raise UsageError(f"a video is an .mp4 or an (animated) .png, not {path.name!r}")
 
 
-def can_write_mp4() -> bool:
-    """Is ffmpeg there?"""
-    try:
-        import imageio_ffmpeg
-    except ImportError:
-        return False
-    return bool(imageio_ffmpeg)
-
-
 def mp4_writer(path: Path, size: tuple[int, int], fps: float, **options: Any) -> Any:
     """A generator whose `send` takes pictures (contiguous uint8[height, width, 3]) and whose `close` ends the file.
 
