@@ -1,8 +1,9 @@
-"""Count the Python calls of Treadle's own functions, and the files they stand in, on three paths of the caller's side.
+"""Count the Python calls of Treadle's own functions, and the files they stand in, on three paths of the caller's side,
+and on a worker's way to one collected episode.
 
 What a reader has to walk through to understand one step, one batch of planning and one sampled episode; and, call by
-call, what the interpreter has to. The workers' side is not counted. Each path is run 200 times after a warm-up and the
-least counts: how often a wait looks depends on the machine.
+call, what the interpreter has to. Else the workers' side is not counted. Each path is run 200 times after a warm-up and
+the least counts: how often a wait looks depends on the machine.
 
 usage: python scripts/trace_calls.py [--verbose]
 """
@@ -88,7 +89,37 @@ def sampling() -> Iterator[Callable[[], Any]]:
         yield lambda: sampler.obtain_samples(0, 1, None)
 
 
-PATHS = {"VectorEnv.step": stepping, "ParallelEnv.step_batch": planning, "obtain_samples": sampling}
+class Control:
+    """Nobody stops what is collected, and no death has to be placed."""
+
+    def stopped(self) -> bool:
+        return False
+
+    def resets(self, episode: int | None = None) -> None:
+        pass
+
+    begins = ends = resets
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Callable[[], Any]]:
+    """One episode of CartPole, of 9 steps, as a worker makes it."""
+    from treadle.play.recipe import RolloutOrder, RolloutRecipe
+    from treadle.play.rounds import RolloutSlot
+    from treadle.play.slot import Globals
+    from treadle.program.gym_env import EnvRecipe
+
+    slot = RolloutSlot(RolloutRecipe(EnvRecipe("CartPole-v1"), Still), 0, Globals.LEAVE)
+    yield lambda: list(slot.stream(RolloutOrder(0, (7,)), Control()))
+    slot.close()
+
+
+PATHS = {
+    "VectorEnv.step": stepping,
+    "ParallelEnv.step_batch": planning,
+    "obtain_samples": sampling,
+    "an episode": collecting,
+}
 
 
 def measured(path: str) -> Counts:
@@ -104,7 +135,7 @@ def files(counts: Counts) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Treadle's own Python calls on three paths of the caller's side")
+    parser = argparse.ArgumentParser(description="Treadle's own Python calls on four paths")
     parser.add_argument("--verbose", action="store_true", help="every function and how often it is called")
     options = parser.parse_args()
     for path in PATHS:

@@ -18,7 +18,7 @@ import pytest
 
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
-from treadle.play import rounds
+from treadle.play import player
 from treadle.play.episode import Episode
 from treadle.record.dataset import collect_dataset
 from treadle.sample import streams
@@ -153,7 +153,7 @@ def test_an_error_that_takes_no_attributes_is_placed_like_any_other() -> None:
 def test_an_endless_environment_is_warned_about_once_a_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rounds, "LONG", 20)
+    monkeypatch.setattr(player, "LONG", 20)
     episodes = list(collect(Endless, episodes=2, backend="serial", envs_per_worker=2))
     assert [len(episode) for episode in episodes] == [50, 50]
     (said,) = caplog.messages

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.play import rounds
+from treadle.play import player, rounds
 from treadle.play.recipe import RolloutOrder, RolloutRecipe, Shares
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
@@ -98,6 +98,7 @@ def test_shares_are_within_0_and_1_and_no_time_counts_twice(
     recipe = RolloutRecipe(EnvRecipe(lambda: Timed(clock, endless)), lambda: policy, rows)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rounds, "perf_counter", clock)
+        patched.setattr(player, "perf_counter", clock)
         slot = RolloutSlot(recipe, 0, Globals.LEAVE)
         made = 0
         orders = [tuple(range(*cut)) for cut in pairwise([0, *sorted(cuts), 6])]

@@ -14,11 +14,11 @@ from gymnasium.vector.utils import batch_space
 
 from treadle import seeding
 from treadle.errors import UsageError, attributes_of
+from treadle.play.player import Player
 from treadle.play.recipe import RolloutRecipe
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
 from treadle.program.base import Description, StepResult
-from treadle.program.gym_env import close_env
 
 RESULTS = "results"  # the key of an info under which results travel
 LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
@@ -55,8 +55,7 @@ class AskedSlot(RolloutSlot):
         super().__init__(recipe, slot, globals)
         self._shared = shared and globals is Globals.SEED
         self._draws = False  # is it known to draw from global generators?
-        self._most = recipe.max_steps or self._endless()
-        self._alone = None
+        self._player: Player = self._players[0]
         self._infos: list[dict[str, Any] | None] = []  # of the policy, for the steps of the next action
         self._row = [
             np.zeros((1, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in self._actions.leaves
@@ -77,13 +76,11 @@ class AskedSlot(RolloutSlot):
         order: Begin = options
         self._infos = []
         if order.anew:
-            with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
-                close_env(self._envs[0])
-            self._build_env(0)
+            self._player.rebuild()
         if self._shared:
             self._own = None
         with self._turn():
-            observation, self._playing[0] = self._begin(0, order.index, order.root)
+            observation = self._player.begin(order.index, order.root)
         if self._shared:
             self._first = seeding.GlobalState()
             self._own = seeding.OwnGlobals(self._first)
@@ -94,30 +91,28 @@ class AskedSlot(RolloutSlot):
         self._infos = infos
 
     def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        began = perf_counter()
+        began, player = perf_counter(), self._player
         info = self._infos.pop(0) if self._infos else None
         ended: Any = None
         with self._turn():
             try:
-                observation = self._playing[0].send((action, info))
+                observation = player.send((action, info))
             except StopIteration as end:
                 ended = end.value
             except BaseException as error:
-                attributes_of(error)["treadle_trail"] = self._buffers[0].trail(True)
+                attributes_of(error)["treadle_trail"] = player.record.trail(True)
                 raise
-        if self._shared and not self._draws and self._own is not None and self._buffers[0].length >= LOOKS:
+        if self._shared and not self._draws and self._own is not None and player.record.length >= LOOKS:
             assert self._own.state is not None
             self._draws = not self._own.state.same(self._first)
             self._own = self._own if self._draws else None  # it takes longer than a small environment's step
         self.shares.step += perf_counter() - began
         if ended is None:
             return observation, 0.0, False, False, {}
-        buffer = self._buffers[0]
-        episode = self._finished(0, *ended)
+        episode = self._finished(player, *ended)
         if episode is None:  # it has only grown suspiciously long
-            observation, self._playing[0] = self._going_on(0)
-            return observation, 0.0, False, False, {RESULTS: [self._remark_endless(buffer)]}
-        last, self._playing[0] = buffer.last, None
+            return player.go_on(), 0.0, False, False, {RESULTS: [self._remark_endless(player.record)]}
+        last, player.send = player.record.last, None
         terminated, truncated = bool(episode.terminated[-1]), bool(episode.truncated[-1])
         return last, 0.0, terminated, truncated, {RESULTS: self._ended(episode)}
 
@@ -132,7 +127,7 @@ class AskedSlot(RolloutSlot):
             (action,) = self._actions.batch_reader(self._row, 0, 1)(None)
             result = self._act(action)
             told += result[4].get(RESULTS, [])
-            if self._playing[0] is None:
+            if self._player.send is None:
                 break
         return (*result[:4], {RESULTS: told} if told else {})
 

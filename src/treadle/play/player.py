@@ -1,0 +1,145 @@
+"""One environment and the recorder of its episodes: who sends the actions is not a player's business."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from treadle import seeding
+from treadle.errors import attributes_of
+from treadle.play.contract import BadStep, first_observation
+from treadle.play.recipe import SKIPPED, Lost, RolloutOrder, RolloutRecipe, Shares, options_of
+from treadle.play.recorder import Alone, EpisodeBuffer
+from treadle.program.gym_env import close_env
+from treadle.wire.copies import portable
+from treadle.wire.messages import Raised
+
+LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
+
+
+class Player:
+    """Args:
+    recipe: what is played.
+    env: built by the recipe.
+    record: where episodes are written down.
+    start: told of the policy's seed when an episode begins.
+    shares: where the seconds that resets take are added.
+    seeds: are global generators seeded when an episode begins?
+
+    Attributes:
+        send: gives the episode at hand (action, policy info or None), returns the next observation to act on. Raises
+            what `Recorder.play` does, StopIteration with (terminated, truncated) at the end. None: nothing is played.
+        alone: by which policy it is played to its end; None: actions come from outside. See `Recorder.play`.
+    """
+
+    send: Any = None
+    alone: Alone | None = None
+
+    def __init__(
+        self,
+        recipe: RolloutRecipe,
+        env: Any,
+        record: EpisodeBuffer,
+        start: Callable[[int], None],
+        shares: Shares,
+        seeds: bool,
+    ) -> None:
+        self._recipe, self.env, self.record = recipe, env, record
+        self._start, self._shares, self._seeds = start, shares, seeds
+        self._begun = 0  # episodes of the present environment
+        spec = getattr(env, "spec", None)
+        self._most = recipe.max_steps or (LONG if spec is None or spec.max_episode_steps is None else 1 << 62)
+
+    def begin(self, index: int, root: int, order: RolloutOrder | None = None) -> Any:
+        """An episode's first observation; `Lost` where the order lets it be skipped, and it fails in an environment
+        that has played no other. Raises, with its place, what building, resetting and the policy raise."""
+        record = self.record
+        seed, policy_seed = seeding.episode_env_seed(root, index), seeding.episode_policy_seed(root, index)
+        while True:
+            start = perf_counter()
+            record.index, record.seed, record.length = index, seed, 0
+            phase = "init"
+            try:
+                if self._recipe.fresh_env:
+                    close_env(self.env)
+                    self._build()
+                phase = "reset"
+                self._begun += 1
+                if self._seeds:
+                    seeding.seed_globals(policy_seed)
+                options = options_of(self._recipe.reset_options, index)
+                given = {} if options is None else {"options": options}
+                observation, info = first_observation(self.env.reset(seed=seed, **given))
+                phase = "policy"
+                self._start(policy_seed)
+                phase = "reset"
+                record.begin(index, seed, observation, info)
+                break
+            except BaseException as error:
+                error = placed(error, phase, record, None)
+                if order is None:
+                    raise error from None
+                lost = self._lost(error, order)
+                if lost is not None:
+                    return lost
+        playing = record.play(self.env.step, observation, self._most, self.alone)
+        self.send = playing.send
+        next(playing)
+        self._shares.reset += perf_counter() - start
+        return observation
+
+    def again(self, error: BaseException, order: RolloutOrder) -> Any:
+        """The episode at hand has raised: as `begin` in a new environment. Where it may not be skipped the error is
+        raised on, with its place."""
+        error = placed(error, "step", self.record, self.record.action, playing=True)
+        return self._lost(error, order) or self.begin(self.record.index, order.root, order)
+
+    def go_on(self) -> Any:
+        """An episode that has grown suspiciously long goes on without a limit: its latest observation."""
+        self._most = 1 << 62
+        playing = self.record.play(self.env.step, self.record.last, self._most, self.alone)
+        self.send = playing.send
+        return next(playing)
+
+    def rebuild(self) -> None:
+        """Take a new environment in place of one that has failed."""
+        with contextlib.suppress(Exception):  # it has failed already: what its end raises says nothing more
+            close_env(self.env)
+        self._build()
+
+    def _build(self) -> None:
+        self.env, self._begun = self._recipe.env.build(), 0
+
+    def _lost(self, error: BaseException, order: RolloutOrder) -> Lost | None:
+        """An episode whose failure may be skipped has failed; there is a new environment now. None: the one that failed
+        had played others before, so the episode is to be tried again. Raises what may not be skipped."""
+        known = attributes_of(error)
+        phase = known["treadle_phase"]
+        if not order.skip or phase not in SKIPPED or not issubclass(type(error), Exception | SystemExit):
+            raise error from None
+        raised = Raised.of(error, phase, trail=known.get("treadle_trail"), **known["treadle_where"])
+        again = self._begun > 1
+        try:
+            self.rebuild()
+        except BaseException as error:  # noqa: BLE001 - raised on, with its place
+            raise placed(error, "init", self.record, None) from None
+        return None if again else Lost(raised)
+
+
+def placed(
+    error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any, *, playing: bool = False
+) -> BaseException:
+    """The same exception, knowing which episode it happened in (the server reads these when it reports it), and, where
+    that was `playing`, what was done in it."""
+    where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
+    if phase != "reset":
+        where["step"] = buffer.length + 1
+    if type(error) is BadStep and error.step is not None:
+        where["step"] = error.step
+    elif phase == "step":
+        where["last_action"] = portable(action)
+    trail = buffer.trail(phase == "step") if playing else None
+    attributes_of(error).update(treadle_phase=phase, treadle_where=where, treadle_trail=trail)
+    return error
