@@ -19,7 +19,8 @@ from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
 from treadle.nodes.travel import PIECE, Writer, packed, read
 from treadle.nodes.worker import values_for
-from treadle.sample.node_rollouts import FedSchedule, NodeCollection, made_in
+from treadle.sample.by_index import ByIndex
+from treadle.sample.node_rollouts import FedSchedule, OnNode, made_in
 from treadle.sample.nodes import wanted
 from treadle.stream.watch import Tally
 
@@ -205,8 +206,8 @@ def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
 def test_a_nodes_workers_share_its_orders(
     seconds: float, fed: int, more: bool, rows: int, found: tuple[int, int]
 ) -> None:
-    run: Any = object.__new__(NodeCollection)
-    run.schedule, run.workers, run._recipe = FedSchedule(), 4, SimpleNamespace(rows=rows)
+    run: Any = object.__new__(OnNode)
+    run.source, run.workers, run._recipe = ByIndex(FedSchedule(), 0), 4, SimpleNamespace(rows=rows)
     run.calls = SimpleNamespace(wear=SimpleNamespace(able=False))
     run.tally, run._fed_from = Tally(episodes=int(4000 * max(1.0, seconds))), monotonic() - seconds
     run.schedule.feed(range(fed + 1), more)

@@ -28,7 +28,7 @@ from treadle.record.dataset import collect_dataset
 from treadle.record.summary import rows_of
 from treadle.sample import growth
 from treadle.sample.caller import CallerCollection
-from treadle.sample.growing import Growing
+from treadle.sample.orders import Collection
 from treadle.sample.schedule import Schedule
 from treadle.wire import bell
 
@@ -171,7 +171,7 @@ def test_the_same_bytes_of_who_draws_from_global_generators(place: str, decided:
 def test_those_that_are_added_play(caller: bool, decided: None) -> None:
     asking = Asking(Plain(), 6) if caller else None
     recipe = RolloutRecipe(EnvRecipe(Waits), asking=asking)
-    with (CallerCollection if caller else Growing)(recipe, Schedule(), root=4) as run:
+    with (CallerCollection if caller else Collection)(recipe, Schedule(), root=4) as run:
         for _ in run:
             if len([worker for worker, steps in run.tally.by_worker.items() if steps]) == ALL:
                 break

@@ -29,9 +29,8 @@ from treadle.program.suite import Suite
 from treadle.sample import failed
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
-from treadle.sample.growing import Growing
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.sample.orders import CALLER
+from treadle.sample.orders import CALLER, Collection
 from treadle.sample.schedule import Schedule
 from treadle.spaces import Mismatch
 from treadle.stream.watch import Watch
@@ -39,14 +38,13 @@ from treadle.wire import bell
 from treadle.wire.info_rows import InfoRows
 from treadle.wire.line import BUSY_NS
 from treadle.wire.messages import Op, Raised
-from treadle.worker.life import RestartPolicy
 from treadle.worker.worker import Worker
 
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
-class CallerCollection(Growing):
-    """As `Growing`, for a recipe with `asking`."""
+class CallerCollection(Collection):
+    """As `Collection`, for a recipe with `asking`."""
 
     _packs = False  # each comes with its last step
 
@@ -70,7 +68,7 @@ class CallerCollection(Growing):
         except BaseException:
             self.close()
             raise
-        self._least = self._seats
+        self.source.least = self._seats
         numbers = asking.batch_size, asking.patience, asking.pad_to
         self._former = BatchFormer(self._seats, self.workers, *numbers)
         assert memory is not None  # such a pool has rows
@@ -127,12 +125,10 @@ class CallerCollection(Growing):
         # may have lost what was told here, and the count with it
         self.stream.drain()
         self._coming = 0
-        self.schedule, self._root, self._failure = schedule, root, None
+        self.source.again(schedule, root)
+        self.fate.again()
         self.stream.watch = Watch(schedule.standing(), None)
-        for mine in self._dealt.values():
-            mine.clear()
-        for kept in (self._playing, self._suspects, self._deaths, self._out):
-            kept.clear()
+        self._playing.clear()
         self._former.clear()
 
     # -- handing out -------------------------------------------------------------------------------------------------
@@ -140,7 +136,7 @@ class CallerCollection(Growing):
     def give(self, held: int = 0) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
         free: list[tuple[int, int, Worker]] = []  # in whose turn it is: first those of who plays least
-        for worker in self._able() if self._failure is None and len(self._playing) < self._seats else ():
+        for worker in self._able() if self.fate.failure is None and len(self._playing) < self._seats else ():
             mine = [slot for slot in worker.slots if slot not in self._playing]
             free += [(at, slot, worker) for at, slot in enumerate(mine, len(worker.slots) - len(mine))]
         enough: set[int] = set()
@@ -152,26 +148,25 @@ class CallerCollection(Growing):
                     enough.add(worker.index)
         while slots := self._former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
-        if self._growth is not None and self._failure is None:
+        if self._growth is not None and self.fate.failure is None:
             self._growth.turn(min(self._seats - self.workers, self._unmade()), self._left())
 
     def _work(self, worker: Worker) -> tuple[float, int]:
         assert worker.line is not None
         return worker.line.words[BUSY_NS] * 1e-9, worker.line.taken
 
-    def _wants(self, worker: Worker) -> int:
-        return int(len(self._dealt[worker.index]) < len(worker.slots))
+    def _wants(self, worker: Worker, held: int) -> int:
+        return int(len(self.source.dealt[worker.index]) < len(worker.slots))
 
     def _begin(self, worker: Worker, slot: int, index: int, anew: bool = False) -> None:
         anew = anew or slot in self._failed_envs
         self._failed_envs.discard(slot)
         self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
-        self._dealt[worker.index][index] = None
-        self._given[worker.index] += 1
+        self.source.deal(worker.index, [index])
         self._steps[slot] = 0
-        self._policy.start(slot, seeding.episode_policy_seed(self._root, index))
-        order = {slot: (seeding.episode_env_seed(self._root, index), Begin(index, self._root, anew))}
+        self._policy.start(slot, seeding.episode_policy_seed(self.source.root, index))
+        order = {slot: (seeding.episode_env_seed(self.source.root, index), Begin(index, self.source.root, anew))}
         self._submit(worker, Op.RESET, order, [slot])
 
     def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
@@ -202,7 +197,7 @@ class CallerCollection(Growing):
         now = time.monotonic()
         self._former.answered(len(slots), began, now)
         if self._policy.told:
-            self.remarks["policy"] = 0, "; ".join(self._policy.told)
+            self.fate.remarks["policy"] = 0, "; ".join(self._policy.told)
             self._policy.told.clear()
 
     def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
@@ -230,10 +225,10 @@ class CallerCollection(Growing):
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
-        seed, step = seeding.episode_env_seed(self._root, index), int(self._steps[slots[row]]) + 1
+        seed, step = seeding.episode_env_seed(self.source.root, index), int(self._steps[slots[row]]) + 1
         raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
         told = failure.task_error(raised, Where(slots[row]))
-        found = failed.raised(told, self._root, len(self.schedule.lengths))
+        found = failed.raised(told, self.source.root, len(self.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
         return found
@@ -285,7 +280,7 @@ class CallerCollection(Growing):
             elif slot in self._moves:  # another begins it again, sooner done than this one of many
                 self._moves.remove(slot)
                 index = self._playing.pop(slot)
-                del self._dealt[worker.index][index]
+                del self.source.dealt[worker.index][index]
                 self.schedule.lose(index)
             else:
                 self._former.ready(slot, now)
@@ -312,50 +307,40 @@ class CallerCollection(Growing):
     def _slot_raised(self, worker: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
         index = self._playing.pop(slot)
-        del self._dealt[worker.index][index]
-        seed = seeding.episode_env_seed(self._root, index)
+        del self.source.dealt[worker.index][index]
+        seed = seeding.episode_env_seed(self.source.root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
         error = self._error(raised, slot, worker)
-        if self._skipping.skip and raised.phase in SKIPPED and self._begun[slot] > 1:
+        if self._skips and raised.phase in SKIPPED and self._begun[slot] > 1:
             self._begin(worker, slot, index, anew=True)
             return
         self._failed_envs.add(slot)
-        if self._skipping.skip and raised.phase in SKIPPED:
-            self._skip(index, error)
+        if self._skips and raised.phase in SKIPPED:
+            self.fate.skip(index, error)
             return
-        self._raised(error, worker)
+        self.fate.raised(error, None)
 
-    def _awaited(self) -> bool:
-        assert self._failure is not None
-        first = self._failure[0]
-        return any(index < first for index in self._playing.values())
-
-    def _blame(self, worker: Worker, error: WorkerError) -> bool:
+    def _playing_in(self, worker: Worker, error: WorkerError) -> tuple[list[int], bool]:
         slot = error.where.slot
         index = self._playing.get(slot) if slot is not None else None
         # the pool counts a slot's episodes; ours have the run's indices
-        seed = None if index is None else seeding.episode_env_seed(self._root, index)
+        seed = None if index is None else seeding.episode_env_seed(self.source.root, index)
         step = int(self._steps[slot]) + 1 if index is not None and error.where.phase == "step" else None
         error.where = dataclasses.replace(error.where, episode=index, seed=seed, step=step)
-        mine = self._dealt[worker.index]
-        playing = [index] if index is not None else list(mine)
-        first = worker.index in self._fresh and len(playing) == 1 and len(mine) == 1
-        guilty = playing if first or self.pool.policy is RestartPolicy.DROP else []
-        self._died_in[worker.index] = playing, list(guilty)
-        return bool(guilty)
+        mine = list(self.source.dealt[worker.index])
+        return [index] if index is not None else mine, len(mine) == 1
 
-    def died(self, event: Lost) -> None:
+    def gone(self, event: Lost) -> None:
+        super().gone(event)
         worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
         self._former.gone(worker.slots)
-        if event.verdict is None:
-            self._blame(worker, event.error)
-            event = event._replace(verdict=RestartPolicy.RAISE)
+        if event.verdict is None:  # nobody has asked yet what it was playing
+            self.fate.blame(worker, event.error)
         for slot in worker.slots:
             self._playing.pop(slot, None)
-        super().died(event)
 
     def shares(self) -> dict[int, Shares]:
         """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""

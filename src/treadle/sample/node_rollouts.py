@@ -10,49 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 from treadle.nodes.host import Site, worth_sending
-from treadle.play.recipe import BATCH, BATCH_SECONDS, Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.play.recipe import BATCH, BATCH_SECONDS, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.caller import CallerCollection
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.fate import ToldFate
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
-from treadle.worker.worker import Worker
 
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
 GATHER_SECONDS = 0.005  # that what was made waits for more: what goes together takes a fraction of the time
 MORE = 8  # times as many episodes that a worker tells of together, once a run lasts
 WORKER_SECONDS = 1.0  # that a worker then has work for: what it has made is known a quarter of a second later
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
-
-
-@dataclass(frozen=True)
-class Failed:
-    """What a node's own run has decided about an episode; a result of length 0.
-
-    Attributes:
-        error, cause: why.
-        skip: is it left out? Else it ends the run.
-    """
-
-    error: CollectionFailed
-    cause: BaseException | None
-    skip: bool
-
-    @classmethod
-    def of(cls, error: CollectionFailed, address: str, skip: bool) -> Failed:
-        error.args = (f"{error} (on node {address})",)
-        error.where = replace(error.where, node=address)
-        return cls(error, error.__cause__, skip)
-
-    def rebuilt(self, finished: int) -> CollectionFailed:
-        """The error, in the caller."""
-        self.error.finished, self.error.__cause__ = finished, self.cause
-        return self.error
 
 
 class FedSchedule(Schedule):
@@ -93,14 +67,11 @@ def made_in(seconds: float, made: float, since: float, rows: int) -> float:
 
 
 class OnNode(Collection):
-    """A run that goes on from order to order, and tells what it has decided instead of acting on it.
+    """A run that goes on from order to order, and tells what it has decided instead of acting on it. The policy is in
+    the workers."""
 
-    Attributes:
-        address: of the node.
-        told: what was decided since it was last looked at.
-    """
-
-    address = ""
+    fate: ToldFate
+    _fate = ToldFate
     _reads = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -111,7 +82,7 @@ class OnNode(Collection):
     @property
     def playing(self) -> bool:
         """Is anything with a worker?"""
-        return any(self._dealt.values())
+        return any(self.source.dealt.values())
 
     def feed(self, order: RolloutOrder) -> Results:
         """Give out what is to be made; returns what was decided meanwhile."""
@@ -122,15 +93,16 @@ class OnNode(Collection):
 
     def turn(self, seconds: float | None) -> Results:
         """Wait for what comes (None: do not), give out what there is, and tell of it."""
-        self.told, results = Results(), Results()
+        results = Results()
         try:
             if seconds is None:
                 self.give()
             else:
                 results = self.stream.turn(seconds)
         except CollectionFailed as error:
-            self._raised(error, self.pool.workers[0])
-        return results + self.told
+            self.fate.raised(error)
+        told, self.fate.told = self.fate.told, Results()
+        return results + told
 
     def _share(self) -> tuple[int, int]:
         # few and large messages, as those from here to the caller: each wakes this process. Not where it is to be known
@@ -143,20 +115,6 @@ class OnNode(Collection):
         size, ahead = self.schedule.share(self.workers, ahead=max(AHEAD, soon))
         evenly = math.ceil(self.schedule.to_hand_out(1.0) / self.workers)
         return max(size, min(int(min(ahead, soon / 2)), evenly)), ahead
-
-    def _raised(self, error: CollectionFailed, worker: Worker) -> None:
-        self.told.append((-1, 0, Failed.of(error, self.address, False)))
-
-    def _skip(self, index: int, error: CollectionFailed) -> None:
-        self.schedule.issued.discard(index)
-        self.told.append((index, 0, Failed.of(error, self.address, True)))
-
-    def _remark(self, index: int, remark: Remark) -> None:
-        self.told.append((index, 0, remark))
-
-
-class NodeCollection(OnNode):
-    """With the policy in the workers."""
 
 
 class NodeCallerCollection(OnNode, CallerCollection):
@@ -177,10 +135,10 @@ class NodeRollouts(Program):
 
     def arrive(self, site: Site) -> None:
         """Start the pool."""
-        kind = NodeCollection if self._recipe.asking is None else NodeCallerCollection
+        kind = OnNode if self._recipe.asking is None else NodeCallerCollection
         count = self._workers or site.cpus
         self._run = kind(self._recipe, FedSchedule(), root=self._root, workers=count, **self._options)
-        self._run.address = site.address
+        self._run.fate.address = site.address
 
     def _running(self) -> OnNode:
         assert self._run is not None

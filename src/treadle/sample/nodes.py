@@ -15,7 +15,8 @@ from treadle.play.recipe import Results, RolloutRecipe
 from treadle.play.slot import Globals
 from treadle.pool.pool import Pool
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.node_rollouts import ROWS, Failed, NodeRollouts, made_in
+from treadle.sample.fate import Failed
+from treadle.sample.node_rollouts import ROWS, NodeRollouts, made_in
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import AHEAD, Schedule
 from treadle.worker.worker import Worker
@@ -68,27 +69,24 @@ class NodesCollection(Collection):
             replace(recipe, packs=True), schedule, root=root, workers=placement.nodes, backend=nodes_backend(),
             placement=placement, **kept, **more, **run,
         )  # fmt: skip
-        self._least = 1
+        self.source.least = 1
         self._bounded = run["room"] is not None
         self._heard_from: dict[int, float] = {}  # when a node's first results came
 
     def _pool(self, globals: Globals, **options: Any) -> Pool:
         options.pop("prints", None)  # it is their own pools' matter
-        program = partial(NodeRollouts, self._recipe, self._root, self._node_workers, self._mine)
+        program = partial(NodeRollouts, self._recipe, self.source.root, self._node_workers, self._mine)
         return Pool([program] * self.workers, rows=False, **options)
 
     def _rows(self, worker: Worker) -> int:
         """Episodes that a node plays at once; 0 while it is not there."""
         return worker.about.metadata[ROWS] if worker.placed else 0
 
-    def _rows_in_all(self) -> int:
-        return max(1, sum(map(self._rows, self.pool.workers)))
-
     # -- handing out -------------------------------------------------------------------------------------------------
 
     def give(self, held: int = 0) -> None:
-        self._in_all = self._rows_in_all()
-        self._several = sum(map(bool, map(self._rows, self.pool.workers))) > 1
+        rows = [self._rows(each) for each in self.pool.workers]
+        self._in_all, self._several = max(1, sum(rows)), sum(map(bool, rows)) > 1
         self._first = max(1, FIRST // self._in_all)
         self._most = 1 << 60  # `_wants` says
         ahead = sum(max(TIMES * AHEAD, self._soon(each)) * self._rows(each) for each in self.pool.workers)
@@ -101,17 +99,15 @@ class NodesCollection(Collection):
         made = self.tally.by_worker.get(at, 0) / self.schedule.mean
         return 0.0 if since is None else made_in(AHEAD_SECONDS, made, since, self._rows(worker))
 
-    def _wants(self, worker: Worker) -> int:
+    def _wants(self, worker: Worker, held: int) -> int:
         schedule, soon = self.schedule, self._soon(worker)
         several = SHARES_LEFT if self._several else 1
         share = schedule.share(self._in_all, TIMES, several, self._first, max(TIMES * AHEAD, soon))
         left = max(0.0, schedule.to_hand_out(schedule.mean)) / self._in_all
-        return wanted(self._rows(worker), len(self._dealt[worker.index]), share, soon, left)
-
-    def _taken(self, most: int, held: int) -> list[int]:
-        if self._bounded and len(self.schedule.lengths) <= held:  # the caller has not seen one
-            most = min(most, max(0, FIRST - len(self.schedule.issued)))
-        return super()._taken(most, held)
+        most = wanted(self._rows(worker), len(self.source.dealt[worker.index]), share, soon, left)
+        if self._bounded and len(schedule.lengths) <= held:  # the caller has not seen one
+            most = min(most, max(0, FIRST - len(schedule.issued)))
+        return most
 
     # -- taking ------------------------------------------------------------------------------------------------------
 
@@ -139,13 +135,12 @@ class NodesCollection(Collection):
             if not isinstance(result, Failed):
                 plain.append((index, length, result))
             elif result.skip:
-                del self._dealt[worker.index][index]
-                self._skip(index, result.rebuilt(len(self.schedule.lengths)))
+                del self.source.dealt[worker.index][index]
+                self.fate.skip(index, result.rebuilt(len(self.schedule.lengths)))
             else:
-                self._raised(result.rebuilt(len(self.schedule.lengths)), worker)
+                self.fate.raised(result.rebuilt(len(self.schedule.lengths)), worker)
         return super()._results(plain, worker, slot)
 
-    def _blame(self, worker: Worker, error: WorkerError) -> bool:
+    def _playing_in(self, worker: Worker, error: WorkerError) -> tuple[list[int], bool]:
         """What kills a worker kills one of the node's own pool, which judges it; a node's death is nobody's fault."""
-        self._died_in[worker.index] = [], []
-        return False
+        return [], False

@@ -10,7 +10,6 @@ from treadle.play.recipe import RolloutRecipe
 from treadle.program.gym_env import of_coroutines
 from treadle.progress import Progress
 from treadle.sample.caller import CallerCollection
-from treadle.sample.growing import Growing
 from treadle.sample.nodes import NodesCollection
 from treadle.sample.orders import Collection
 from treadle.sample.schedule import Schedule
@@ -28,7 +27,7 @@ def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = No
         options["backend"] = "process" if nodes else default_backend(options, coroutines=coroutines)
     if nodes:
         return NodesCollection(recipe, schedule, placement=placement, **options)
-    return (Growing if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
+    return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
 
 
 def in_order(

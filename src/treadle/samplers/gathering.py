@@ -298,19 +298,17 @@ class Gathering:
         sampling that could not wait for it counts as if it were of this one.
         """
         group, watch = self._group, self._watch
-        lost = group.lost
         group.calls.check()
         self._versions.now += 1
         group.calls.stop()
-        if lost and (self._rule.needs_all or len(lost) == group.count):
+        if group.lost and (self._rule.needs_all or len(group.lost) == group.count):
             raise self._cannot()
         try:
             watch.begin(group.pool)
             if group.growth is not None:
                 group.growth.begin()
             stream = Stream(group.calls, self._rule, self, self, watch)
-            ended = stream.hear(0.0)  # most have ended long ago
-            for settled in chain(ended, stream):
+            for settled in chain(stream.hear(0.0), stream):  # at first: most have ended long ago
                 self._settle(settled)
         except WorkerError:
             for asked in self._open:
@@ -396,14 +394,16 @@ class Gathering:
         self._group.lose(at, error)
         self._missed()
 
+    def gone(self, event: Lost) -> None:
+        """Its requests are given back by `died`."""
+
     def died(self, event: Lost) -> None:
         """What it was to make is made by others. Raises its error where that is wanted."""
         if event.tags and event.verdict is not None:
             self._group.keep(event.tags[0], event.error)
         for asked in event.tags:
             self._give_back(asked)
-            if asked in self._open:
-                self._open.remove(asked)
+        self._open = [asked for asked in self._open if asked not in event.tags]
         if event.worker.extra and self._group.growth is not None:
             self._group.growth.stop()
             self._group.lost[event.worker.index] = event.error

@@ -43,6 +43,9 @@ class Courier(Protocol[MadeBy]):
     def ready(self, worker: Worker) -> None:
         """A worker was started in the place of another, or was added."""
 
+    def gone(self, event: Lost) -> None:
+        """A worker has failed; what it was asked for is the fate's."""
+
     def patience(self) -> float | None:
         """Seconds after which `give` may have something to do although nothing has happened; None: never."""
 
@@ -104,6 +107,7 @@ class Stream(Generic[Made]):
                 if isinstance(event, Done):
                     made += self.courier.answered(event)
                 elif isinstance(event, Lost):
+                    self.courier.gone(event)
                     self.fate.died(event)
                 else:
                     self.courier.ready(event.worker)
