@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import _signal
 import _thread
+import contextlib
 import io
 import queue
 import signal
@@ -28,6 +29,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+PATIENCE = 0.1  # seconds that Ctrl-C waits for the end of what it has cut short
 _SIGINT = int(signal.SIGINT)
 
 
@@ -94,8 +96,8 @@ class _Waits:
 def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
     """What `make` makes, in a thread, where no interrupt comes in its middle.
 
-    One that comes meanwhile is raised here when `make` has ended and what it made has been given to `discard`; a second
-    one is raised at once, and the thread does the rest by itself. Both must be fit for another thread.
+    One that comes meanwhile is raised here when what `make` made has been given to `discard`. Where that takes longer
+    than `PATIENCE` the thread does it by itself. Both must be fit for another thread.
     """
     # (`threading.current_thread()` would put a thread that it does not know, such as ours, into the list of threads, in
     # which it stays when it has ended.)
@@ -147,7 +149,8 @@ class _Work(Generic[T]):
         if self._begun.acquire(blocking=False):
             return
         self._discard_it()
-        self.ended.get()
+        with contextlib.suppress(queue.Empty):
+            self.ended.get(timeout=PATIENCE)
 
     def result(self) -> T:
         if self._error is not None:

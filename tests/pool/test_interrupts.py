@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import os
+import queue
 import signal
 import threading
 import time
@@ -335,6 +336,28 @@ def raise_interrupt(*_: Any) -> None:
 def check_together(batch: Any) -> None:
     assert len(set(batch.observations[:, 2].tolist())) == 1, batch.observations
     assert batch.observations[:, 0].tolist() == [7, 8, 9, 10]
+
+
+def test_ctrl_c_is_heard_while_something_takes_long_to_be_made() -> None:
+    """What it makes is discarded when it is there, by the thread that makes it."""
+    go, begun, discarded = threading.Event(), threading.Event(), queue.SimpleQueue[int]()
+
+    def make() -> int:
+        begun.set()
+        return 3 if go.wait(20) else 4
+
+    def press() -> None:
+        begun.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(make, discarded.put)
+    pressing.join()
+    assert discarded.empty()
+    go.set()
+    assert discarded.get(timeout=20) == 3
 
 
 def test_what_cannot_be_made_in_a_thread_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
