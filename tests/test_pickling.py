@@ -73,3 +73,12 @@ def test_an_enum_by_value() -> None:
             return 2 * self.value
 
     assert pickle.loads(pickling.dumps(Colour.RED)).twice() == 2
+
+
+def test_code_by_value_keeps_the_name_of_its_file() -> None:
+    def outer() -> Any:
+        return lambda: None
+
+    loaded = pickle.loads(pickling.dumps(outer))
+    assert loaded.__code__.co_filename == loaded().__code__.co_filename == __file__
+    assert loaded.__code__.co_firstlineno == outer.__code__.co_firstlineno

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from enum import EnumType
 from functools import partial
 from multiprocessing.context import get_spawning_popen
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -21,8 +22,17 @@ import cloudpickle
 MAIN = b"_main__"  # the end of both names: in what `pickle` itself has made, it may name the script
 
 
+def _with_file(code: CodeType) -> Any:
+    """How code is pickled: with the name of its file, in whose place cloudpickle >= 3.1.3 puts a constant, so that
+    errors, stacks of workers that hang and replays name the user's line."""
+    kind, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return kind, tuple("".join(code.co_filename) if each == "<dynamic-code>" else each for each in args)
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's, for subclasses; `dumps` is enough for anybody else."""
+
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _with_file})
 
     def __init__(self, file: io.BytesIO, protocol: int | None = None, buffer_callback: Any = None) -> None:
         main = sys.modules.get("__mp_main__")
@@ -31,7 +41,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             cloudpickle.register_pickle_by_value(main)
         spawning = get_spawning_popen()
         if spawning is not None:  # see `treadle.wire.carried`; before `__init__`, which reads it
-            self.dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(_of_multiprocessing(spawning))
+            self.dispatch_table = type(self).dispatch_table.new_child(_of_multiprocessing(spawning))
         super().__init__(file, protocol, buffer_callback)
 
     def reducer_override(self, obj: Any) -> Any:
