@@ -189,6 +189,20 @@ def test_the_map_for_contributors_is_of_this_house() -> None:
     sentence = guide.partition("Imports only point down: ")[2].partition(". ")[0]
     said = [frozenset(re.findall(r"`(\w+)`", row)) for row in re.split(r",\s(?:and\s)?(?:then|last)\s", sentence)]
     assert said == [*LAYERS[1:]]
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Rooms")[2]
+    drawn = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert [frozenset(row.partition("  ")[0].split()) for row in drawn] == [*LAYERS[1:]]
+
+
+def test_the_page_about_the_house_is_short_and_names_files_that_there_are() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(page.split()) <= 2_400
+    pages = page + (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:tests/)?\w+/[\w/]+\.py)`", pages))
+    assert len(named) > 40
+    assert [
+        name for name in sorted(named) if not ((ROOT if name.startswith("tests/") else PACKAGE) / name).is_file()
+    ] == []
 
 
 @pytest.mark.parametrize(

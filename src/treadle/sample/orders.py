@@ -48,14 +48,10 @@ log = logging.getLogger("treadle")
 MOST_ORDERS = 12  # that one worker may have at a time
 CALLER = -1  # in the place of a worker's number, where shares are the caller's
 SHARES = "shares"  # the tag of the request for `Shares`
-SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
 
 
 class Collection:
     """One run. Iterate it for (index, length, result) in order of arrival; then `shares()`, and `close()`.
-
-    When an episode fails, those with lower indices that other workers are playing may end first (for `SETTLE` seconds
-    at most), and the failure of the lowest index is raised: which episode is told of does not depend on who was faster.
 
     Args:
         recipe: what a worker plays.
