@@ -16,12 +16,13 @@ import pytest
 from gymnasium import spaces as gs
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from conftest import scaled
 from treadle.errors import UsageError
 from treadle.testing import CheckFailed, Report, check_env
 from zoo.faults import ZOO
 
 FAST = {"Sound", "IgnoresItsSeed", "MissingKey", "HasChildren", "Leaks", "OsExits", "Chatters", "NoOptions", "Plain"}
-QUICK: dict[str, Any] = {"seconds": 2.0, "timeout": 20.0}
+QUICK: dict[str, Any] = {"seconds": scaled(2.0), "timeout": scaled(20.0)}  # steps tried depend on them
 HOW: dict[str, Any] = {"StepRaises": {"at": 200}, "Leaks": {"megabytes": 1}}  # settings
 BRIEF = {name for name, kind in ZOO.items() if kind.found == "hangs"} | {"HangsInInit"}
 BEYOND = {"SlowOnce"}  # what no check can see
