@@ -30,7 +30,6 @@ GONE: dict[str, str] = {
     "max_deaths=": "three fresh workers that die of an episode say that it has failed",
     "owned=": "a vectorised environment is stepped as it is, with no vector around it",
     "placement=": "nodes=, cpus_per_node= and ray_address= say where workers are, docs/scaling.md",
-    "play": _PLANNERS,
     "put_state": _STATES,
     "restore": _SNAPSHOTS,
     "snapshot": _SNAPSHOTS,
