@@ -117,7 +117,7 @@ def test_the_whole_session_is_killed() -> None:
 def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
     script = Script("""
         import socket
-        from treadle.pool import forkserver
+        from treadle.worker import forkserver
         dying = forkserver.server()
         dying.channel.sock.shutdown(socket.SHUT_RDWR)  # so it is while the kernel buries one: hung up, and not yet dead
         with Pool([gym_env(Sound)] * 2, workers=2) as pool:
@@ -130,7 +130,7 @@ def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
 
 def test_the_fork_server_is_killed_and_workers_live_on() -> None:
     script = Script("""
-        from treadle.pool import forkserver
+        from treadle.worker import forkserver
         pool = Pool([gym_env(Sound)] * 2, workers=2)
         pool.reset()
         os.kill(forkserver.server().pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import TooManyFiles, UsageError, Where, WorkerError
+from treadle.errors import ClosedPool, TooManyFiles, UsageError, Where, WorkerError
 from treadle.interrupts import Later
 from treadle.lockstep.batch import Batch, Batches
 from treadle.lockstep.history import History
@@ -78,7 +78,10 @@ class Lockstep:
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
+        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed).
+        Raises ClosedPool."""
+        if self.pool.closed:  # the ring's mapping outlives it
+            raise ClosedPool("the pool is closed, and its memory with it")
         return self._batches.valid
 
     @property

@@ -196,6 +196,8 @@ class Recorder:
                     ends = flag("terminated", terminated, length), flag("truncated", truncated, length)
                     self.length = length
                     return ends
+        except GeneratorExit:  # it was given up: the record may be another episode's by now
+            raise
         except BaseException:
             self.asking, self.action, self.length = asking, action, row - base
             raise
