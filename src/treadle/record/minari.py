@@ -24,12 +24,8 @@ NAMESPACE_FILE = "namespace_metadata.json"
 LONGEST = 200  # bytes of a name: it is a file's, too
 
 
-def require() -> None:
-    """Raise ImportError, naming the extra to install, unless Minari can be imported."""
-    _minari()
-
-
-def _minari() -> Any:
+def require() -> Any:
+    """The package. Raises ImportError, naming the extra to install, unless it can be imported."""
     try:
         with Later():  # modules of Cython make other errors of a Ctrl-C that comes while they begin
             library()  # Minari reads with it, but does not depend on it
@@ -92,13 +88,13 @@ def describe(
     if env_spec is not None:
         metadata["env_spec"] = env_spec
     metadata["dataset_size"] = round(nbytes / 1e6, 1)
-    metadata |= {"algorithm_name": policy, "dataset_id": f"{NAMESPACE}/{name}", "minari_version": _minari().__version__}
+    metadata |= {"algorithm_name": policy, "dataset_id": f"{NAMESPACE}/{name}", "minari_version": require().__version__}
     return json.dumps(metadata)
 
 
 def described(data: Path) -> list[Any]:
     """Of a dataset's description: observation space, action space, and the environment's spec as JSON (None: none)."""
-    _minari()
+    require()
     from minari.serialization import deserialize_space
 
     metadata = read_json(data / METADATA_FILE)
@@ -110,4 +106,4 @@ def load_minari(data: Path) -> MinariDataset:
     """The dataset whose files lie in `data`. Says nothing to the environment: Minari takes the path itself."""
     for name in (DATA_FILE, METADATA_FILE):
         opened(data / name).close()  # the library would wait for a pipe
-    return _minari().MinariDataset(data)
+    return require().MinariDataset(data)
