@@ -12,20 +12,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.checks import check_whole, path_of
 from treadle.errors import MissingExtra, UsageError, Where
-from treadle.play.recipe import ResetOptions, RolloutRecipe, Shares
-from treadle.program.gym_env import EnvRecipe
+from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
@@ -34,23 +33,20 @@ from treadle.record.identity import identities
 from treadle.record.journal import REMEDY, Damaged, EpisodeNote
 from treadle.record.merge import MergeReport, merge
 from treadle.record.parts import KEPT, PartWriter, Receiver, recover
-from treadle.record.run_directory import FORMAT, LISTED, SUMMARY, RunDirectory
+from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
 from treadle.record.shards import checks, data_file, shard_of
 from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.repro import versions
-from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
 from treadle.sample.failed import CollectionFailed, Failures
-from treadle.sample.inference import asking_of
-from treadle.sample.named import env_name, env_of, file_and_name, reference_of
+from treadle.sample.named import env_name, file_and_name
 from treadle.sample.orders import CALLER, Collection
+from treadle.sample.run import Run, RunKeywords
 from treadle.sample.schedule import Schedule
-from treadle.sample.skipping import Skipped, Skipping, remedy
-from treadle.sample.streams import collection
+from treadle.sample.skipping import Skipped, remedy
 from treadle.stream.watch import Tally
 from treadle.whole_file import read_json
-from treadle.worker.options import check_names
 
 log = logging.getLogger("treadle")
 
@@ -108,25 +104,8 @@ def collect_dataset(
     *,
     out: str | Path,
     name: str | None = None,
-    episodes: int | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    workers: int | str = "auto",
-    envs_per_worker: int = 1,
-    inference: str = "auto",
-    num_envs: int | None = None,
-    nodes: int | None = None,
-    max_episode_steps: int | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    imports: Sequence[str] = (),
-    infos: bool = True,
-    fresh_env: bool = False,
-    reset_options: ResetOptions = None,
     force: bool = False,
     resume: bool = False,
-    on_error: str = "stop",
-    max_skipped: int | float | None = None,
     retry_skipped: bool = False,
     verify: int = 1,
     shard: str | None = None,
@@ -134,34 +113,31 @@ def collect_dataset(
     command: str = "treadle.record.dataset.collect_dataset(...)",
     watch: Callable[[Standing], None] | None = None,
     progress: bool | None = False,
-    **pool_options: Any,
+    **run: Unpack[RunKeywords],
 ) -> Stored:
     """Collect a dataset into the directory `out`.
 
-    The arguments that are not described here are those of `treadle.sample.collect.collect`.
-
     Args:
+        env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. One of `episodes` and
+            `steps` is given. With on_error="skip" what is left out is in the summary's `skipped`; the others are
+            numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any run
+            that leaves out the same episodes. With nodes, episodes are encoded there, and their bytes written here.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
         name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
             of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
             is resumed keeps its name.
-        episodes, steps: one of them is given.
         force: replace what an earlier run left in `out`; that is removed when all environments could be built.
         resume: continue the run that was begun in `out` with the same arguments, or with more `episodes` or `steps`:
             its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
             there it begins one, with a complete run there it does nothing, unless its dataset was removed,
             which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
             alone.
-        on_error, max_skipped: as for `collect`. What is left out is in the summary's `skipped`; the others
-            are numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any
-            run that leaves out the same episodes.
         retry_skipped: with `resume`: try those again that were left out, which else stay so.
         verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
             says which, and a difference is among its warnings. Of a complete run that is resumed so many are made again
             if it were fewer.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
-        nodes: as for `collect`. Episodes are encoded on the nodes, and their bytes written here.
         shared_out: with nodes: `out` is a folder that all of them see, so each writes there what it has made.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
@@ -176,64 +152,23 @@ def collect_dataset(
         Damaged: episodes that are there are not what was written; they are named, and nothing is changed.
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
-    check_names(collect_dataset, pool_options, MORE)
-    check_amounts(episodes, steps, workers, envs_per_worker, max_episode_steps)
-    if episodes is None and steps is None:
+    made = Run.of(collect_dataset, RunKeywords, env, policy, **run)
+    if made.episodes is None and made.steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
     check_whole(0, none=False, verify=verify)
     if retry_skipped and not resume:
         raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
-    skipping = Skipping.of(on_error, max_skipped)
-    check_seed(seed)
-    part = shard_of(shard, episodes)
-    spread(nodes, inference, pool_options)
-    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
-    # NumPy's numbers are no JSON
-    episodes, steps, max_episode_steps = (n if n is None else int(n) for n in (episodes, steps, max_episode_steps))
-    seed, envs_per_worker = int(seed), int(envs_per_worker)
-    env = env_of(env)
+    part = shard_of(shard, made.episodes)
     _require_packages()
-    arguments = {
-        "env": reference_of(env),
-        "policy": reference_of(policy) or "random",
-        "episodes": episodes,
-        "steps": steps,
-        "seed": seed,
-        "envs_per_worker": envs_per_worker,
-        "max_episode_steps": max_episode_steps,
-        "env_kwargs": json.loads(json.dumps(dict(env_kwargs or {}), default=lambda each: type(each).__qualname__)),
-        "wrappers": [reference_of(wrapper) for wrapper in wrappers],
-        "imports": list(imports),
-        "infos": infos,
-        "fresh_env": fresh_env,
-        "format": FORMAT,
-    }
-    if asking is not None:  # what decides the bytes; how many are played at a time does not
-        arguments |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
+    arguments = {**made.as_json(), "format": FORMAT}
     if shard is not None:
         arguments["shard"] = shard
-    about = {"env": env, "policy": policy, "wrappers": list(wrappers), "env_kwargs": _objects_in(env_kwargs)}
-    if reset_options is not None:
-        listed = isinstance(reset_options, Sequence)
-        arguments["reset_options"] = LISTED if listed else reference_of(reset_options)
-        about["reset_options"] = tuple(reset_options) if listed else reset_options  # type: ignore[arg-type]
-    objects = identities(**about)
+    objects = identities(**made.objects())
     name = None if name is None else minari_files.checked_name(name)
-    default = minari_files.dataset_name(file_and_name(env), policy_name(policy))
+    default = minari_files.dataset_name(file_and_name(made.recipe.env.env), policy_name(policy))
     folder = path_of("out", out).absolute()
-    recipe = RolloutRecipe(
-        EnvRecipe.of(env, env_kwargs, wrappers, imports),
-        policy,
-        envs_per_worker,
-        max_episode_steps,
-        infos,
-        fresh_env=fresh_env,
-        asking=asking,
-        reset_options=reset_options,
-    )
-    count = None if workers == "auto" else int(workers)
     with RunDirectory(out) as place:
         name = place.name_of(name, default) if resume else name or default
         output = folder / minari_files.NAMESPACE / name
@@ -250,7 +185,7 @@ def collect_dataset(
                 undescribed = _undescribed(output)
                 if not undescribed and not checked.grown and not (retry_skipped and found.skipped):
                     dataset_id = f"{minari_files.NAMESPACE}/{name}"
-                    found = verify_again(folder, recipe, found, verify, output, workers=count, **pool_options)
+                    found = verify_again(folder, made, found, verify, output)
                     return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
                 if undescribed:
                     log.warning("damaged: %s; the dataset is put together again from its data", undescribed)
@@ -260,10 +195,9 @@ def collect_dataset(
             had, left_out = place.recover(), [] if retry_skipped else place.skipped()
         for warning in checked.warnings:
             log.warning("%s", warning)
-        sends = "placement" in pool_options and not shared_out
-        sink = partial(PartWriter, str(place.parts), infos=infos, send=sends)
-        made_by = replace(recipe, sink=sink)
-        run = _Run(place, made_by, seed, (episodes, steps), part, env_name(env), policy_name(policy), name)
+        sends = made.nodes is not None and not shared_out
+        sink = partial(PartWriter, str(place.parts), infos=made.infos, send=sends)
+        going = _Going(place, made, replace(made.recipe, sink=sink), part, env_name(made.recipe.env.env), name)
         shown = Progress(progress)
 
         def tell(now: Standing) -> None:
@@ -271,7 +205,7 @@ def collect_dataset(
                 each(now)
             place.check_there()
 
-        run.begin(had, left_out, count, skipping, tell, pool_options)
+        going.begin(had, left_out, tell)
 
         def prepare() -> None:
             if reopened:
@@ -285,7 +219,7 @@ def collect_dataset(
                 place.grow(arguments)
 
         with shown:
-            return run.go(prepare, verify, command, pool_options)
+            return going.go(prepare, verify, command)
 
 
 def _check_size(path: Path, summary: Summary) -> None:
@@ -308,15 +242,6 @@ def _undescribed(output: Path) -> str:
     return ""
 
 
-def _objects_in(env_kwargs: Mapping[str, Any] | None) -> Any:
-    """The arguments, when JSON cannot say what they are; None when it can."""
-    try:
-        json.dumps(dict(env_kwargs or {}))
-    except (TypeError, ValueError):
-        return dict(env_kwargs or {})
-    return None
-
-
 def _require_packages() -> None:
     """Before any worker starts: what a dataset needs."""
     packing.deflater()
@@ -327,57 +252,40 @@ def _require_packages() -> None:
 
 
 @dataclass
-class _Run:
-    """One run, from its workers' start to its summary."""
+class _Going:
+    """A run that is made, from its workers' start to its summary. `_recipe`: with the sink that stores episodes."""
 
     _place: RunDirectory
+    _run: Run
     _recipe: RolloutRecipe
-    _seed: int
-    _amounts: tuple[int | None, int | None]
     _shard: tuple[int, int]
     _env_id: str
-    _policy: str
     _name: str
 
-    def begin(
-        self,
-        had: list[EpisodeNote],
-        left_out: list[Skipped],
-        workers: int | None,
-        skipping: Skipping,
-        tell: Callable[[Standing], None] | None,
-        pool_options: dict[str, Any],
-    ) -> None:
+    def begin(self, had: list[EpisodeNote], left_out: list[Skipped], tell: Callable[[Standing], None]) -> None:
         """Start the workers. Nothing is written yet."""
+        run = self._run
         self._notes = {note.index: note for note in had}
         self._had = frozenset(self._notes)
         before = [each for each in left_out if each.index not in self._notes]
         self._failures = Failures(before, lambda failures: self._place.note_skipped(failures.left_out.values()))
         self._skipped = self._failures.left_out
-        schedule = Schedule(*self._amounts, {note.index: note.length for note in had}, self._skipped, self._shard)
+        schedule = self._schedule({note.index: note.length for note in had})
         so_far = schedule.skipped, schedule.episodes, len(had)
-        if skipping.skip and left_out and (why := skipping.too_many(*so_far)):
+        if run.skipping.skip and left_out and (why := run.skipping.too_many(*so_far)):
             goes_on = f"--resume {remedy(*so_far)} goes on, --resume --retry-skipped tries them again"
             raise UsageError(f"{why}; {goes_on} (max_skipped=, retry_skipped=True)")
         began = perf_counter()
-        self._collection = collection(
-            self._recipe,
-            schedule,
-            root=self._seed,
-            workers=workers,
-            skipping=skipping,
-            failures=self._failures,
-            keep=self._place.keep_failure,
-            tell=tell,
-            **pool_options,
+        self._collection = run.collection(
+            schedule, recipe=self._recipe, failures=self._failures, keep=self._place.keep_failure, tell=tell
         )
         # how long a cluster takes to start says nothing of the rate
-        self._start = perf_counter() if pool_options.get("placement") else began
+        self._start = began if run.nodes is None else perf_counter()
         self._starting = self._start - began
         self._spaces = self._collection.spaces
         self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
 
-    def go(self, prepare: Callable[[], None], verify: int, command: str, pool_options: dict[str, Any]) -> Stored:
+    def go(self, prepare: Callable[[], None], verify: int, command: str) -> Stored:
         """Make room (`prepare`), now that all environments could be built; collect, merge, verify, summarize."""
         stopped: KeyboardInterrupt | CollectionFailed | None = None
         shares: dict[int, Shares] = {}
@@ -413,9 +321,7 @@ class _Run:
         elif verify and stopped is None:
             try:
                 few = min(verify, run.workers)
-                verified, said = verify_episodes(
-                    self._recipe, self._seed, notes, verify, report.path, workers=few, **pool_options
-                )
+                verified, said = verify_episodes(self._run, notes, verify, report.path, workers=few)
                 warnings += said
             except KeyboardInterrupt:
                 warnings.append("verification was interrupted; the dataset is complete")
@@ -442,15 +348,18 @@ class _Run:
         """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
         they are all of it."""
         lengths = {note.index: note.length for note in self._notes.values()}
-        schedule = Schedule(*self._amounts, lengths, self._skipped, self._shard)
+        schedule = self._schedule(lengths)
         run = range(schedule.prefix)
         notes = [self._notes[index] for index in run if index in lengths]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
+    def _schedule(self, have: dict[int, int]) -> Schedule:
+        return self._run.schedule(have=have, skipped=self._skipped, shard=self._shard)
+
     def _merge(self, notes: list[EpisodeNote]) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
-            self._place.parts, self._place.path, notes, env_id=self._env_id, policy=self._policy,
+            self._place.parts, self._place.path, notes, env_id=self._env_id, policy=policy_name(self._run.policy),
             observation_space=observation_space, action_space=action_space, env_spec=self._spec,
             kept=self._place.path / KEPT, name=self._name,
         )  # fmt: skip
@@ -484,8 +393,8 @@ class _Run:
             command=command,
             versions=versions("treadle", "gymnasium", "numpy", "minari", *_packages(self._spec)),
             env_id=self._env_id,
-            policy=self._policy,
-            seed=self._seed,
+            policy=policy_name(self._run.policy),
+            seed=self._run.seed,
             hash=report.hash,
             dataset=str(report.path.relative_to(self._place.path)),
             data_bytes=report.data_bytes,

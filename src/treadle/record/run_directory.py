@@ -48,7 +48,6 @@ log = logging.getLogger("treadle")
 PARTS = ".parts"
 FORMAT = "h5py"  # what `run.json` says of how episodes are stored
 ARGUMENTS = "run.json"
-LISTED = "a list"  # what it says of reset options that are no function: they are not kept
 SUMMARY = "summary.json"
 SKIPPED = "skipped.json"
 REOPENED = ".reopened"

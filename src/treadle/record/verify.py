@@ -32,8 +32,8 @@ from treadle.record.shards import checks, data_file, shard_of
 from treadle.record.summary import Summary, read_summary, rows_of, write_summary
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.run import Run
 from treadle.sample.schedule import Schedule
-from treadle.sample.streams import collection
 
 log = logging.getLogger("treadle")
 
@@ -48,51 +48,42 @@ def choose(root: int, notes: Sequence[EpisodeNote], count: int) -> list[int]:
 
 
 def verify(
-    recipe: RolloutRecipe,
-    root: int,
-    notes: Sequence[EpisodeNote],
-    count: int,
-    stored: Path,
-    *,
-    workers: int | None = None,
-    **pool_options: Any,
+    run: Run, notes: Sequence[EpisodeNote], count: int, stored: Path, workers: int | None = None
 ) -> tuple[dict[str, list[int]], list[str]]:
     """Make `count` random episodes again, here, and compare them with what is stored.
 
     Args:
-        recipe: what made them.
-        root: the run's seed.
+        run: what made them.
         notes: of the stored episodes, in their order.
         stored: the dataset's folder.
+        workers: how many; None: as many as the run's.
 
     Returns:
         What `Summary.verified` says; and one line for each episode that came out differently, naming the first step
         that differs, or could not be made.
     """
-    chosen = choose(root, notes, count)
+    chosen = choose(run.seed, notes, count)
     digests = {note.index: note.digest for note in notes}
     unlike: dict[int, tuple[Episode, str, tuple[int, str] | None]] = {}
     said: list[str] = []
     made: list[int] = []
     try:
-        for episode, digest, columns in _made(recipe, root, chosen, workers, pool_options):
+        for episode, digest, columns in _made(run, chosen, workers):
             made.append(episode.index)
             if digest != digests[episode.index]:
                 difference = first_difference(_stored(stored, notes, episode.index), columns)
                 unlike[episode.index] = episode, digest, difference
         # once more, in the same way: what now differs again is not decided by the seed, wherever it is made
-        once_more = {e.index: digest for e, digest, _ in _made(recipe, root, list(unlike), workers, pool_options)}
+        once_more = {e.index: digest for e, digest, _ in _made(run, list(unlike), workers)}
     except CollectionFailed as error:
         once_more = {}
         said.append(f"an episode could not be made again in a fresh environment: {error}")
     for index, (episode, digest, difference) in sorted(unlike.items()):
-        said.append(_told(episode, difference, recipe, once_more.get(index, digest) == digest))
+        said.append(_told(episode, difference, run.recipe, once_more.get(index, digest) == digest))
     return {"episodes": sorted(made), "unequal": sorted(unlike)} if made else {}, said
 
 
-def verify_again(
-    place: Path, recipe: RolloutRecipe, summary: Summary, count: int, stored: Path, **options: Any
-) -> Summary:
+def verify_again(place: Path, run: Run, summary: Summary, count: int, stored: Path) -> Summary:
     """The summary of a complete run in the directory `place`, of which `count` episodes are made again unless so many
     were before. The other arguments are those of `verify`."""
     if min(count, summary.episodes) <= len(summary.verified.get("episodes", ())):
@@ -102,26 +93,24 @@ def verify_again(
     except (OSError, ValueError) as error:
         log.warning("no episode is made again to verify the run: %s", error)
         return summary
-    verified, said = verify(recipe, summary.seed, notes, count, stored, **options)
+    verified, said = verify(run, notes, count, stored)
     summary = replace(summary, verified=verified, warnings=list(dict.fromkeys([*summary.warnings, *said])))
     write_summary(place / SUMMARY, summary)
     return summary
 
 
-def _made(
-    recipe: RolloutRecipe, root: int, chosen: Sequence[int], workers: int | None, pool_options: dict[str, Any]
-) -> Iterator[tuple[Episode, str, list[Column]]]:
+def _made(run: Run, chosen: Sequence[int], workers: int | None) -> Iterator[tuple[Episode, str, list[Column]]]:
     """Episodes in fresh environments, with their digests and columns."""
     if not chosen:
         return
     last, digest = max(chosen), digester()
     schedule = Schedule(last + 1, have={i: 0 for i in range(last + 1) if i not in set(chosen)})
-    again = replace(recipe, sink=None, fresh_env=True)
+    again = replace(run.recipe, fresh_env=True)
     # what they print was shown when they were made, perhaps on nodes
-    here = {**pool_options, "worker_output": "keep", "placement": None}
-    with collection(again, schedule, root=root, workers=workers, **here) as run:
-        for _, _, episode in run:
-            columns, _ = columns_of(episode, infos=recipe.infos)
+    here = {"workers": workers or run.count, "skipping": None, "worker_output": "keep", "placement": None}
+    with run.collection(schedule, recipe=again, **here) as playing:
+        for _, _, episode in playing:
+            columns, _ = columns_of(episode, infos=run.infos)
             yield episode, digest(columns).hex(), columns
 
 

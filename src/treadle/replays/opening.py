@@ -29,9 +29,10 @@ from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
 from treadle.progress import printable
 from treadle.record.merge import load
-from treadle.record.run_directory import FAILURES, LISTED, SUMMARY, begun_in
+from treadle.record.run_directory import FAILURES, SUMMARY, begun_in
 from treadle.record.summary import Summary, read_summary
 from treadle.repro import SUFFIX, Repro
+from treadle.sample.run import LISTED
 from treadle.spaces import Layout
 
 ID = re.compile(r"[A-Za-z0-9_./-]{1,200}")

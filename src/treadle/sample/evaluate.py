@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -25,16 +25,13 @@ from treadle import seeding
 from treadle.checks import check_whole
 from treadle.errors import UsageError
 from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
-from treadle.play.recipe import ResetOptions, RolloutRecipe, check_reset_options, options_of
+from treadle.play.recipe import ResetOptions, check_reset_options, options_of
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
 from treadle.progress import Progress, html_table
-from treadle.sample.arguments import MORE, check_amounts, check_seed, spread
-from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of
-from treadle.sample.schedule import Schedule
-from treadle.sample.streams import collection
+from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
 from treadle.worker.options import check_names
 
 CONFIDENCE = 0.95
@@ -207,85 +204,54 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     *,
-    workers: int | str = "auto",
-    envs_per_worker: int = 1,
-    inference: str = "auto",
-    num_envs: int | None = None,
-    nodes: int | None = None,
-    max_episode_steps: int | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    imports: Sequence[str] = (),
-    fresh_env: bool = False,
-    reset_options: ResetOptions = None,
     success_key: str | None = None,
-    backend: str | None = None,
     watch: Callable[[Score], None] | None = None,
     progress: bool | None = False,
-    **pool_options: Any,
+    **run: Unpack[EpisodeKeywords],
 ) -> Evaluation:
     """Play whole episodes and return how they went. The result is the same for any number of workers.
 
     Args:
-        env: as for `treadle.sample.collect.collect`; so are the arguments that are not described here. Or a suite: a
-            dict of task -> environment, or -> (environment, its env_kwargs). Their spaces are the same; all tasks are
-            played in one run, each in episodes `task * episodes` to `(task + 1) * episodes - 1` of it, and the result
-            has a part for each. One worker builds every task before any is played.
+        env: as of `treadle.sample.run.Run`. Or a suite: a dict of task -> environment, or -> (environment, its
+            env_kwargs). Their spaces are the same; all tasks are played in one run, each in episodes `task * episodes`
+            to `(task + 1) * episodes - 1` of it, and the result has a part for each. One worker builds every task
+            before any is played.
         policy: None for random actions, or see `treadle.program.policies`.
         episodes: how many; of a suite, of each task.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
-        reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end), such
-            as the initial states of a benchmark; a dict that the environment's reset gets as `options`, or None.
-            Of a suite: of each task's episode i.
         success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
             whichever is there.
         watch: called with each score, in order of arrival.
         progress: as for `collect`.
-        pool_options: as for `collect`; step_timeout=SECONDS bounds what hangs.
+        run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. Of a suite reset_options are those of
+            each task's episode i, such as the initial states of a benchmark.
 
     Raises:
         UsageError, StartupFailed, CollectionFailed: as `collect`.
     """
-    check_names(evaluate, pool_options, MORE)
-    check_amounts(episodes, None, workers, envs_per_worker, max_episode_steps)
-    check_seed(seed)
-    spread(nodes, inference, pool_options)
-    asking, workers = asking_of(policy, inference, num_envs, workers, envs_per_worker, pool_options)
+    check_names(evaluate, run, EpisodeKeywords.__annotations__)
     check_whole(none=False, episodes=episodes)
-    tasks = dict(env) if isinstance(env, Mapping) else {}
-    common = recipe_parts(env_kwargs, wrappers, imports)
     if watch is not None and not callable(watch):
         raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
     if not isinstance(success_key, str | None):
         raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
+    tasks = dict(env) if isinstance(env, Mapping) else {}
     if tasks:
-        made_of = EnvRecipe(Suite({name: _task(each, *common) for name, each in tasks.items()}))
-        reset_options = _OfTasks(tuple(tasks), episodes, reset_options)
-    else:
-        made_of = EnvRecipe(env_of(env), *common)
-    recipe = RolloutRecipe(
-        made_of,
-        policy,
-        envs_per_worker,
-        max_episode_steps,
-        infos=False,
-        sink=partial(_Totals, SUCCESS_KEYS if success_key is None else (success_key,)),
-        fresh_env=fresh_env,
-        reset_options=reset_options,
-        asking=asking,
-    )
-    count = None if workers == "auto" else int(workers)
-    scores: dict[int, Score] = {}
-    shown = Progress(progress)
-    options = {"workers": count, "backend": backend, "tell": shown.tell, **pool_options}
+        common = recipe_parts(run.pop("env_kwargs", None), run.pop("wrappers", ()), run.pop("imports", ()))
+        env = Suite({name: _task(each, *common) for name, each in tasks.items()})
+        run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
     wanted = episodes * max(1, len(tasks))
-    with collection(recipe, Schedule(wanted), root=seed, **options) as run, shown:
-        for index, _, score in run:
+    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **run)
+    scores: dict[int, Score] = {}
+    shown, keys = Progress(progress), SUCCESS_KEYS if success_key is None else (success_key,)
+    recipe = replace(made.recipe, sink=partial(_Totals, keys))
+    with made.collection(made.schedule(), recipe=recipe, tell=shown.tell, skipping=None) as playing, shown:
+        for index, _, score in playing:
             scores[index] = score
             if watch is not None:
                 watch(score)
-        run.warn()
-        asked = run.stats()
+        playing.warn()
+        asked = playing.stats()
     name, played = policy_name(policy), [scores[index] for index in range(wanted)]
     parts = {
         task: evaluation_of(name, played[at * episodes : (at + 1) * episodes], seed) for at, task in enumerate(tasks)

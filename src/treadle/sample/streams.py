@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from treadle.play.episode import Episode
@@ -31,14 +31,10 @@ def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = No
 
 
 def in_order(
-    recipe: RolloutRecipe,
-    schedule: Schedule,
-    ordered: bool,
-    progress: bool | None,
-    options: dict[str, Any],
+    begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: bool | None
 ) -> Iterator[Episode]:
     """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
-    `MOST_WAITING` bytes: workers wait when there are more."""
+    `MOST_WAITING` bytes: workers wait when there are more. `begin`: makes the collection, as `Run.collection`."""
     if schedule.complete:
         return
     waiting: dict[int, Episode] = {}
@@ -48,7 +44,7 @@ def in_order(
         return held + largest * outstanding <= MOST_WAITING
 
     shown = Progress(progress)
-    with collection(recipe, schedule, room=room, tell=shown.tell, **options) as run, shown:
+    with begin(schedule, room=room, tell=shown.tell) as run, shown:
         following = 0
         try:
             for index, _, episode in run:

@@ -20,10 +20,10 @@ from treadle.play.recipe import Asking
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing
-from treadle.sample.arguments import check_seed
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
 from treadle.sample.growth import Growth
 from treadle.sample.inference import OPTIONS, asking_of
+from treadle.sample.run import check_root
 from treadle.sample.schedule import Schedule
 from treadle.samplers.agents import is_parameters
 from treadle.samplers.caller_sampling import CallerSampling
@@ -222,7 +222,7 @@ class PoolSampler(Sampler):
             As `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker, FragmentWorker).
         """
         episodes = _count("episodes", episodes)
-        check_seed(seed)
+        check_root(seed)
         with self._watched(episodes=episodes) as watch:
             if self._here is not None:
                 self._told_here(agent_update, env_update)

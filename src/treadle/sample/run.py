@@ -1,0 +1,269 @@
+"""A run as a value: which episodes are made, of what, from which seed, and what a failure of one leads to.
+
+`collect` iterates a run, `evaluate` scores it, `collect_dataset` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle import seeding
+from treadle.checks import check_whole, check_workers
+from treadle.errors import UsageError
+from treadle.nodes.placing import Placement
+from treadle.play.recipe import ResetOptions, RolloutRecipe
+from treadle.program.gym_env import EnvRecipe
+from treadle.sample.inference import asking_of
+from treadle.sample.named import env_of, reference_of
+from treadle.sample.orders import Collection
+from treadle.sample.schedule import Schedule
+from treadle.sample.skipping import Skipping
+from treadle.sample.streams import collection
+from treadle.worker.options import StartKeywords, check_names
+
+LISTED = "a list"  # what `Run.as_json` says of reset options that are no function
+NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
+
+
+class EpisodeKeywords(StartKeywords, total=False):
+    """Arguments of every face that plays a run, for type checkers: what they mean, `Run` says."""
+
+    backend: str | None
+    on_failure: str
+    workers: int | str
+    envs_per_worker: int
+    num_envs: int | None
+    inference: str
+    batch_size: int | None
+    patience: float | None
+    pad_to: int | None
+    n_action_steps: int | None
+    nodes: int | None
+    cpus_per_node: int | None
+    ray_address: str | None
+    max_episode_steps: int | None
+    env_kwargs: Mapping[str, Any] | None
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]]
+    imports: Sequence[str]
+    fresh_env: bool
+    reset_options: ResetOptions
+
+
+class RunKeywords(EpisodeKeywords, total=False):
+    """See `EpisodeKeywords`: those of `collect` and `collect_dataset`."""
+
+    episodes: int | None
+    steps: int | None
+    seed: int
+    infos: bool
+    on_error: str
+    max_skipped: int | float | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """Whole episodes, made in parallel. Episode i is made from (seed, i) alone, so a run is the same bytes for any
+    number of workers. Made by `Run.of`. Two runs are equal whose `as_json` is, and a run has no hash.
+
+    Attributes:
+        env: a registered id, "module:Id", an EnvSpec, a callable that returns an environment, or "module:make_env" or
+            "file.py:make_env", which name one.
+        policy: None for random actions, or see `treadle.program.policies`.
+        episodes: how many. With neither this nor `steps` it goes on for ever.
+        steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
+        seed: the run's root seed.
+        workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`); of
+            threads one an environment, or 8 a core. No more are started than there are episodes to make.
+        envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
+        num_envs: environments that are played at a time. None: `envs_per_worker` a worker, or 8 a worker for a policy
+            in the caller.
+        inference: where the policy is asked. "worker": in each worker process, for its own environments. "caller":
+            here, about all environments that are ready at a time (`docs/inference.md`). "node": once on each node of a
+            cluster. "auto": here if the policy says `batched = True`, has parameters off the CPU, cannot be pickled or
+            is larger than 256 MiB, else in the workers; how fast it would be never decides it.
+        nodes: play on so many nodes of a Ray cluster (`docs/scaling.md`), each with a pool of workers of its own;
+            cpus_per_node=N gives each N CPUs and workers, ray_address= says where the cluster is.
+        max_episode_steps: cut longer episodes (truncated).
+        env_kwargs: for `gymnasium.make`, or the callable.
+        wrappers: applied to each environment, in order.
+        imports: modules to import in the workers first.
+        infos: keep step infos?
+        fresh_env: build a new environment for every episode (for those that carry something over).
+        reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
+            dict that the environment's reset gets as `options`, or None.
+        on_error: "stop": an episode that fails ends the run. "skip": it is left out, with a warning, when it fails in
+            its reset or step (after it was tried once more in a new environment), or costs three fresh workers their
+            lives or their time (what a dead worker had begun goes first to a fresh one, which plays each by itself).
+            What a policy or a constructor raises always ends the run.
+        max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
+            and at least 3 as for every share. More of them, or all of the first ten, end the run.
+        pool: how workers are run, by the names of `treadle.worker.options.PoolOptions`, such as backend, start_method
+            or start_timeout. backend: None: "process"; on other systems than Linux see README. With
+            step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
+            action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
+            as it takes; max_restarts=N allows N replacements a worker in ten minutes, on_failure="raise" none, and
+            with on_failure="drop" the other workers go on without the dead one.
+            For a policy in the caller `of` takes besides: batch_size=ROWS to wait for and patience=SECONDS that one
+            waits for others (None: chosen by what is measured), pad_to=ROWS of every batch, n_action_steps=STEPS that
+            are played of each answer.
+        recipe: how a worker is set up for it.
+        skipping: what becomes of an episode that fails.
+        count: how many workers; None: that is decided when they start.
+    """
+
+    env: str | EnvSpec | Callable[..., gym.Env]
+    policy: Any = None
+    episodes: int | None = None
+    steps: int | None = None
+    seed: int = 0
+    workers: int | str = "auto"
+    envs_per_worker: int = 1
+    num_envs: int | None = None
+    inference: str = "auto"
+    nodes: int | None = None
+    max_episode_steps: int | None = None
+    env_kwargs: Mapping[str, Any] | None = None
+    wrappers: Sequence[Callable[[gym.Env], gym.Env]] = ()
+    imports: Sequence[str] = ()
+    infos: bool = True
+    fresh_env: bool = False
+    reset_options: ResetOptions = None
+    on_error: str = "stop"
+    max_skipped: int | float | None = None
+    pool: dict[str, Any] = field(default_factory=dict)
+    recipe: RolloutRecipe = field(init=False)
+    skipping: Skipping = field(init=False)
+    count: int | None = field(init=False)
+
+    @classmethod
+    def of(cls, face: Callable[..., Any], taken: type, env: Any, policy: Any = None, **given: Any) -> Run:
+        """A run of what a face was given; what makes no sense is refused before anything is started.
+
+        Args:
+            face: the function that users call, for errors.
+            taken: the TypedDict of the keyword arguments that it passes on.
+
+        Raises:
+            UsageError: unknown or contradictory arguments.
+        """
+        check_names(face, given, taken.__annotations__)
+        own = {each.name for each in fields(cls) if each.init} - {"pool"}
+        mine = {name: value for name, value in given.items() if name in own}
+        return cls(env=env, policy=policy, pool={n: value for n, value in given.items() if n not in own}, **mine)
+
+    def __post_init__(self) -> None:
+        if self.episodes is not None and self.steps is not None:
+            raise UsageError("give either episodes or steps, not both")
+        check_whole(episodes=self.episodes, steps=self.steps, max_episode_steps=self.max_episode_steps)
+        check_whole(none=False, envs_per_worker=self.envs_per_worker)
+        if not isinstance(self.workers, str):
+            check_workers(self.workers, none=False)
+        elif self.workers != "auto":
+            raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {self.workers!r}")
+        check_root(self.seed)
+        skipping, pool = Skipping.of(self.on_error, self.max_skipped), dict(self.pool)
+        place = _placement(self.nodes, self.inference, pool)
+        rows = self.envs_per_worker
+        asking, workers = asking_of(self.policy, self.inference, self.num_envs, self.workers, rows, pool)
+        recipe = RolloutRecipe(
+            EnvRecipe.of(env_of(self.env), self.env_kwargs, self.wrappers, self.imports),
+            self.policy,
+            int(rows),
+            _int(self.max_episode_steps),
+            self.infos,
+            fresh_env=self.fresh_env,
+            reset_options=self.reset_options,
+            asking=asking,
+        )
+        pool |= {} if place is None else {"placement": place}
+        count = None if workers == "auto" else int(workers)
+        # NumPy's numbers are no JSON
+        numbers = {"episodes": _int(self.episodes), "steps": _int(self.steps), "seed": int(self.seed)}
+        for name, value in {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, **numbers}.items():
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return self.as_json() == other.as_json() if isinstance(other, Run) else NotImplemented
+
+    def as_json(self) -> dict[str, Any]:
+        """What decides its bytes, as `run.json` holds it and a run that is resumed is compared; objects by their names,
+        see `objects`."""
+        recipe = self.recipe
+        found = {
+            "env": reference_of(recipe.env.env),
+            "policy": reference_of(self.policy) or "random",
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "seed": self.seed,
+            "envs_per_worker": recipe.rows,
+            "max_episode_steps": recipe.max_steps,
+            "env_kwargs": json.loads(json.dumps(recipe.env.kwargs, default=lambda each: type(each).__qualname__)),
+            "wrappers": [reference_of(wrapper) for wrapper in recipe.env.wrappers],
+            "imports": list(recipe.env.imports),
+            "infos": self.infos,
+            "fresh_env": self.fresh_env,
+        }
+        if recipe.asking is not None:  # how many are played at a time does not decide
+            asking = recipe.asking
+            found |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
+        if self.reset_options is not None:
+            listed = isinstance(self.reset_options, Sequence)
+            found["reset_options"] = LISTED if listed else reference_of(self.reset_options)
+        return found
+
+    def objects(self) -> dict[str, Any]:
+        """What of it `as_json` knows by name alone."""
+        made_of, given = self.recipe.env, self.reset_options
+        found = {"env": made_of.env, "policy": self.policy, "wrappers": list(made_of.wrappers), "env_kwargs": None}
+        try:
+            json.dumps(made_of.kwargs)
+        except (TypeError, ValueError):
+            found["env_kwargs"] = made_of.kwargs
+        if given is not None:
+            found["reset_options"] = tuple(given) if isinstance(given, Sequence) else given
+        return found
+
+    def schedule(self, **have: Any) -> Schedule:
+        """Of its episodes. `have`: see `Schedule`."""
+        return Schedule(self.episodes, self.steps, **have)
+
+    def collection(self, schedule: Schedule, *, recipe: RolloutRecipe | None = None, **options: Any) -> Collection:
+        """Its workers, started. `recipe`: in place of the run's; `options`: of `Collection`, in place of the run's."""
+        own = {"root": self.seed, "workers": self.count, "skipping": self.skipping, **self.pool}
+        return collection(recipe or self.recipe, schedule, **own | options)
+
+
+def check_root(seed: int) -> None:
+    """Raise UsageError for what cannot be the seed of a run."""
+    try:
+        seeding.derive(seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _int(number: int | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _placement(nodes: int | None, inference: str, options: dict[str, Any]) -> Placement | None:
+    """Where the nodes are, of options from which what belongs to it is taken; None: there are none. Raises UsageError
+    for what cannot be meant."""
+    own = {name: given for name in NODE_OPTIONS if (given := options.pop(name, None)) is not None}
+    if nodes is not None and inference == "caller":
+        raise UsageError(
+            "inference='caller' with nodes would send every observation of every step to one process and back, which "
+            "takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
+        )
+    if nodes is not None:
+        return Placement(nodes, own.get("cpus_per_node"), own.get("ray_address"))
+    if own:
+        raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
+    if inference == "node":
+        raise UsageError("inference='node' asks a policy once for each node: it goes with nodes=")
+    return None
