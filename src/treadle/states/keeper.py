@@ -7,7 +7,7 @@ numbers. Each layer is kept in the cheapest way that is known for it:
 | layer | how |
 |---|---|
 | Gymnasium's classic control and stateful wrappers | the few attributes that change (`KNOWN`) |
-| ALE, MuJoCo | the simulator's own state (`ale.py`, `mujoco.py`), and the attributes around it |
+| ALE, MuJoCo | the simulator's own state (`simulators.py`), and the attributes around it |
 | a class with `state_is_all = True` | its own get_state() and set_state(state), and nothing below it |
 | anything else (MiniGrid, yours) | all its attributes, pickled together (`Fixed`) |
 
@@ -31,9 +31,8 @@ import numpy as np
 
 from treadle import pickling
 from treadle.errors import StateError
-from treadle.states.ale import AleState
 from treadle.states.encoding import MISSING, PLAIN, VALUES, decode, encode
-from treadle.states.mujoco import MujocoState
+from treadle.states.simulators import AleState, MujocoState
 from treadle.states.state import EnvState
 
 SIMULATORS: tuple[Any, ...] = (AleState, MujocoState)
@@ -123,10 +122,6 @@ class Keeper:
 
     def take(self) -> EnvState:
         """As `get`, when no layer has come or gone since the last `get` or `set`: it does not look."""
-        return EnvState(self._kind, self.take_data())
-
-    def take_data(self) -> bytes:
-        """As `take`: the data of the state, whose kind is `kind`."""
         plain = PLAIN
         try:
             named = [
@@ -136,11 +131,11 @@ class Keeper:
             held = [found.get(name) for found, name in self._generators]
             generators = [None if each is None else state_of_generator(each) for each in held]
             if self._bare:
-                return dumps((named, generators, NONE, None, None), FORMAT)
+                return EnvState(self._kind, dumps((named, generators, NONE, None, None), FORMAT))
             own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
             shared = encode(get_globals()) if self._global_rngs else None
-            return dumps((named, generators, own, rest, shared), FORMAT)
+            return EnvState(self._kind, dumps((named, generators, own, rest, shared), FORMAT))
         except StateError:
             raise
         except Exception as error:
@@ -157,11 +152,7 @@ class Keeper:
         """As `set`, when no layer has come or gone since the last `get` or `set`: it does not look."""
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
-        self.put_data(state.data)
-
-    def put_data(self, data: bytes) -> None:
-        """As `put`: the data of a state, whose kind is `kind`."""
-        named, generators, own, rest, shared = loads(data)
+        named, generators, own, rest, shared = loads(state.data)
         values = VALUES
         for (found, name), value in zip(self._named, named):
             if type(value) in values:

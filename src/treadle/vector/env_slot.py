@@ -16,8 +16,8 @@ from treadle.errors import UsageError
 from treadle.program.base import OnEnd, StepResult
 from treadle.program.gym_env import EnvRecipe, GymEnv
 from treadle.program.ids import own_registrations, register_missing
-from treadle.states.ale import AleState
 from treadle.states.keeper import Keeper
+from treadle.states.simulators import AleState
 from treadle.states.state import EnvState
 
 EnvLike = str | EnvSpec | Callable[..., gym.Env]
