@@ -243,7 +243,7 @@ def test_a_wrong_arrow_is_seen(module: str, source: str) -> None:
             "from treadle.nodes import backend\nfrom treadle.nodes.placing import Placement",
             False,
         ),
-        ("treadle.spaces.layout", "def f():\n    from treadle.spaces.rows import row_writer", False),
+        ("treadle.spaces.layout", "def f():\n    from treadle.spaces.batch import batch_writer", False),
         ("treadle", "from treadle.vector import sampled", True),
     ],
 )

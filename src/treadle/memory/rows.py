@@ -58,7 +58,7 @@ def _can_be_viewed(dtype: Any) -> bool:
 
 def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
     """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf. It checks as those of
-    `spaces.rows` do: type and shape here, the dtype by assigning to a view."""
+    `spaces.layout` do: type and shape here, the dtype by assigning to a view."""
     shape: Any = layout.leaves[0].shape
     size = math.prod(shape)
     place = slice(i * size, (i + 1) * size)
