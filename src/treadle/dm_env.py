@@ -18,14 +18,12 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from treadle import trees
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError, needed
 from treadle.vector.make_vec import vector_of
 
-try:
+with needed("treadle.dm_env needs dm_env", "dm_env"):
     import dm_env
     from dm_env import specs
-except ImportError as error:
-    raise MissingExtra(f"treadle.dm_env needs dm_env ({error}): pip install 'treadle[dm_env]'") from error
 
 FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
 

@@ -7,7 +7,8 @@ keeps its fields as attributes, so that a program can act on them. All of them p
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EMFILE
 from types import GetSetDescriptorType
@@ -90,6 +91,15 @@ class ClosedPool(UsageError):
 
 class MissingExtra(UsageError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+@contextmanager
+def needed(why: str, extra: str) -> Iterator[None]:
+    """In the block packages are imported that an extra brings. Raises MissingExtra where one cannot be."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"{why} ({error}): pip install 'treadle[{extra}]'") from error
 
 
 class SpaceError(TreadleError, ValueError):

@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import trees
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError, needed
 from treadle.packages import package_of
 from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike, Once
@@ -31,11 +31,9 @@ from treadle.vector.infos import InfoStyle, rows_of_infos
 from treadle.vector.make_vec import OPTIONS
 from treadle.worker.options import check_names
 
-try:
+with needed("treadle.sb3 needs Stable-Baselines3", "sb3"):
     from stable_baselines3.common import env_util, vec_env
     from stable_baselines3.common.preprocessing import check_for_nested_spaces
-except ImportError as error:
-    raise MissingExtra(f"treadle.sb3 needs Stable-Baselines3 ({error}): pip install 'treadle[sb3]'") from error
 
 Indices = int | Iterable[int] | None
 

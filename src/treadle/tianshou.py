@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import trees
-from treadle.errors import BadObservation, BrokenPool, MissingExtra, TaskRaised, UsageError, WorkerError
+from treadle.errors import BadObservation, BrokenPool, TaskRaised, UsageError, WorkerError, needed
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
 from treadle.vector.infos import rows_of_infos
@@ -23,10 +23,8 @@ from treadle.vector.make_vec import OPTIONS
 from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.worker.options import check_names
 
-try:
+with needed("treadle.tianshou needs Tianshou", "tianshou"):
     from tianshou.env import BaseVectorEnv
-except ImportError as error:
-    raise MissingExtra(f"treadle.tianshou needs Tianshou ({error}): pip install 'treadle[tianshou]'") from error
 
 Ids = int | Sequence[int] | np.ndarray | None
 Row = tuple[Any, float, bool, bool, dict[str, Any]]

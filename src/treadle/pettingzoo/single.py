@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from treadle import trees
-from treadle.errors import MissingExtra
+from treadle.errors import needed
 from treadle.pettingzoo.env import KEY, one_of_either, spaces_of
 from treadle.pettingzoo.faces import AgentsVector, slots_of
 from treadle.vector.infos import rows_of_infos
 
-try:
+with needed("this needs PettingZoo", "pettingzoo"):
     import pettingzoo
-except ImportError as error:
-    raise MissingExtra(f"this needs PettingZoo ({error}): pip install 'treadle[pettingzoo]'") from error
 
 
 class ParallelEnv(pettingzoo.ParallelEnv):

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError, needed
 from treadle.record.merge import load_minari_only
 from treadle.record.video import mp4_writer
 from treadle.spaces import Layout
@@ -127,11 +127,9 @@ class _Writer:
     """Writes a dataset, episode by episode."""
 
     def __init__(self, root: Path, seen: list[Feature], done: list[Feature], fps: int) -> None:
-        try:
+        with needed("LeRobot's format needs pyarrow", "lerobot"):
             import pyarrow
             import pyarrow.parquet
-        except ImportError as error:
-            raise MissingExtra(f"LeRobot's format needs pyarrow ({error}): pip install 'treadle[lerobot]'") from error
         self._pa: Any = pyarrow
         self._root, self._numbers, self._done, self._fps = root, [each for each in seen if not each.video], done, fps
         self._videos = [each for each in seen if each.video]

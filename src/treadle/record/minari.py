@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from treadle.errors import UsageError
+from treadle.errors import UsageError, needed
 from treadle.interrupts import Later
 from treadle.record.hdf5 import library
 from treadle.whole_file import opened, read_json
@@ -25,13 +25,11 @@ LONGEST = 200  # bytes of a name: it is a file's, too
 
 
 def require() -> Any:
-    """The package. Raises ImportError, naming the extra to install, unless it can be imported."""
-    try:
-        with Later():  # modules of Cython make other errors of a Ctrl-C that comes while they begin
-            library()  # Minari reads with it, but does not depend on it
-            import minari
-    except ImportError as error:
-        raise ImportError(f"datasets need Minari and h5py ({error}): pip install 'treadle[data]'") from error
+    """The package. Raises MissingExtra."""
+    # later: modules of Cython make other errors of a Ctrl-C that comes while they begin
+    with needed("datasets need Minari and h5py", "data"), Later():
+        library()  # Minari reads with it, but does not depend on it
+        import minari
     return minari
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import MissingExtra, UsageError
+from treadle.errors import UsageError, needed
 
 TALL = 400  # small pictures are shown larger, by a whole number
 
@@ -41,10 +41,8 @@ def mp4_writer(path: Path, size: tuple[int, int], fps: float, **options: Any) ->
 
     `size` is (width, height); options are those of `imageio_ffmpeg.write_frames`. Raises MissingExtra.
     """
-    try:
+    with needed("an .mp4 needs imageio-ffmpeg", "video"):
         import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtra(f"an .mp4 needs imageio-ffmpeg ({error}): pip install 'treadle[video]'") from error
     writer = imageio_ffmpeg.write_frames(str(path), size, fps=fps, macro_block_size=1, **options)
     writer.send(None)
     return writer
