@@ -9,7 +9,7 @@ import pytest
 from treadle.record import hdf5
 from treadle.record.columns import Column
 from treadle.record.hdf5 import Reader, assemble, encode
-from treadle.record.journal import EpisodeNote, Journal, packed, read
+from treadle.record.journal import EpisodeNote, Journal, journals, packed, read
 
 
 def columns(steps: int, *more: Column) -> list[Column]:
@@ -26,15 +26,14 @@ def columns(steps: int, *more: Column) -> list[Column]:
 
 def write(path: Path, *episodes: list[Column], seed: int = 1):
     """A file of these episodes, which is read back as well."""
-    journal = Journal(path.parent, 0)
     notes = [
         EpisodeNote(7 * i, seed, len(each[2].array), 0.0, True, False, 0, "00" * 16) for i, each in enumerate(episodes)
     ]
     blobs = [encode(episode) for episode in episodes]
-    for note, blob in zip(notes, blobs, strict=True):
-        journal.write(packed(note, *blob))
-    journal.close()
-    size = assemble(path, read(journal.path, "hdf5"))
+    with Journal(path.parent, 0) as journal:
+        for note, blob in zip(notes, blobs, strict=True):
+            journal.write(packed(note, *blob))
+    size = assemble(path, [record for each in journals(path.parent) for record in read(each, "hdf5")])
     assert size == path.stat().st_size
     with Reader(path, len(episodes)) as reader:
         for number, (note, blob) in enumerate(zip(notes, blobs, strict=True)):

@@ -28,11 +28,12 @@ from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing, html_table
 from treadle.record import minari as minari_files
-from treadle.record import packing
+from treadle.record.columns import hasher
+from treadle.record.hdf5 import deflater
 from treadle.record.identity import identities
-from treadle.record.journal import REMEDY, Damaged, EpisodeNote
+from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
 from treadle.record.merge import MergeReport, merge
-from treadle.record.parts import KEPT, PartWriter, Receiver, recover
+from treadle.record.parts import KEPT, PartWriter, recover
 from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
 from treadle.record.shards import checks, data_file, shard_of
 from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
@@ -244,8 +245,8 @@ def _undescribed(output: Path) -> str:
 
 def _require_packages() -> None:
     """Before any worker starts: what a dataset needs."""
-    packing.deflater()
-    packing.hasher()
+    deflater()
+    hasher()
     for package in ("minari", "h5py"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(f"a dataset needs the package {package}: pip install 'treadle[data]'")
@@ -337,9 +338,9 @@ class _Going:
 
     def _collect(self, collection: Collection) -> None:
         notes = self._notes
-        with Receiver(self._place.parts) as receiver:
+        with Journal(self._place.parts, 0) as sent:
             for index, _, result in collection:
-                note = receiver.note(result)
+                note = sent.note(result)
                 if not notes:
                     minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
                 notes[index] = note

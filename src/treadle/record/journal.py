@@ -14,6 +14,8 @@ encoder's.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import mmap
 import os
@@ -99,57 +101,92 @@ class Record(NamedTuple):
         return self.buffer[a:b], self.buffer[b : b + self.sizes[1]]
 
 
+class Sent(NamedTuple):
+    """An episode as it is stored. `record`: its bytes in a journal."""
+
+    note: EpisodeNote
+    record: bytes
+
+    @property
+    def total_reward(self) -> float:
+        """See `EpisodeNote`."""
+        return self.note.total_reward
+
+
 class Journal:
     """A new journal in `directory`, named after the worker; an older one of the same worker is left as it is.
 
+    It is made when the first record is written. From then on until it is closed it holds a shared lock on the
+    directory: somebody may write there. A context manager: leaving it closes the file.
+
     Args:
-        directory: exists already.
+        directory: exists when the first record is written.
         worker: whose it is.
 
-    Raises:
-        OSError: when the file cannot be made or (on `write`) written, with its path. What was written before
-            stays readable.
+    Raises (on `write`):
+        OSError: when the file cannot be made or written, with its path. What was written before stays readable.
     """
 
-    def __init__(self, directory: Path, worker: int) -> None:
-        for number in range(1 << 20):
-            self.path = Path(directory) / f"worker-{worker}-{number}{SUFFIX}"
-            try:
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            except FileExistsError:
-                continue
-            break
+    def __init__(self, directory: str | Path, worker: int) -> None:
+        self._directory, self._worker = Path(directory), worker
+        self._fds: list[int] = []  # of the directory, and of the file
         self._end = 0
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
         try:
+            self._fds.append(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fcntl.flock(self._fds[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
+            for number in range(1 << 20):
+                self.path = self._directory / f"worker-{self._worker}-{number}{SUFFIX}"
+                with contextlib.suppress(FileExistsError):
+                    self._fds.append(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                    break
+            self._end = 0
             self.write([FILE_HEAD["hdf5"]])
-        except OSError:
+        except BaseException:
             self.close()
             raise
+
+    def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
+        """The note of an episode, which is written down now if it was sent. Raises OSError."""
+        if not isinstance(result, Sent):
+            return result
+        self.write([result.record])
+        return result.note
 
     def write(self, pieces: Sequence[Any]) -> None:
         """Write one record, as `packed` has made it. When that fails the journal ends where it ended before, and can be
         written to again."""
-        end = self._end
+        if not self._fds:
+            self._open()
+        fd, end = self._fds[1], self._end
         try:
             for piece in pieces:
                 view = memoryview(piece)
                 while len(view):
-                    done = os.write(self._fd, view[:_WRITE_MAX])
+                    done = os.write(fd, view[:_WRITE_MAX])
                     view, end = view[done:], end + done
         except OSError as error:
             try:
-                os.ftruncate(self._fd, self._end)
-                os.lseek(self._fd, self._end, os.SEEK_SET)
+                os.ftruncate(fd, self._end)
+                os.lseek(fd, self._end, os.SEEK_SET)
             except OSError:
                 self.close()  # a torn record must stay the last one
             raise OSError(error.errno, why(error), str(self.path)) from error
         self._end = end
 
     def close(self) -> None:
-        """Close the file; once is enough, twice does no harm."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file, unless an environment has done so. Nothing is buffered, so nothing depends on this."""
+        fds, self._fds = self._fds, []  # it may be closed twice
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def packed(note: EpisodeNote, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None) -> list[Any]:

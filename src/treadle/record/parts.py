@@ -3,7 +3,7 @@
 A `PartWriter` lives in the worker: it encodes an episode completely (arrays, compression, digest) and appends it to the
 worker's own journal, so the caller compresses nothing when it merges, and killing any process loses at most the
 episodes that were still running. What is stored of an episode is a function of the episode alone, not of the worker.
-One on another machine sends what it has encoded, and the caller appends it (`Receiver`).
+One on another machine sends what it has encoded, and the caller appends it to a journal of its own.
 
 When a run is complete its parts are removed, and the dataset holds what was in them. What it does not hold is small: of
 each episode the note, and the checksum of its record. That is kept beside it (`keep`), in `DIR/.episodes`, a journal
@@ -14,12 +14,10 @@ changes a checksum together with its data.)
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
@@ -32,6 +30,7 @@ from treadle.record.journal import (
     EpisodeNote,
     Journal,
     Record,
+    Sent,
     checksum,
     damaged,
     journals,
@@ -43,18 +42,6 @@ from treadle.record.spaces import check_storable, foreign_texts
 from treadle.whole_file import written
 
 KEPT = ".episodes"
-
-
-class Sent(NamedTuple):
-    """An episode as it is stored. `record`: its bytes in a journal."""
-
-    note: EpisodeNote
-    record: bytes
-
-    @property
-    def total_reward(self) -> float:
-        """See `EpisodeNote`."""
-        return self.note.total_reward
 
 
 class PartWriter:
@@ -91,9 +78,7 @@ class PartWriter:
         ]
         self._infos = infos
         self._digest = digester()
-        self._directory, self._worker, self._send = Path(directory), worker, send
-        self._journal: Journal | None = None
-        self._hold = -1
+        self._journal = None if send else Journal(directory, worker)
 
     def add(self, episode: Episode) -> EpisodeNote | Sent:
         """Store a finished episode; when this returns, killing this process no longer loses it.
@@ -117,11 +102,8 @@ class PartWriter:
             success=success_of(episode),
         )
         record = packed(note, *encode(columns), {"texts": self._texts(episode)} if self._foreign else None)
-        if self._send:
-            return Sent(note, b"".join(record))
         if self._journal is None:
-            self._hold = hold_parts(self._directory)
-            self._journal = Journal(self._directory, self._worker)
+            return Sent(note, b"".join(record))
         self._journal.write(record)
         return note
 
@@ -136,49 +118,9 @@ class PartWriter:
         return out
 
     def close(self) -> None:
-        """Close the file, unless an environment has done so. Nothing is buffered, so nothing depends on this."""
-        with contextlib.suppress(OSError):
-            if self._journal is not None:
-                self._journal.close()
-        with contextlib.suppress(OSError):
-            hold, self._hold = self._hold, -1  # it may be closed twice
-            if hold >= 0:
-                os.close(hold)
-
-
-class Receiver:
-    """Writes down what is sent. A context manager: leaving it closes its journal."""
-
-    def __init__(self, parts: Path) -> None:
-        self._parts = parts
-        self._journal: Journal | None = None
-
-    def note(self, result: EpisodeNote | Sent) -> EpisodeNote:
-        """The note of a result, which is on disk now. Raises OSError."""
-        if not isinstance(result, Sent):
-            return result
-        if self._journal is None:
-            self._journal = Journal(self._parts, 0)
-        self._journal.write([result.record])
-        return result.note
-
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+        """Close the file."""
         if self._journal is not None:
             self._journal.close()
-
-
-def hold_parts(parts: str | Path) -> int:
-    """Say, as a worker, that this process may write to the parts until the descriptor returned is closed."""
-    fd = os.open(parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def recover(directory: str | Path) -> list[EpisodeNote]:
@@ -216,15 +158,12 @@ def reopen(kept: Path, data: Path, parts: Path) -> None:
         OSError: when something cannot be read or written.
     """
     lost: list[int | None] = []
-    journal = Journal(parts, 0)
-    try:
+    with Journal(parts, 0) as journal:
         for note, record in again(kept, data):
             if record is not None:
                 journal.write(record)
             else:
                 lost.append(note.index)
-    finally:
-        journal.close()
     if lost:
         raise damaged(data, lost)
 

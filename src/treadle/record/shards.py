@@ -18,9 +18,9 @@ from typing import Any
 from treadle.checks import path_of
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
-from treadle.record.journal import EpisodeNote, read
+from treadle.record.journal import EpisodeNote, Journal, read
 from treadle.record.merge import MergeReport, merge
-from treadle.record.parts import KEPT, Receiver, Sent, recover, reopen
+from treadle.record.parts import KEPT, recover, reopen
 from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, begun_in, remove
 from treadle.record.summary import Summary, about_episodes, digest_of, write_summary
 from treadle.sample.skipping import Skipped
@@ -157,10 +157,10 @@ def _gathered(
                 reopen(place.path / KEPT, data_file(dataset), parts)
             else:
                 skipped += place.skipped()
-                with Receiver(parts) as receiver:
+                with Journal(parts, 0) as gathered:
                     for journal in place.journals():
                         for record in read(journal, "hdf5"):
-                            receiver.note(Sent(record.note, bytes(record.buffer[record.begin : record.end])))
+                            gathered.write([record.buffer[record.begin : record.end]])
             if (dataset / "data").is_dir():
                 spaces = minari_files.described(dataset / "data")
         except (ValueError, KeyError, ArithmeticError, FileNotFoundError) as error:
