@@ -37,8 +37,8 @@ def join(path: Path, name: str, env: gym.Env, episodes=None, **options):
     return merge(
         path / ".parts",
         path,
-        episodes,
-        env_id=name,
+        episodes or recover(path / ".parts"),
+        name=dataset_name(name, "random"),
         policy="random",
         observation_space=env.observation_space,
         action_space=env.action_space,
@@ -62,10 +62,10 @@ def assert_same_tree(got, want) -> None:
 def test_minari_gives_back_the_same_bytes(name, tmp_path, monkeypatch):
     env, episodes = real(name)
     notes = write(tmp_path, env, episodes)
-    report = join(tmp_path, name, env, notes)
+    dataset_id = f"treadle/{join(tmp_path, name, env, notes).path.name}"
     assert [n.length for n in notes] == [len(e) for e in episodes]
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    dataset = minari.load_dataset(report.dataset_id)
+    dataset = minari.load_dataset(dataset_id)
     assert dataset.total_episodes == len(episodes)
     assert dataset.total_steps == sum(map(len, episodes))
     for got, want in zip(dataset.iterate_episodes(), episodes, strict=True):
@@ -82,7 +82,7 @@ def test_minari_gives_back_the_same_bytes(name, tmp_path, monkeypatch):
         assert metadata["id"] == number
         assert metadata["seed"] == episodes[number].seed
         assert metadata["total_steps"] == len(episodes[number])
-    assert list(minari.list_local_datasets()) == [report.dataset_id]
+    assert list(minari.list_local_datasets()) == [dataset_id]
 
 
 @pytest.mark.parametrize("name", COUNTS)

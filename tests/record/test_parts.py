@@ -70,7 +70,8 @@ def spawn(path: Path, worker: int, first: int, last: int, step: int = 1, limit: 
 
 
 def joined(parts: Path, out: Path):
-    return merge(parts, out, env_id="e", policy="p", observation_space=SPACES[0], action_space=SPACES[1])
+    notes = recover(parts)
+    return merge(parts, out, notes, name="e-p-v0", policy="p", observation_space=SPACES[0], action_space=SPACES[1])
 
 
 def test_a_kill_loses_nothing_that_was_added(tmp_path):

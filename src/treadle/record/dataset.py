@@ -32,10 +32,10 @@ from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
 from treadle.record.identity import identities
 from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
-from treadle.record.merge import MergeReport, merge
-from treadle.record.parts import KEPT, PartWriter, recover
+from treadle.record.merge import MergeReport, data_file, merge
+from treadle.record.parts import PartWriter, recover
 from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
-from treadle.record.shards import checks, data_file, shard_of
+from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
@@ -59,7 +59,6 @@ class Stored:
     Attributes:
         directory: DIR.
         path: the dataset's folder; None when there is none.
-        dataset_id: what `minari.load_dataset` takes; None when there is no dataset.
         summary: of the dataset; None when there is none.
         complete: does it have everything that was asked for?
         finished: episodes that are stored, those in `.parts` included.
@@ -69,12 +68,16 @@ class Stored:
 
     directory: Path
     path: Path | None
-    dataset_id: str | None
     summary: Summary | None
     complete: bool
     finished: int
     before: int = 0
     unchanged: bool = False
+
+    @property
+    def dataset_id(self) -> str | None:
+        """What `minari.load_dataset` takes; None when there is no dataset."""
+        return None if self.path is None else f"{minari_files.NAMESPACE}/{self.path.name}"
 
     def __repr__(self) -> str:
         if self.summary is None:
@@ -185,9 +188,8 @@ def collect_dataset(
                 _check_size(data_file(output), found)
                 undescribed = _undescribed(output)
                 if not undescribed and not checked.grown and not (retry_skipped and found.skipped):
-                    dataset_id = f"{minari_files.NAMESPACE}/{name}"
                     found = verify_again(folder, made, found, verify, output)
-                    return Stored(folder, output, dataset_id, found, True, found.episodes, found.episodes, True)
+                    return Stored(folder, output, found, True, found.episodes, found.episodes, True)
                 if undescribed:
                     log.warning("damaged: %s; the dataset is put together again from its data", undescribed)
                 left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
@@ -360,14 +362,13 @@ class _Going:
     def _merge(self, notes: list[EpisodeNote]) -> MergeReport:
         observation_space, action_space = self._spaces
         return merge(
-            self._place.parts, self._place.path, notes, env_id=self._env_id, policy=policy_name(self._run.policy),
+            self._place.parts, self._place.path, notes, name=self._name, policy=policy_name(self._run.policy),
             observation_space=observation_space, action_space=action_space, env_spec=self._spec,
-            kept=self._place.path / KEPT, name=self._name,
         )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
-        path, dataset_id = (report.path, report.dataset_id) if report is not None else (None, None)
-        return Stored(self._place.path, path, dataset_id, summary, complete, len(self._notes), len(self._had))
+        path = None if report is None else report.path
+        return Stored(self._place.path, path, summary, complete, len(self._notes), len(self._had))
 
     def _raise(self, stopped: KeyboardInterrupt | CollectionFailed | None, stored: Stored) -> NoReturn:
         if not stored.finished:
@@ -391,22 +392,18 @@ class _Going:
     ) -> Summary:
         return Summary(
             **about_episodes(notes),
+            **report.about,
             command=command,
             versions=versions("treadle", "gymnasium", "numpy", "minari", *_packages(self._spec)),
             env_id=self._env_id,
             policy=policy_name(self._run.policy),
             seed=self._run.seed,
-            hash=report.hash,
-            dataset=str(report.path.relative_to(self._place.path)),
-            data_bytes=report.data_bytes,
-            checks=checks(report.path),
             recoverable=self._spec is not None,
             inference=self._collection.stats(),
             before=sum(note.index in self._had for note in notes),
             seconds=seconds,
             start_seconds=self._starting,
             steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
-            disk_bytes=report.nbytes,
             time_shares=time_shares(shares.values(), seconds - collected),
             worker_shares=[
                 min(1.0, share.busy / collected) for worker, share in sorted(shares.items()) if worker != CALLER

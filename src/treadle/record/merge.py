@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,10 +23,11 @@ from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
-from treadle.record.parts import keep
+from treadle.record.parts import KEPT, keep
 from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
-from treadle.whole_file import why
+from treadle.record.summary import digest_of
+from treadle.whole_file import opened, why
 
 if TYPE_CHECKING:
     from treadle.record.minari import MinariDataset
@@ -38,19 +39,28 @@ class MergeReport:
 
     Attributes:
         path: the dataset's directory (`DIR/treadle/<name>`).
-        dataset_id: what `minari.load_dataset` takes.
-        nbytes: bytes on disk.
+        disk_bytes: of all its files.
         data_bytes: of them in the file that holds the episodes.
         hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
         warnings: one line for everything that a person should be told, such as an info key that was left out.
     """
 
     path: Path
-    dataset_id: str
-    nbytes: int
+    disk_bytes: int
     data_bytes: int
     hash: str
     warnings: tuple[str, ...]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a `Summary` says of the dataset alone."""
+        return {
+            "dataset": str(Path(minari_files.NAMESPACE, self.path.name)),
+            "hash": self.hash,
+            "data_bytes": self.data_bytes,
+            "disk_bytes": self.disk_bytes,
+            "checks": checks(self.path),
+        }
 
 
 def overall_hash(digests: Iterable[str]) -> str:
@@ -62,43 +72,36 @@ def overall_hash(digests: Iterable[str]) -> str:
 
 
 def merge(
-    directory: str | Path,
-    out: str | Path,
-    episodes: Sequence[EpisodeNote] | None = None,
+    directory: Path,
+    out: Path,
+    episodes: Sequence[EpisodeNote],
     *,
-    env_id: str,
+    name: str,
     policy: str,
     observation_space: gym.Space,
     action_space: gym.Space,
     env_spec: str | None = None,
-    kept: Path | None = None,
-    name: str | None = None,
 ) -> MergeReport:
-    """Make the dataset of the parts in `directory`.
+    """Make the dataset of the parts in `directory`, and beside it what it can be taken apart with (`parts.keep`).
 
     Args:
         directory: where `PartWriter` wrote.
         out: the directory that becomes `MINARI_DATASETS_PATH`. The dataset is made in `out/treadle/<name>/data/`;
             what is there under that name is replaced.
-        episodes: notes in the order in which the episodes shall be stored; None: all that are complete, by index.
-            Minari numbers them 0, 1, ... in this order.
-        env_id: of the environment.
+        episodes: notes in the order in which the episodes shall be stored: Minari numbers them 0, 1, ... in this order.
+        name: as `treadle.record.minari.checked_name` gives it.
         policy: a name for it.
         observation_space: the environment's.
         action_space: the environment's.
         env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
-        kept: where to write what the dataset can be taken apart with (`treadle.record.parts.keep`).
-        name: as `treadle.record.minari.checked_name` gives it; None: `<env_id>-<policy>-v0`, in characters that Minari
-            takes.
 
     Raises:
         Damaged: an episode asked for cannot be read, or is not the one of the note. Nothing is written.
-        ImportError: when Minari is missing.
+        MissingExtra: Minari is not installed.
         OSError: when the disk is full or cannot be written, with the path; the parts stay as they are.
     """
     minari_files.require()
-    records = _select(Path(directory), episodes)
-    name, out = name or minari_files.dataset_name(env_id, policy), Path(out)
+    records = _select(directory, episodes)
     target = out / minari_files.NAMESPACE / name
     temporary = target.with_name(f".{target.name}.tmp")
     try:
@@ -124,29 +127,25 @@ def merge(
             namespace.write_text("{}")
         remove(target)
         os.replace(temporary, target)
-        if kept is not None:
-            keep(kept, records)
+        keep(out / KEPT, records)
     except OSError as error:
         with contextlib.suppress(OSError):  # the disk may be as broken for this
             remove(temporary)
         raise OSError(error.errno, f"cannot write the dataset: {why(error)}", str(target)) from error
     return MergeReport(
         path=target,
-        dataset_id=f"{minari_files.NAMESPACE}/{name}",
-        nbytes=data_bytes + len(text),
+        disk_bytes=data_bytes + len(text),
         data_bytes=data_bytes,
         hash=overall_hash(record.note.digest for record in records),
         warnings=tuple(_left_out(records)),
     )
 
 
-def _select(directory: Path, episodes: Sequence[EpisodeNote] | None) -> list[Record]:
+def _select(directory: Path, episodes: Sequence[EpisodeNote]) -> list[Record]:
     found: dict[int, Record] = {}
     for path in journals(directory):
         for record in read(path, "hdf5"):
             found.setdefault(record.note.index, record)
-    if episodes is None:
-        return [found[index] for index in sorted(found)]
     lost = [e.index for e in episodes if e.index not in found or found[e.index].note.digest != e.digest]
     if lost:
         raise damaged(directory, lost, "--resume makes again what cannot be read")
@@ -173,6 +172,21 @@ def _left_out(records: Sequence[Record]) -> list[str]:
     ]
 
 
+def checks(dataset: Path) -> dict[str, str]:
+    """Digests of the files beside a run's data that have none of their own, by file. `dataset`: its folder."""
+    found = {}
+    for path in (dataset / "data" / minari_files.METADATA_FILE, dataset.parent / minari_files.NAMESPACE_FILE):
+        if path.exists():
+            with opened(path) as file:
+                found[path.name] = digest_of(file.read())
+    return found
+
+
+def data_file(dataset: Path) -> Path:
+    """Of a dataset's folder the file that holds its episodes."""
+    return dataset / "data" / minari_files.DATA_FILE
+
+
 def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
     """The dataset that `merge` made in `directory`: a Minari dataset; of an `.npz` file, which earlier states of
     Treadle could write, all its arrays.
@@ -183,7 +197,7 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
     Raises:
         FileNotFoundError: when there is none.
         ValueError: when there are several; the message names them.
-        ImportError: when Minari is missing.
+        MissingExtra: Minari is not installed.
     """
     directory = Path(directory)
     found = [directory] if directory.suffix == ".npz" and directory.is_file() else sorted(directory.glob("*.npz"))

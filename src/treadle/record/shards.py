@@ -19,12 +19,11 @@ from treadle.checks import path_of
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, Journal, read
-from treadle.record.merge import MergeReport, merge
+from treadle.record.merge import MergeReport, checks, data_file, merge
 from treadle.record.parts import KEPT, recover, reopen
 from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, begun_in, remove
-from treadle.record.summary import Summary, about_episodes, digest_of, write_summary
+from treadle.record.summary import Summary, about_episodes, write_summary
 from treadle.sample.skipping import Skipped
-from treadle.whole_file import opened
 
 MOST_NAMED = 20  # shards that are missing
 
@@ -110,9 +109,8 @@ def merge_shards(
             target.note_skipped(skipped)
             skipped = [each for each in skipped if each.index < ends.get(each.index % count, 0)]
             report = merge(
-                target.parts, target.path, merged, env_id=said[0].env_id,
-                policy=said[0].policy, observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
-                kept=target.path / KEPT, name=Path(output).stem,
+                target.parts, target.path, merged, name=Path(output).stem, policy=said[0].policy,
+                observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
             )  # fmt: skip
             for path in places:
                 if (path / FAILURES).is_dir() and not (path / FAILURES).is_symlink():
@@ -122,8 +120,6 @@ def merge_shards(
                 command=command,
                 hash=f"{report.hash}-incomplete" if missing else report.hash,
                 missing=missing,
-                checks=checks(report.path),
-                dataset=output,
                 seconds=perf_counter() - start,
             )
             write_summary(target.path / SUMMARY, summary)
@@ -194,9 +190,8 @@ def _together(
     return replace(
         said[0],
         **about_episodes(notes),
-        data_bytes=report.data_bytes,
+        **report.about,
         steps_per_second=sum(note.length for note in notes) / max(each.seconds for each in said),
-        disk_bytes=report.nbytes,
         time_shares={},
         worker_shares=[],
         before=0,
@@ -206,21 +201,6 @@ def _together(
         skipped=[vars(each) for each in sorted(skipped, key=lambda each: each.index)],
         warnings=[*dict.fromkeys(text for each in said for text in each.warnings), *report.warnings],
     )
-
-
-def checks(dataset: Path) -> dict[str, str]:
-    """Digests of the files beside a run's data that have none of their own, by file. `dataset`: its folder."""
-    found = {}
-    for path in (dataset / "data" / minari_files.METADATA_FILE, dataset.parent / minari_files.NAMESPACE_FILE):
-        if path.exists():
-            with opened(path) as file:
-                found[path.name] = digest_of(file.read())
-    return found
-
-
-def data_file(dataset: Path) -> Path:
-    """Of a dataset's folder the file that holds its episodes."""
-    return dataset / "data" / minari_files.DATA_FILE
 
 
 def _existing(path: Path) -> RunDirectory:

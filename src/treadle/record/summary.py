@@ -64,7 +64,7 @@ class Summary:
             none says.
         verified: the indices of the "episodes" that were made again and compared, and of those that came out "unequal";
             empty: none was.
-        checks: digests of what `merge_shards` takes of other files, by file (`treadle.record.shards.checks`).
+        checks: digests of what `merge_shards` takes of other files, by file (`treadle.record.merge.checks`).
         missing: of a run that was put together without all of its shards: "shard", "episodes" (how many of it are
             missing) and "cause" of each; `hash` ends with "-incomplete" then.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no

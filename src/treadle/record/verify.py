@@ -26,9 +26,10 @@ from treadle.progress import Standing
 from treadle.record.columns import Column, columns_of, digester
 from treadle.record.hdf5 import arrays_of
 from treadle.record.journal import EpisodeNote, journals, read
+from treadle.record.merge import checks, data_file
 from treadle.record.parts import KEPT, again
 from treadle.record.run_directory import ARGUMENTS, FAILURES, PARTS, SUMMARY, begun_at, intact, skipped_at
-from treadle.record.shards import checks, data_file, shard_of
+from treadle.record.shards import shard_of
 from treadle.record.summary import Summary, read_summary, rows_of, write_summary
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
