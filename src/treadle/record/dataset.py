@@ -180,8 +180,7 @@ def collect_dataset(
         had: list[EpisodeNote] = []
         left_out: list[Skipped] = []
         reopened = False
-        if resume and place.complete:
-            found = place.summary()
+        if resume and place.complete and (found := place.summary()):
             if not data_file(output).exists():
                 log.warning("the run in %s was complete, but its dataset %s is gone: it is made again", folder, output)
             else:

@@ -69,7 +69,84 @@ class Checked(NamedTuple):
     grown: bool = False
 
 
-class RunDirectory:
+class RunFiles:
+    """What is in the directory of a run. Nothing is changed, locked or waited for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.parts = path, path / PARTS
+
+    @property
+    def begun_there(self) -> bool:
+        """Has a run begun here?"""
+        return (self.path / ARGUMENTS).exists()
+
+    @property
+    def complete(self) -> bool:
+        """Is a run there that needs no more episodes?"""
+        return not self.parts.exists() and (self.path / SUMMARY).exists() and self.begun_there
+
+    def written(self) -> tuple[dict[str, Any], str]:
+        """What `run.json` says, without its signature, and why somebody else may have written that; "": this user's own
+        run has. Raises OSError, and what `intact` expects of a file that is damaged."""
+        content = unsealed(read_json(self.path / ARGUMENTS, MOST_BYTES))
+        mark = content.pop("signature", "")
+        return content, signing.doubt(*_to_sign(content), mark)
+
+    def begun(self) -> dict[str, Any]:
+        """What `RunDirectory.begin` wrote: the run's "arguments", "files", "objects" and "output".
+
+        Raises UsageError when it is damaged, where no run was begun, and where an earlier state of Treadle has stored
+        the episodes in a format of its own.
+        """
+        path = self.path / ARGUMENTS
+        if not path.exists():
+            raise UsageError(f"{self.path} is no directory of a run: it has no {ARGUMENTS}")
+        with intact(path):
+            content = {"objects": {}, **self.written()[0]}
+            below(self.path.absolute(), content["output"])
+            found = {name: dict(content[name]) for name in ("arguments", "files", "objects")}
+        if (format := found["arguments"].get("format", FORMAT)) != FORMAT:
+            now = versions("treadle").get("treadle")
+            raise UsageError(
+                f"{self.path} is of the format {format!r}, which treadle {now} does not write; load "
+                "and replay read it when it is finished, force=True (--force) starts again; or choose another directory"
+            )
+        return {**found, "output": content["output"]}
+
+    def summary(self) -> Summary | None:
+        """The summary; None: there is none yet. Raises UsageError when it is damaged."""
+        path = self.path / SUMMARY
+        with intact(path):
+            return read_summary(path) if path.exists() else None
+
+    def journals(self) -> list[Path]:
+        """Of the parts. Raises UsageError when one leads outside DIR."""
+        found = journals(self.parts)
+        for path in found:
+            self._below(path)
+        return found
+
+    def skipped(self) -> list[Skipped]:
+        """The episodes that a run which is not complete has left out so far. Raises UsageError when the file is
+        damaged."""
+        path = self.parts / SKIPPED
+        if not path.exists():
+            return []
+        with intact(path):
+            content = read_json(path, MOST_BYTES)
+            return skipped_of(content if isinstance(content, list) else unsealed(content)["skipped"])
+
+    def _below(self, path: Path) -> None:
+        """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
+        try:
+            below(self.path, str(path.relative_to(self.path)))
+        except ValueError:
+            raise UsageError(
+                f"{path} is damaged: it leads outside {self.path}; remove that link, or choose another directory"
+            ) from None
+
+
+class RunDirectory(RunFiles):
     """Claims DIR for this process. A context manager: leaving it gives DIR back.
 
     Args:
@@ -81,8 +158,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
-        self.parts = self.path / PARTS
+        super().__init__(Path(path).absolute())
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory", str(self.path))
         self._made = not self.path.exists()
@@ -127,27 +203,6 @@ class RunDirectory:
                 why = "it was removed, moved or replaced during the run: put it back and --resume, or begin again"
                 raise FileNotFoundError(errno.ENOENT, why, str(path))
 
-    @property
-    def complete(self) -> bool:
-        """Is a run there that needs no more episodes?"""
-        return not self.parts.exists() and (self.path / SUMMARY).exists() and (self.path / ARGUMENTS).exists()
-
-    def summary(self) -> Summary:
-        """The summary that is there. Raises UsageError when it is damaged."""
-        path = self.path / SUMMARY
-        with intact(path):
-            return read_summary(path)
-
-    @property
-    def begun_there(self) -> bool:
-        """Has a run begun here?"""
-        return (self.path / ARGUMENTS).exists()
-
-    def begun(self) -> dict[str, Any]:
-        """What `begin` wrote: the run's "arguments", "files", "objects" and "output". Raises UsageError when it is
-        damaged."""
-        return begun_at(self.path)
-
     def name_of(self, given: str | None, default: str) -> str:
         """The name of the dataset that a run which is resumed here makes: the one that it was begun with, if it was.
 
@@ -163,15 +218,6 @@ class RunDirectory:
             )
             raise UsageError(f"{text}, so leave name= (--name) out; force=True (--force) starts again")
         return before
-
-    def _below(self, path: Path) -> None:
-        """Raise UsageError when `path`, of a name of our own, is a link that leads outside DIR, or below one."""
-        try:
-            below(self.path, str(path.relative_to(self.path)))
-        except ValueError:
-            raise UsageError(
-                f"{path} is damaged: it leads outside {self.path}; remove that link, or choose another directory"
-            ) from None
 
     def check(
         self,
@@ -194,7 +240,7 @@ class RunDirectory:
         """
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
-        if resume and (self.path / ARGUMENTS).exists():
+        if resume and self.begun_there:
             before = self.begun()
             others, unknown = compared(before["objects"], objects or {})
             known = before["arguments"]
@@ -286,17 +332,6 @@ class RunDirectory:
         with intact(self.parts):
             return recover(self.parts)
 
-    def journals(self) -> list[Path]:
-        """Of the parts. Raises UsageError when one leads outside DIR."""
-        found = journals(self.parts)
-        for path in found:
-            self._below(path)
-        return found
-
-    def skipped(self) -> list[Skipped]:
-        """The episodes that the run to resume has left out so far. Raises UsageError when the file is damaged."""
-        return skipped_at(self.parts)
-
     def note_skipped(self, skipped: Iterable[Skipped]) -> None:
         """Write down which episodes the run has left out so far."""
         _write_skipped(self.parts, skipped)
@@ -337,7 +372,8 @@ class RunDirectory:
         paths = [self.path / SUMMARY, self.path / FAILURES, output]
         if self.begun_there:
             try:
-                paths.append(self.path / _begun_at(self.path)["output"])
+                with intact(self.path / ARGUMENTS):
+                    paths.append(below(self.path, self.written()[0]["output"]))
             except UsageError:
                 log.warning("%s is damaged: what else it names is left as it is", self.path / ARGUMENTS)
         for path in (*paths, self.path / KEPT, self.parts):
@@ -369,53 +405,11 @@ class RunDirectory:
         remove(self.parts)
 
 
-def begun_at(directory: Path) -> dict[str, Any]:
-    """See `RunDirectory.begun`; for a directory that is not claimed. Raises UsageError also where no run was begun, and
-    where an earlier state of Treadle has stored the episodes in a format of its own."""
-    found = _begun_at(directory)
-    if (format := found["arguments"].get("format", FORMAT)) != FORMAT:
-        now = versions("treadle").get("treadle")
-        raise UsageError(
-            f"{directory} is of the format {format!r}, which treadle {now} does not write; load "
-            "and replay read it when it is finished, force=True (--force) starts again; or choose another directory"
-        )
-    return found
-
-
-def _begun_at(directory: Path) -> dict[str, Any]:
-    path = directory / ARGUMENTS
-    if not path.exists():
-        raise UsageError(f"{directory} is no directory of a run: it has no {ARGUMENTS}")
-    with intact(path):
-        content, _ = begun_in(directory)
-        found = {name: dict(content[name]) for name in ("arguments", "files")}
-        below(directory.absolute(), content["output"])
-        return {**found, "objects": dict(content.get("objects", {})), "output": content["output"]}
-
-
-def begun_in(directory: Path) -> tuple[dict[str, Any], str]:
-    """What a run's `run.json` says, without its signature, and why somebody else may have written that; "": this user's
-    own run has. Raises OSError, and what `intact` expects of a file that is damaged."""
-    content = unsealed(read_json(directory / ARGUMENTS, MOST_BYTES))
-    mark = content.pop("signature", "")
-    return content, signing.doubt(*_to_sign(content), mark)
-
-
 def _to_sign(content: dict[str, Any]) -> tuple[str, dict[str, Any], list[Any]]:
     """Of a `run.json` what `signing` wants: the kind, what is signed, and the names of code."""
     arguments = content["arguments"]
     names = [*(arguments.get(each) for each in ("env", "policy", "reset_options")), *arguments.get("wrappers", ())]
     return "run", content, [*names, *(f"{each}:" for each in arguments.get("imports") or ())]
-
-
-def skipped_at(parts: Path) -> list[Skipped]:
-    """See `RunDirectory.skipped`; [] where there are no parts."""
-    path = parts / SKIPPED
-    if not path.exists():
-        return []
-    with intact(path):
-        content = read_json(path, MOST_BYTES)
-        return skipped_of(content if isinstance(content, list) else unsealed(content)["skipped"])
 
 
 def _is(path: Path, fd: int) -> bool:

@@ -21,7 +21,7 @@ from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, Journal, read
 from treadle.record.merge import MergeReport, checks, data_file, merge
 from treadle.record.parts import KEPT, recover, reopen
-from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, begun_in, remove
+from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, remove
 from treadle.record.summary import Summary, about_episodes, write_summary
 from treadle.sample.skipping import Skipped
 
@@ -87,13 +87,13 @@ def merge_shards(
         places = {path: stack.enter_context(_existing(path)) for path in paths}
         first, count = _checked(places, allow_missing)
         arguments, output = first["arguments"], first["output"]
-        summaries = {path: place.summary() for path, place in places.items() if (path / SUMMARY).exists()}
+        summaries = {path: found for path, place in places.items() if (found := place.summary())}
         said = list(summaries.values())
         if not said:
             raise UsageError("no shard has a summary.json yet: continue one with --resume, and stop it with Ctrl-C")
         target = stack.enter_context(RunDirectory(out))
         target.check(arguments, target.path / output, force=force, resume=None)
-        own = not any(begun_in(path)[1] for path in places)  # a stranger's is not signed as this user's
+        own = not any(place.written()[1] for place in places.values())  # a stranger's is not signed as this user's
         gathered = target.new_parts()  # what is in `out` stays until all shards have been read
         spaces, skipped = _gathered(places, summaries, output, gathered)
         notes = recover(gathered)

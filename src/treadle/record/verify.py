@@ -25,12 +25,12 @@ from treadle.play.recipe import RolloutRecipe
 from treadle.progress import Standing
 from treadle.record.columns import Column, columns_of, digester
 from treadle.record.hdf5 import arrays_of
-from treadle.record.journal import EpisodeNote, journals, read
+from treadle.record.journal import EpisodeNote, read
 from treadle.record.merge import checks, data_file
 from treadle.record.parts import KEPT, again
-from treadle.record.run_directory import ARGUMENTS, FAILURES, PARTS, SUMMARY, begun_at, intact, skipped_at
+from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunFiles
 from treadle.record.shards import shard_of
-from treadle.record.summary import Summary, read_summary, rows_of, write_summary
+from treadle.record.summary import Summary, rows_of, write_summary
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.run import Run
@@ -185,17 +185,18 @@ def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     Raises:
         UsageError: there is no run, or `run.json` or `summary.json` is damaged.
     """
-    begun, parts = begun_at(directory), directory / PARTS
-    arguments, summary, unfinished = begun["arguments"], _summary(directory), ""
-    if parts.exists() or summary is None:
+    place = RunFiles(directory)
+    begun, summary, unfinished = place.begun(), place.summary(), ""
+    arguments = begun["arguments"]
+    if not place.complete:
         lost: list[int | None] = []
-        notes = {record.note.index: record.note for path in journals(parts) for record in read(path, lost=lost)}
+        notes = {record.note.index: record.note for path in place.journals() for record in read(path, lost=lost)}
         mean = sum(note.total_reward for note in notes.values()) / max(1, len(notes))
         shard = shard_of(arguments.get("shard"), arguments["episodes"])
         of = Schedule(arguments["episodes"], arguments["steps"], shard=shard).standing()
         wanted = f"{of.of_episodes:,} episodes" if of.of_episodes else f"the episodes of {of.of_steps:,} steps"
         unfinished = (
-            f"{len(notes):,} of {wanted} are finished (mean return {mean:,.2f}), {len(skipped_at(parts)):,} left out, "
+            f"{len(notes):,} of {wanted} are finished (mean return {mean:,.2f}), {len(place.skipped()):,} left out, "
             f"{len(lost):,} damaged; the run's command with --resume continues"
         )
     named = {"environment": "env", "policy": "policy", "seed": "seed", "shard": "shard"}
@@ -227,23 +228,23 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
         now.made_steps = now.steps
         tell(now)
 
-    parts = directory / PARTS
-    if not (directory / ARGUMENTS).exists():
+    place = RunFiles(directory)
+    if not place.begun_there:
         raise UsageError(f"{directory} is no directory of a run: it has no {ARGUMENTS}")
     with _noted(said):
-        begun = begun_at(directory)
-        for path in journals(parts):
+        begun = place.begun()
+        for path in place.journals():
             lost: list[int | None] = []
             with _noted(said):
                 for record in read(path, lost=lost):
                     see(record.note)
             said += [f"episode {'(which cannot be read)' if i is None else i} in {path} is damaged" for i in lost]
         with _noted(said):
-            skipped_at(parts)
+            place.skipped()
         for file in sorted((directory / FAILURES).glob(f"*{SUFFIX}")):
             with _noted(said):
                 Repro.load(file)
-        summary = _summary(directory)
+        summary = place.summary()
         if summary is None:
             return now.episodes, said
         now.of_episodes = now.episodes + summary.episodes
@@ -255,12 +256,6 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
             see(note)
             said += [] if record_again else [f"episode {note.index} in {file} is damaged"]
     return now.episodes, said
-
-
-def _summary(directory: Path) -> Summary | None:
-    path = directory / SUMMARY
-    with intact(path):
-        return read_summary(path) if path.exists() else None
 
 
 @contextmanager

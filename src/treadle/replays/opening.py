@@ -29,8 +29,8 @@ from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
 from treadle.progress import printable
 from treadle.record.merge import load
-from treadle.record.run_directory import FAILURES, SUMMARY, begun_in
-from treadle.record.summary import Summary, read_summary
+from treadle.record.run_directory import FAILURES, RunFiles
+from treadle.record.summary import Summary
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.run import LISTED
 from treadle.spaces import Layout
@@ -83,7 +83,7 @@ def _from_disk(path: Path, episode: int | None) -> Repro:
 def _of_run(path: Path, index: int) -> Repro:
     """An episode of a run that did not fail, as far as its arguments say how it was made."""
     try:
-        content, doubt = begun_in(path)
+        content, doubt = RunFiles(path).written()
         repro = _of_arguments(path, index, content["arguments"])
     except UsageError:
         raise
@@ -123,12 +123,9 @@ def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
 
 def stored_episode(repro: Repro) -> tuple[Path, Summary, int] | None:
     """The run's directory, its summary, and where in its dataset the episode is; None where that does not have it."""
-    path = repro.stored
-    if path is None or not (path / SUMMARY).exists():
-        return None
-    summary = read_summary(path / SUMMARY)
-    seed = repro.about["seed"]
-    return (path, summary, summary.seeds.index(seed)) if seed in summary.seeds else None
+    path, seed = repro.stored, repro.about.get("seed")
+    summary = None if path is None else RunFiles(path).summary()
+    return (path, summary, summary.seeds.index(seed)) if path and summary and seed in summary.seeds else None
 
 
 def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
