@@ -31,7 +31,7 @@ def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_dataset() -> None:
-    stored = Stored(Path("/data/mine"), None, None, None, False, 3)
+    stored = Stored(Path("/data/mine"), None, None, False, 3)
     assert repr(stored) == "<Stored: no dataset, 3 finished episodes in /data/mine>"
     assert "/data/mine" in stored._repr_html_()
 
